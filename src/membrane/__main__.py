@@ -1,0 +1,7 @@
+"""``python -m membrane``: the same as the ``membrane`` script."""
+
+import sys
+
+from membrane.ui.cli import main
+
+sys.exit(main(sys.argv[1:]))

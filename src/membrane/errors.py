@@ -1,0 +1,63 @@
+"""Whose fault it is, as a type.
+
+Each error says what was tried, on what, why it failed and what to do next.  A refusal by the policy is not
+an error: it is a ``Verdict`` and an ``AccessDenied`` event.  Only ``ui/cli.py`` turns an error into an exit
+status (sysexits.h: 78 is EX_CONFIG; 125 is the "wrapper itself failed" status of env(1) and timeout(1)).
+"""
+
+from __future__ import annotations
+
+EX_CONFIG = 78
+EX_WRAPPER = 125
+
+
+class MembraneError(Exception):
+    """Base of all errors.
+
+    Args:
+        tried: what was being done, as the rest of "cannot ...": ``"make a user namespace"``.
+        cause: why it failed: an errno name, a kernel setting, a sentence.
+        target: the object it was done to: a path, a host, a rule; empty if the verb names it.
+        fix: lines of advice, each printed after ``try:``.
+        where: ``file:line:column`` for an error in a file, else empty.
+    """
+
+    exit_code = EX_WRAPPER
+
+    def __init__(self, tried: str, cause: str, *, target: str = "", fix: tuple[str, ...] = (), where: str = "") -> None:
+        self.tried, self.cause, self.target, self.fix, self.where = tried, cause, target, fix, where
+        super().__init__(self.headline())
+
+    def headline(self) -> str:
+        """One line without the advice."""
+        target = f" {self.target}" if self.target else ""
+        return f"cannot {self.tried}{target}: {self.cause}"
+
+    def lines(self) -> list[str]:
+        """The headline and the advice, one string per output line."""
+        out = [self.headline()]
+        for number, advice in enumerate(self.fix):
+            out.append(f"  {'try: ' if number == 0 else 'or:  '}{advice}")
+        return out
+
+
+class PolicyError(MembraneError):
+    """Your file or option is wrong; nothing was started."""
+
+    exit_code = EX_CONFIG
+
+    def headline(self) -> str:
+        """``file:line:column: cause`` as compilers print it."""
+        return f"{self.where}: {self.cause}" if self.where else self.cause
+
+
+class HostError(MembraneError):
+    """This machine refused or lacks something."""
+
+
+class BackendError(MembraneError):
+    """A backend program (Docker, bwrap) failed."""
+
+
+class InternalError(MembraneError):
+    """A defect in membrane."""

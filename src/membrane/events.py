@@ -1,0 +1,216 @@
+"""The closed vocabulary of what happened.
+
+Theory of operation
+-------------------
+Each event is a frozen record.  ``encode`` gives the JSON object of ``--events``, ``trace show --json`` and the
+library; its field names are stable and documented in ``docs/events.md``.  The network process sends the same
+objects up its control socket; the session fills in ``time``, ``session`` and ``seq``.
+
+Text in events comes from inside the sandbox: ``escape`` makes it safe for a terminal and a log line, and is
+applied to every string by ``encode`` (control, bidi and zero-width characters, unknown bytes).
+"""
+
+from __future__ import annotations
+
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeAlias
+
+    Source: TypeAlias = Literal["ebpf", "notify", "network", "mount", "session"]
+
+LONGEST = 4096  # characters of one string before it is cut and digested
+
+
+class Process(Value):
+    """Who did it.  ``start`` is the start time in clock ticks since boot (proc(5) stat field 22)."""
+
+    pid: int
+    start: int
+    name: str
+    exe: str
+
+
+class Binding(Value):
+    """Which mechanism binds a rule, and whether it was read back from the kernel."""
+
+    rule: str
+    mechanism: str
+    status: Literal["bound", "partial"]
+    read_back: bool
+
+
+class SessionStarted(Value):
+    version: str
+    command: tuple[str, ...]
+    workspace: str
+    policy_digest: str
+    levels: tuple[str, ...]
+    assurance: tuple[Binding, ...]
+    trace_source: str
+    identity: str
+    source: Source = "session"
+
+
+class NameResolved(Value):
+    name: str
+    type: str
+    verdict: Literal["allow", "deny"]
+    address: str
+    source: Source = "network"
+
+
+class ConnectionOpened(Value):
+    """``id`` joins it with ``ConnectionClosed``; ``address`` is the one that was dialled."""
+
+    id: int
+    protocol: str  # tcp, udp, tls, http/1.1, h2
+    host: str
+    address: str
+    port: int
+    sni: str = ""
+    client_port: int = 0
+    source: Source = "network"
+
+
+class ConnectionClosed(Value):
+    id: int
+    bytes_up: int
+    bytes_down: int
+    duration_ms: float
+    error: str = ""
+    source: Source = "network"
+
+
+class AccessDenied(Value):
+    """``access`` is the question as data: ``{"kind": "Connect", "host": ...}``.
+
+    ``count``: identical refusals that this event stands for; the first of a series is told at once, the
+    repetitions of the next seconds together.
+    """
+
+    access: dict[str, Any]
+    reason: str
+    rule: str | None
+    hint: str | None
+    source: Source = "network"
+    count: int = 1
+
+
+class FileRemoved(Value):
+    """A name that must not appear was taken away (protected names), ``to`` is where it went."""
+
+    path: str
+    to: str
+    source: Source = "mount"
+
+
+class EventsLost(Value):
+    kind: str
+    count: int
+    start: str  # ISO 8601
+    end: str
+    source: Source = "session"
+
+
+class SessionEnded(Value):
+    exit_code: int
+    signal: int
+    duration_ms: float
+    counts: dict[str, int]
+    denied: int
+    lost: int
+    left_behind: tuple[str, ...] = ()
+    source: Source = "session"
+
+
+if TYPE_CHECKING:
+    Event: TypeAlias = (
+        SessionStarted
+        | NameResolved
+        | ConnectionOpened
+        | ConnectionClosed
+        | AccessDenied
+        | FileRemoved
+        | EventsLost
+        | SessionEnded
+    )
+
+# General category Cf and the bidi controls (Unicode UAX #9) that reorder or hide text.
+_HIDDEN = frozenset(
+    chr(code)
+    for first, last in (
+        (0xAD, 0xAD),
+        (0x61C, 0x61C),
+        (0x180E, 0x180E),
+        (0x200B, 0x200F),
+        (0x2028, 0x202E),
+        (0x2060, 0x206F),
+        (0xFEFF, 0xFEFF),
+        (0xFFF9, 0xFFFB),
+        (0xE0000, 0xE007F),
+    )
+    for code in range(first, last + 1)
+)
+
+
+def escape(text: str) -> str:
+    """Return ``text`` with everything that could steer a terminal or forge a line made visible.
+
+    Surrogate escapes (undecodable bytes of file names) become ``\\xNN``; C0, DEL, C1, bidi and zero-width
+    characters become ``\\u{HEX}``.  A backslash is doubled, so the result is unambiguous.
+    """
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    out = []
+    for char in text:
+        code = ord(char)
+        if char == "\\":
+            out.append("\\\\")
+        elif 0xDC80 <= code <= 0xDCFF:
+            out.append(f"\\x{code - 0xDC00:02x}")
+        elif code < 0x20 or 0x7F <= code < 0xA0 or char in _HIDDEN or 0xD800 <= code <= 0xDFFF:
+            out.append(f"\\u{{{code:x}}}")
+        else:
+            out.append(char)
+    return "".join(out)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it, every string escaped, long ones cut with their digest."""
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            import hashlib
+
+            digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+            return {"text": escape(value[:LONGEST]), "truncated": True, "sha256": digest}
+        return escape(value)
+    if isinstance(value, Value):
+        return {name: plain(getattr(value, name)) for name in value.field_names}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {escape(str(key)): plain(item) for key, item in value.items()}
+    return value
+
+
+def access_as_data(access: Value) -> dict[str, Any]:
+    """The question as a JSON object: its type under ``kind``, then its fields."""
+    return {"kind": type(access).__name__, **{n: getattr(access, n) for n in access.field_names}}
+
+
+def encode(event: Event, *, time: str, session: str, seq: int, process: Process | None = None) -> dict[str, Any]:
+    """The JSON object of one event, common fields first, every string escaped."""
+    out: dict[str, Any] = {
+        "time": time,
+        "session": session,
+        "seq": seq,
+        "event": type(event).__name__,
+        "source": event.source,
+        "process": plain(process) if process else None,
+    }
+    for name in event.field_names:
+        if name != "source":
+            out[name] = plain(getattr(event, name))
+    return out

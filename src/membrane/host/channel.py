@@ -1,0 +1,127 @@
+"""Messages between the supervisor, the launcher and pid 1, and how a child reports that it failed.
+
+Each message is one SOCK_SEQPACKET datagram: a kind of one byte, a payload, and descriptors (unix(7), SCM_RIGHTS).
+The kinds are listed in ``host.launcher``.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import struct
+
+from ..value import Value
+from .syscalls import set_parent_death_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from ..plan.model import SandboxPlan
+else:
+    import _signal  # the module behind ``signal``, without the 6 ms of its enums
+
+MESSAGE = 1 << 16  # longest message; longer data goes through a memfd
+FDS_PER_MESSAGE = 200  # SCM_MAX_FD is 253
+SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGCHLD, SIGCONT, SIGSTOP = 1, 2, 3, 9, 15, 17, 18, 19
+SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH = 20, 21, 22, 28
+
+
+class Start(Value):
+    """What every process of one launch knows.
+
+    ``terminal``: for stdin, stdout and stderr, whether it becomes the sandbox's own terminal.
+    """
+
+    plan: SandboxPlan
+    argv: tuple[str, ...]
+    terminal: tuple[bool, bool, bool]
+    session: str
+    umask: int
+
+
+class LaunchFailed(Exception):
+    """A step failed in a child and was reported."""
+
+
+def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
+    """One message with descriptors."""
+    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+    channel.sendmsg([kind + payload], rights)
+
+
+def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+    """One message: kind, payload, descriptors.  Kind is empty at the end of the stream."""
+    room = _socket.CMSG_SPACE(4 * FDS_PER_MESSAGE) + _socket.CMSG_SPACE(12)
+    data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+    fds: list[int] = []
+    for level, kind, value in ancillary:
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
+    return data[:1], data[1:], fds
+
+
+def report(channel: _socket.socket, step: str, error: BaseException) -> None:
+    number = error.errno or 0 if isinstance(error, OSError) else 0
+    target = str(error.filename or "") if isinstance(error, OSError) else ""
+    cause = (error.strerror or "") if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    text = "\0".join((str(number), step, cause, target))
+    try:
+        send(channel, b"E", text.encode("utf-8", "surrogateescape")[: MESSAGE - 1])
+    except OSError:
+        os.write(2, f"membrane: {step}: {cause}\n".encode())
+
+
+def run_child(body: Callable[[], None], channel: _socket.socket) -> NoReturn:
+    """Run ``body`` and leave by _exit(2) whatever happens: no exception may unwind into the supervisor's code."""
+    status = 1
+    try:
+        body()
+        status = 0
+    except LaunchFailed:
+        pass
+    except BaseException as error:
+        report(channel, "start the sandbox", error)
+    finally:
+        os._exit(status)
+
+
+def write_file(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+class Step:
+    """Names the step for the report: ``with Step(channel, "mount proc"): ...``"""
+
+    def __init__(self, channel: _socket.socket, name: str) -> None:
+        self.channel, self.name = channel, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is not None and not isinstance(error, LaunchFailed):
+            report(self.channel, self.name, error)
+            raise LaunchFailed from None
+
+
+def die_with(parent: int) -> None:
+    set_parent_death_signal(SIGKILL)
+    if os.getppid() != parent:  # it died before the signal was armed
+        os._exit(1)
+
+
+def default_signals() -> None:
+    """Undo what the interpreter changed: it ignores SIGPIPE and SIGXFSZ and handles SIGINT."""
+    _signal.set_wakeup_fd(-1)
+    for number in range(1, 32):
+        if number not in (SIGKILL, 19) and _signal.getsignal(number) is not _signal.SIG_DFL:
+            if number in (1, 3) and _signal.getsignal(number) == _signal.SIG_IGN:
+                continue  # nohup(1): the caller's wish
+            _signal.signal(number, _signal.SIG_DFL)

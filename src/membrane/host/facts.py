@@ -1,0 +1,105 @@
+"""What the plan depends on, read from this machine.
+
+Only what the start-up path needs, a few dozen lstat(2) calls; ``host.probe`` tries features one by one for
+``membrane doctor``.  A feature that the plan needs and the kernel refuses is an error of the launcher, with the
+errno, never a guess made here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..errors import HostError
+from ..plan.model import HostFacts
+from ..plan.mounts import candidates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def state_dir(environ: Mapping[str, str]) -> str:
+    """``$MEMBRANE_HOME``, default ``~/.membrane``, absolute and resolved."""
+    path = environ.get("MEMBRANE_HOME") or os.path.join(home_dir(environ), ".membrane")
+    return os.path.realpath(path)
+
+
+def home_dir(environ: Mapping[str, str]) -> str:
+    """``$HOME``, or the home of passwd(5); resolved."""
+    home = environ.get("HOME", "")
+    if not home.startswith("/"):
+        import pwd
+
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            home = "/"
+    return os.path.realpath(home)
+
+
+def in_initial_user_namespace() -> bool:
+    """Whether uids are mapped one to one over the whole range (user_namespaces(7))."""
+    fd = os.open("/proc/self/uid_map", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 256).split() == [b"0", b"0", b"4294967295"]
+    finally:
+        os.close(fd)
+
+
+def git_root(workspace: str) -> str:
+    """The nearest directory at or above ``workspace`` that holds ``.git``; empty if none."""
+    path = workspace
+    while True:
+        if os.path.lexists(os.path.join(path, ".git")):
+            return path
+        parent = os.path.dirname(path)
+        if parent == path:
+            return ""
+        path = parent
+
+
+def gather(environ: Mapping[str, str], *, want_git_root: bool = False) -> HostFacts:
+    """The facts for a run in the current directory.
+
+    Raises:
+        HostError: the current directory is gone or unreadable.
+    """
+    try:
+        workspace = os.path.realpath(os.getcwd())
+        details = os.stat(workspace)
+    except OSError as error:
+        raise HostError(
+            "use the current directory as the workspace", error.strerror or "", fix=("cd into a directory that exists",)
+        ) from None
+    if not stat.S_ISDIR(details.st_mode):
+        raise HostError("use the current directory as the workspace", "not a directory", target=workspace)
+    home = home_dir(environ)
+    if home == "/":
+        home = "/tmp/home"  # noqa: S108 - users without a home (nobody) get a private one
+    existing: list[str] = []
+    links: list[tuple[str, str]] = []
+    for path in candidates(home, environ.get("PATH", "")):
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            continue
+        existing.append(path)
+        if stat.S_ISLNK(mode):
+            links.append((path, os.path.realpath(path)))
+    uid = os.geteuid()
+    user = environ.get("USER", "") or environ.get("LOGNAME", "")
+    return HostFacts(
+        uid=uid,
+        gid=os.getegid(),
+        user=user,
+        root=uid == 0 and in_initial_user_namespace(),
+        home=home,
+        state=state_dir(environ),
+        workspace=workspace,
+        hostname=os.uname().nodename,
+        environ=tuple(environ.items()),
+        existing=frozenset(existing),
+        links=tuple(links),
+        git_root=git_root(workspace) if want_git_root else "",
+    )

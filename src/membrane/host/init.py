@@ -1,0 +1,237 @@
+"""Inside: pid 1 of the sandbox, and the command process until it calls execve(2).
+
+Theory of operation
+-------------------
+Pid 1 builds the view, forks the command, gives up every capability and then only reaps, forwards signals that the
+supervisor sends and tells it when the job in the terminal stops.  With a terminal, pid 1 is the session leader and
+the command is a process group of its own in that session, so that it is not orphaned and SIGTSTP stops it.
+
+The command confines itself step by step (limits, capabilities, no_new_privs, Landlock, seccomp) and waits for the
+word of the supervisor, which reads back from /proc what was set.
+
+Everything is imported before the fork: after the pivot the interpreter's own files may not be in the view.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import fcntl
+import os
+import resource
+import select
+import struct
+
+from ..events import escape
+from . import landlock, seccomp, view
+from . import syscalls as sc
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGTTOU, Start, Step, receive, run_child, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from ..policy.model import Limits
+else:
+    import _signal
+
+TIOCSCTTY, TIOCGPTN, TIOCSPTLCK = 0x540E, 0x80045430, 0x40045431  # ioctl_tty(2)
+
+
+def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: int) -> NoReturn:
+    """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written."""
+    sc.set_parent_death_signal(SIGKILL)
+    if os.read(started, 1) != b"x":  # the launcher died before the maps were written
+        os._exit(1)
+    os.close(started)
+    plan = start.plan
+    with Step(channel, "build the view"):
+        view.build(plan.mounts, trees, clone=not plan.base_kuid)
+    kind, _payload, fds = receive(channel)
+    if kind != b"W":
+        os._exit(1)
+    with Step(channel, "bind a file rule"):
+        for row in view.read_rows(fds[0]):
+            view.workspace_operation(*row)
+        view.seal(plan.mounts)
+
+    slave = -1
+    if any(start.terminal):
+        with Step(channel, "make a terminal"):
+            slave = _terminal(channel)
+    failed_exec, exec_status = os.pipe()  # closed by a successful execve(2)
+    pid = os.fork()
+    if pid == 0:
+        os.close(failed_exec)
+        run_child(lambda: _command(start, channel, slave, exec_status), channel)
+    os.close(exec_status)
+    sc.set_dumpable(False)
+    sc.drop_capabilities()
+    sc.no_new_privs()
+    _reap(channel, pid, slave, failed_exec)
+
+
+def _terminal(channel: _socket.socket) -> int:
+    """Make a pty of the sandbox's own devpts the controlling terminal; pass the master out."""
+    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
+    number = struct.unpack("I", fcntl.ioctl(master, TIOCGPTN, b"\0" * 4))[0]
+    os.setsid()
+    slave = os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    fcntl.ioctl(slave, TIOCSCTTY, 0)
+    send(channel, b"T", b"", (master,))
+    os.close(master)
+    return slave
+
+
+def replace_streams() -> None:
+    """Let go of the caller's streams, so that their other ends see the command's end, not ours."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int) -> NoReturn:
+    """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    if slave >= 0:
+        _signal.signal(SIGTTOU, _signal.SIG_IGN)
+    # Until the command has called execve the channel is its own: it waits on it for the word.
+    while True:
+        try:
+            ready = select.select([failed_exec, wake_read], [], [])[0]
+        except InterruptedError:
+            continue
+        if failed_exec in ready:
+            break
+        _drain(wake_read)
+        _collect(channel, command, slave)
+    os.close(failed_exec)
+    replace_streams()
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    while True:
+        _collect(channel, command, slave)
+        for fd, _event in poll.poll():
+            if fd == wake_read:
+                _drain(wake_read)
+                continue
+            kind, payload, _fds = receive(channel)
+            if kind == b"S":
+                _kill_group(command, int(payload))
+            elif kind == b"C":
+                if slave >= 0:
+                    os.tcsetpgrp(slave, command)
+                _kill_group(command, SIGCONT)
+            else:
+                os._exit(1)  # the supervisor is gone: with pid 1 the whole namespace goes
+
+
+def _drain(fd: int) -> None:
+    try:
+        while os.read(fd, 512):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _kill_group(command: int, number: int) -> None:
+    try:
+        os.killpg(command, number)
+    except ProcessLookupError:
+        pass
+
+
+def _collect(channel: _socket.socket, command: int, slave: int) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid != command:
+            continue
+        if os.WIFSTOPPED(status):
+            if slave >= 0:
+                send(channel, b"Z")
+        else:
+            send(channel, b"X", str(status).encode())
+            os._exit(0)
+
+
+def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int) -> None:
+    sc.set_parent_death_signal(SIGKILL)
+    plan = start.plan
+    if slave >= 0:
+        os.setpgid(0, 0)
+        _signal.signal(SIGTTOU, _signal.SIG_IGN)
+        os.tcsetpgrp(slave, os.getpid())
+        for fd, own in enumerate(start.terminal):
+            if own:
+                os.dup2(slave, fd)
+        _signal.signal(SIGTTOU, _signal.SIG_DFL)
+    else:
+        os.setsid()
+    with Step(channel, "enter the workspace"):
+        os.chdir(plan.cwd)
+    with Step(channel, "set resource limits"):
+        _limits(plan.hardening.limits)
+    with Step(channel, "drop capabilities"):
+        sc.drop_capabilities()
+        sc.no_new_privs()
+    hardening = plan.hardening
+    if hardening.landlock:
+        with Step(channel, "apply Landlock"):
+            landlock.restrict(("/",), hardening.landlock_writable)
+    with Step(channel, "install the seccomp filter"):
+        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
+    send(channel, b"R")
+    if channel.recv(1) != b"G":
+        os._exit(1)
+    environment = dict(plan.environment)
+    environment["MEMBRANE_SESSION"] = start.session
+    os.umask(start.umask)
+    _exec(start.argv, environment, exec_status)
+
+
+def _limits(limits: Limits) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for kind, value in (
+        (resource.RLIMIT_DATA, limits.memory),
+        (resource.RLIMIT_NPROC, limits.pids),
+        (resource.RLIMIT_CPU, limits.cpu),
+        (resource.RLIMIT_NOFILE, limits.files),
+        (resource.RLIMIT_FSIZE, limits.disk),
+    ):
+        if value:
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (value, value))
+
+
+def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
+    """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2)."""
+    name = argv[0]
+    paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]
+    denied = False
+    for path in paths:
+        try:
+            os.execve(path, list(argv), environment)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                os.execve("/bin/sh", ["sh", path, *argv[1:]], environment)
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                denied = True
+                cause = error.strerror
+    shown = escape(name)
+    text = f"{shown}: {cause}" if denied else f"{shown}: {'no such file' if '/' in name else 'command not found'}"
+    os.write(2, f"membrane: {text}\n".encode())
+    os.close(exec_status)
+    os._exit(126 if denied else 127)

@@ -1,0 +1,107 @@
+"""The second wall: file rights that the kernel binds to the process, whatever the mounts say.
+
+Theory of operation
+-------------------
+Landlock (Documentation/userspace-api/landlock.rst) refuses everything of the kinds a ruleset names, except beneath
+the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker wall, and the
+caller records the number.  From ABI 6 the process can no more signal processes outside, nor connect to abstract
+UNIX sockets made outside.  TCP is left to the network namespace.
+
+It is applied last, after no_new_privs and before the seccomp filter: a process under Landlock can not mount.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+
+from ..errors import HostError
+from . import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CREATE_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+
+# include/uapi/linux/landlock.h: LANDLOCK_ACCESS_FS_*
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI: how many rights it knows (2: REFER, 3: TRUNCATE, 5: IOCTL_DEV)
+_RIGHTS_NOW = 16
+_SCOPES = 0b11  # abstract UNIX sockets, signals (ABI 6)
+
+_ABSENT = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))  # not built in; switched off at boot
+_UNREACHABLE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP))
+
+
+def abi() -> int:
+    """The kernel's Landlock ABI, 0 without Landlock.
+
+    Raises:
+        OSError: any other answer than a number or "not there".
+    """
+    try:
+        return syscalls.landlock_create_ruleset(None, _CREATE_RULESET_VERSION)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return 0
+        raise
+
+
+def restrict(read_only: Sequence[str], writable: Sequence[str]) -> int:
+    """Restrict this thread and its children for ever; no_new_privs must be set.
+
+    Args:
+        read_only: paths below which files may be read, executed and listed.
+        writable: paths below which everything is allowed except making device nodes; this is where /dev and /proc
+            belong as well.  A path that is not there, or not reachable, grants nothing.
+
+    Returns:
+        The ABI that was applied; 0: the kernel has no Landlock and nothing was done.
+
+    Raises:
+        HostError: the kernel has Landlock and refused.
+    """
+    try:
+        version = abi()
+        if version == 0:
+            return 0
+        handled = (1 << _RIGHTS.get(version, _RIGHTS_NOW)) - 1
+        # struct landlock_ruleset_attr: file rights, network rights (ABI 4), scopes (ABI 6)
+        attributes = struct.pack("=QQQ", handled, 0, _SCOPES) if version >= 6 else struct.pack("=Q", handled)
+        ruleset = syscalls.landlock_create_ruleset(attributes)
+        try:
+            for path in read_only:
+                _allow(ruleset, path, handled & _READ)
+            for path in writable:
+                _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK))
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise HostError(
+            "apply Landlock", error.strerror or str(error), target=str(error.filename or ""), fix=("membrane doctor",)
+        ) from error
+    return version
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Add a rule for ``path``; struct landlock_path_beneath_attr is packed."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _UNREACHABLE:
+            return
+        raise
+    try:
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            rights &= _OF_A_FILE  # EINVAL otherwise
+        syscalls.landlock_add_rule(ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd))
+    finally:
+        os.close(fd)

@@ -1,0 +1,432 @@
+"""From a SandboxPlan to a confined process: the launcher and what runs inside before exec.
+
+Theory of operation
+-------------------
+Four processes take part, each forked from the one before it::
+
+    supervisor   the caller's process (``session``): keeps the plan, the policy and the terminal
+    launcher     outer user namespace + network namespace; makes the listening sockets and passes them out; stays,
+                 because it alone may enter the inner namespaces later to mount a mask
+    init         pid 1: inner user, mount, pid, ipc, uts and cgroup namespace; builds the view, reaps orphans
+    command      limits, capabilities, no_new_privs, Landlock, seccomp, then waits for the word and calls execve(2)
+
+The network namespace belongs to the OUTER user namespace: whatever the command does in the inner one, it has no
+capability over links, routes and rules.  The supervisor forks the launcher before it holds any secret; the
+launcher erases its environment and closes every descriptor that it does not need.
+
+Root callers live in a private kuid range, because kuid 0 can write /proc/sys whatever its capabilities.  The
+supervisor (real root) then writes the id maps, clones the trees of the plan, makes the writable ones idmapped
+mounts, and passes them in; nothing on a disk ever gets a kuid of the range.
+
+Rules
+-----
+1. Nothing here decides; a call that fails ends the launch with the errno, the call and its object.
+2. Each process asks for SIGKILL when its parent dies, after its last change of credentials (prctl(2)).
+3. No descriptor but stdin, stdout and stderr reaches the command.
+4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by somebody else moves no mask.
+5. The command is released by the supervisor, after it has read back what was set.
+
+Messages (SOCK_SEQPACKET, first byte is the kind)
+    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets) · P pidfd of init · k masks mounted
+    init -> supervisor:     T terminal (+ pty master) · R command is ready · G command runs · Z stopped · X wait status
+    supervisor -> launcher: M maps are written (+ trees) · K masks to mount
+    supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
+    any -> supervisor:      E errno, step, object
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import marshal
+import os
+import select
+import struct
+
+from ..errors import HostError, InternalError
+from ..plan.model import Bind
+from . import syscalls as sc
+from .channel import (
+    FDS_PER_MESSAGE,
+    MESSAGE,
+    SIGKILL,
+    LaunchFailed,
+    Start,
+    Step,
+    default_signals,
+    die_with,
+    receive,
+    run_child,
+    send,
+    write_file,
+)
+from .init import init, replace_streams
+from .netns import configure
+from .view import clone_tree, workspace_operation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from ..plan.model import MountOp
+
+INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
+
+
+def _pair() -> tuple[_socket.socket, _socket.socket]:
+    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+
+
+class Launch:
+    """The supervisor's view of one launch; the methods are called in the order in which they stand."""
+
+    def __init__(self, start: Start) -> None:
+        """Fork the launcher."""
+        self.plan = start.plan
+        self.launcher, launcher_end = _pair()
+        self.init, init_end = _pair()
+        self.init.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        self.command_pid = 0
+        self.init_pidfd = -1
+        self.terminal = -1  # pty master
+        supervisor = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            run_child(lambda: _launcher(start, launcher_end, init_end, supervisor), launcher_end)
+        launcher_end.close()
+        init_end.close()
+
+    def grant(self) -> None:
+        """For root callers: write the id maps of the outer namespace and pass the trees in.
+
+        Raises:
+            HostError: the kernel refuses idmapped mounts of a tree, or a tree of the plan does not exist.
+        """
+        base = self.plan.base_kuid
+        if not base:
+            return
+        self._expect(self.launcher, b"U")
+        try:
+            for name in ("uid_map", "gid_map"):
+                write_file(f"/proc/{self.pid}/{name}", f"0 {base} 65536\n")
+            userns = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError("map the private kuid range", error.strerror or "", target=str(base)) from None
+        trees: list[int] = []
+        try:
+            indices = []
+            for index, op in enumerate(self.plan.mounts):
+                if isinstance(op, Bind):
+                    fd = clone_tree(op, userns if op.own else 0)
+                    if fd is not None:
+                        trees.append(fd)
+                        indices.append(index)
+            for start in range(0, len(trees), FDS_PER_MESSAGE):
+                part = slice(start, start + FDS_PER_MESSAGE)
+                send(self.launcher, b"M", marshal.dumps(indices[part]), trees[part])
+            send(self.launcher, b"M")
+        except OSError as error:
+            raise _host_error(
+                error.errno or 0, "show a tree in the sandbox", error.strerror or "", str(error.filename or "")
+            )
+        finally:
+            for fd in (*trees, userns):
+                os.close(fd)
+
+    def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
+        """Pass the operations inside the workspace, known only after the scan."""
+        rows = [
+            (type(op).__name__, op.target, getattr(op, "directory", False), getattr(op, "link", False)) for op in ops
+        ]
+        fd = os.memfd_create("operations", os.MFD_CLOEXEC)
+        try:
+            data = memoryview(marshal.dumps(rows))
+            while data:
+                data = data[os.write(fd, data) :]
+            send(self.init, b"W", b"", (fd,))
+        finally:
+            os.close(fd)
+
+    def network_sockets(self) -> tuple[str, list[tuple[str, int]]]:
+        """The capture mode that the kernel offered, and the sockets as (role, descriptor)."""
+        sockets: list[tuple[str, int]] = []
+        mode = ""
+        while True:
+            kind, payload, fds = self._receive(self.launcher)
+            if kind == b"P":
+                self.init_pidfd = fds[0]
+                return mode, sockets
+            if kind != b"N":
+                raise InternalError("launch", f"unexpected message {kind!r}")
+            words = payload.decode().split()
+            mode = words[0]
+            sockets += zip(words[1:], fds, strict=True)
+
+    def wait_ready(self) -> None:
+        """Wait until the command process has confined itself and waits for the word.
+
+        Raises:
+            HostError: a step failed in a child.
+        """
+        while True:
+            room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
+            data, ancillary, _flags, _address = self.init.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+            kind, payload = data[:1], data[1:]
+            for level, what, value in ancillary:
+                if level != _socket.SOL_SOCKET:
+                    continue
+                if what == _socket.SCM_RIGHTS:
+                    self.terminal = struct.unpack("i", value[:4])[0]
+                elif what == _socket.SCM_CREDENTIALS and kind == b"R":
+                    # The kernel translates the sender's pid into our pid namespace (unix(7)).
+                    self.command_pid = struct.unpack("i", value[:4])[0]
+            if kind == b"R":
+                return
+            if kind == b"E":
+                raise _from_message(payload)
+            if kind == b"":
+                self._raise_early_end()
+            if kind != b"T":
+                raise InternalError("launch", f"unexpected message {kind!r}")
+
+    def release(self) -> None:
+        """Let the command call execve(2)."""
+        send(self.init, b"G")
+
+    def _expect(self, channel: _socket.socket, wanted: bytes) -> None:
+        kind, _payload, _fds = self._receive(channel)
+        if kind != wanted:
+            raise InternalError("launch", f"expected message {wanted!r}, got {kind!r}")
+
+    def _receive(self, channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+        kind, payload, fds = receive(channel)
+        if kind == b"E":
+            raise _from_message(payload)
+        if kind == b"":
+            self._raise_early_end()
+        return kind, payload, fds
+
+    def _raise_early_end(self) -> NoReturn:
+        # The reason may wait on the other channel.
+        for channel in (self.launcher, self.init):
+            try:
+                while True:
+                    data = channel.recv(MESSAGE, _socket.MSG_DONTWAIT)
+                    if not data:
+                        break
+                    if data[:1] == b"E":
+                        raise _from_message(data[1:])
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                pass
+        raise HostError("start the sandbox", "the launcher ended before the command was ready")
+
+    def kill(self) -> None:
+        """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""
+        try:
+            os.kill(self.pid, SIGKILL)  # our child and not reaped: the pid is still its own
+        except ProcessLookupError:
+            pass
+
+    def reap(self) -> None:
+        """Wait for the launcher, then until no process of the sandbox is left."""
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+        if self.init_pidfd >= 0:
+            select.select([self.init_pidfd], [], [], 10)
+            os.close(self.init_pidfd)
+            self.init_pidfd = -1
+
+    def mask(self, ops: Sequence[MountOp]) -> None:
+        """Ask for masks over names that appeared; the answer is a ``k`` message on the launcher channel."""
+        rows = [(type(op).__name__, op.target, getattr(op, "directory", False), False) for op in ops]
+        data = marshal.dumps(rows)
+        if len(data) > MESSAGE - 1 and len(rows) > 1:
+            half = len(rows) // 2
+            self.mask(ops[:half])
+            self.mask(ops[half:])
+        else:
+            send(self.launcher, b"K", data)
+
+
+def _from_message(payload: bytes) -> HostError:
+    number, step, cause, target = payload.decode("utf-8", "surrogateescape").split("\0", 3)
+    return _host_error(int(number), step, cause, target)
+
+
+def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
+    name = errno.errorcode.get(number, "")
+    fix: tuple[str, ...] = ()
+    if step == "make a user namespace":
+        if number in (errno.EPERM, errno.EACCES):
+            restricted = _setting("kernel/apparmor_restrict_unprivileged_userns")
+            if restricted == "1":
+                cause += " (kernel.apparmor_restrict_unprivileged_userns = 1)"
+                fix = ("allow this interpreter in an AppArmor profile: see docs/threat-model.md, Ubuntu",)
+            elif _setting("kernel/unprivileged_userns_clone") == "0":
+                cause += " (kernel.unprivileged_userns_clone = 0)"
+                fix = ("sudo sysctl kernel.unprivileged_userns_clone=1",)
+        elif number in (errno.ENOSPC, errno.EUSERS):
+            cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
+            fix = ("sudo sysctl user.max_user_namespaces=63000",)
+    elif step == "build the view" and cause.startswith("mount proc"):
+        fix = ("in a container, run it with an unmasked /proc (docker: --security-opt systempaths=unconfined)",)
+    elif step == "show a tree in the sandbox" and number in (errno.EINVAL, errno.EPERM):
+        fix = (
+            "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",
+            "run membrane as an ordinary user",
+        )
+    shown = f"{name}: {cause}" if name and not cause.startswith(name) else cause
+    return HostError(step, shown, target=target, fix=(*fix, "membrane doctor"))
+
+
+def _setting(name: str) -> str:
+    try:
+        fd = os.open("/proc/sys/" + name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, 64).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
+
+
+def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socket, supervisor: int) -> None:
+    os.setsid()  # signals of the caller's terminal go to the supervisor, which decides what to forward
+    default_signals()
+    die_with(supervisor)
+    keep = (channel.fileno(), init_channel.fileno())
+    _close_all_but(keep)
+    sc.erase_environment()
+    os.umask(0o022)  # modes of our own files are exact; the command gets the caller's mask back
+    plan = start.plan
+    root = bool(plan.base_kuid)
+    trees: dict[int, int] = {}
+
+    with Step(channel, "make a user namespace"):
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNET)
+        if not root:
+            write_file("/proc/self/setgroups", "deny")
+            write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
+            write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
+    if root:
+        send(channel, b"U")
+        while True:
+            kind, payload, fds = receive(channel)
+            if kind != b"M":
+                raise LaunchFailed
+            if not payload:
+                break
+            trees.update(zip(marshal.loads(payload), fds, strict=True))  # noqa: S302 - from our own supervisor
+        with Step(channel, "enter the private kuid range"):
+            os.setgroups([])
+            os.setresgid(0, 0, 0)
+            os.setresuid(0, 0, 0)
+            sc.set_dumpable(True)  # cleared by the change of ids; /proc/PID/uid_map must stay writable
+            die_with(supervisor)
+
+    started, release = os.pipe()
+    with Step(channel, "make the inner namespaces"):
+        pid = sc.clone(INNER)
+    if pid == 0:
+        os.close(release)
+        run_child(lambda: init(start, init_channel, trees, started), init_channel)
+    with Step(channel, "map the inner user namespace"):
+        if root:
+            for name in ("uid_map", "gid_map"):
+                write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
+        else:
+            write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")
+            write_file(f"/proc/{pid}/gid_map", f"{plan.gid} {plan.gid} 1\n")
+        namespaces = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt")]
+        pidfd = os.pidfd_open(pid)
+    os.write(release, b"x")
+    os.close(release)
+    os.close(started)
+    init_channel.close()
+    for fd in trees.values():
+        os.close(fd)
+
+    with Step(channel, "set up the network namespace"):
+        mode, sockets = configure(plan.network)
+    for first in range(0, len(sockets), FDS_PER_MESSAGE):
+        part = sockets[first : first + FDS_PER_MESSAGE]
+        words = " ".join((mode, *(role for role, _sock in part)))
+        send(channel, b"N", words.encode(), [sock.fileno() for _role, sock in part])
+    send(channel, b"P", b"", (pidfd,))
+    for _role, sock in sockets:
+        sock.close()
+    replace_streams()
+    _serve_masks(channel, namespaces, pid, pidfd)
+
+
+def _close_all_but(keep: Sequence[int]) -> None:
+    """close_range(2) around the descriptors that are still needed."""
+    first = 3
+    for fd in sorted(keep):
+        if fd > first:
+            sc.close_range(first, fd - 1)
+        first = fd + 1
+    sc.close_range(first)
+
+
+def _serve_masks(channel: _socket.socket, namespaces: Sequence[int], pid: int, pidfd: int) -> None:
+    """Mount masks on request until pid 1 of the sandbox has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        ready = [fd for fd, _event in poll.poll()]
+        if pidfd in ready:
+            os.waitpid(pid, 0)
+            return
+        kind, payload, _fds = receive(channel)
+        if kind != b"K":
+            os.kill(pid, SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        child = os.fork()
+        if child == 0:
+            _mask_inside(channel, payload, namespaces)
+        status = os.waitpid(child, 0)[1]
+        send(channel, b"k", str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: Sequence[int]) -> NoReturn:
+    rows = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+
+    def mask() -> None:
+        sc.setns(namespaces[0], sc.CLONE_NEWUSER)
+        sc.setns(namespaces[1], sc.CLONE_NEWNS)
+        for row in rows:
+            try:
+                workspace_operation(*row)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it went away again
+                    raise
+
+    run_child(mask, channel)
+
+
+def stream_is_open(fd: int) -> bool:
+    """Whether a standard stream exists; a closed one is replaced by /dev/null before anything else is opened."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def ensure_streams() -> None:
+    """Open /dev/null for every closed standard stream: a later descriptor must not take its number."""
+    for fd in (0, 1, 2):
+        if not stream_is_open(fd):
+            opened = os.open("/dev/null", os.O_RDWR)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
+            os.set_inheritable(fd, True)

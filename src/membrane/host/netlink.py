@@ -1,0 +1,295 @@
+"""rtnetlink and nf_tables requests without ``ip`` or ``nft``.
+
+Theory of operation
+-------------------
+A request is a list of messages that goes to the kernel in ONE datagram.  The kernel works it off inside
+``send``; then one answer per message (struct nlmsgerr, netlink(7)) is waiting.  Every answer is read.  The first
+refusal is raised as ``OSError`` and names the message.  For nf_tables the messages stand between a batch begin and
+a batch end: all of them take effect, or none (net/netfilter/nfnetlink.c, ``nfnetlink_rcv_batch``).
+
+Rules are built from the virtual machine's own instructions (include/uapi/linux/netfilter/nf_tables.h): load from the
+packet into a register, compare, act.  A comparison that fails ends the rule.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeAlias
+
+    # message type, flags beside REQUEST and ACK, body, what it does (for the error text)
+    Message: TypeAlias = tuple[int, int, bytes, str]
+
+NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
+AF_INET, AF_INET6 = _socket.AF_INET, _socket.AF_INET6
+
+_NLM_F_REQUEST, _NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x1, 0x4, 0x200, 0x400, 0x800
+_NLMSG_ERROR = 2
+_NLA_F_NESTED = 0x8000
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_ANSWER = struct.Struct("=IHHIIi")  # struct nlmsghdr, then the error of struct nlmsgerr
+_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
+_PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
+
+
+class Connection:
+    """One netlink socket of the current network namespace.
+
+    Args:
+        protocol: ``NETLINK_ROUTE`` or ``NETLINK_NETFILTER``.
+
+    Raises:
+        OSError: EPROTONOSUPPORT when the kernel has no such netlink protocol.
+    """
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, protocol)
+        # The answers are there when send returns; a kernel that leaves one out must not hang the start.
+        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def transact(self, messages: Sequence[Message], *, batch: bool = False) -> None:
+        """Send ``messages`` in one datagram and read every answer.
+
+        Args:
+            batch: put them between the begin and end of an nf_tables transaction.
+
+        Raises:
+            OSError: the errno of the first refused message, whose description is in the text.
+        """
+        parts: list[bytes] = []
+        waiting: dict[int, str] = {}
+        for sequence, (kind, flags, body, what) in enumerate(messages, 1):
+            parts += (_HEADER.pack(16 + len(body), kind, flags | _NLM_F_REQUEST | _NLM_F_ACK, sequence, 0), body)
+            waiting[sequence] = what
+        if batch:
+            # The borders are not acknowledged.  Sequence 0: a refusal of the batch as a whole carries it.
+            parts.insert(0, _BATCH_BEGIN)
+            parts.append(_BATCH_END)
+        self._socket.send(b"".join(parts))
+        refused: OSError | None = None
+        while waiting:
+            data, offset = self._socket.recv(65536), 0
+            while offset + _ANSWER.size <= len(data):
+                length, kind, _flags, sequence, _port, error = _ANSWER.unpack_from(data, offset)
+                if kind == _NLMSG_ERROR:
+                    what = waiting.pop(sequence, "batch")
+                    if error and refused is None:
+                        refused = OSError(-error, f"netlink {what}: {os.strerror(-error)}")
+                    if error and sequence == 0:
+                        waiting.clear()  # refused as a whole: no message of it is answered
+                offset += max(_HEADER.size, (length + 3) & ~3)
+        if refused is not None:
+            raise refused
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """struct nlattr with its value, padded to 4 bytes."""
+    length = len(value)
+    return _ATTRIBUTE.pack(length + 4, kind) + value + _PADDING[length & 3]
+
+
+def nested(kind: int, *attributes: bytes) -> bytes:
+    """struct nlattr that holds attributes."""
+    value = b"".join(attributes)
+    return _ATTRIBUTE.pack(len(value) + 4, kind | _NLA_F_NESTED) + value
+
+
+# ---------------------------------------------------------------- rtnetlink(7)
+
+_RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
+_IFF_UP = 1
+_IFA_F_NODAD = 2
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_RTA_OIF, _RTA_PREFSRC = 4, 7
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_LOCAL = 254, 4, 2
+_RT_SCOPE_UNIVERSE, _RT_SCOPE_HOST = 0, 254
+
+
+def link_up(index: int) -> Message:
+    """Set the interface up."""
+    return _RTM_NEWLINK, 0, struct.pack("=BxHiII", 0, 0, index, _IFF_UP, _IFF_UP), "set lo up"
+
+
+def add_address(family: int, address: str, index: int) -> Message:
+    """Add one host address (/32 or /128); IPv6 without duplicate address detection, so it is usable at once."""
+    raw = _socket.inet_pton(family, address)
+    body = struct.pack("=BBBBI", family, 8 * len(raw), _IFA_F_NODAD, 0, index)
+    body += attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
+    return _RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body, f"add address {address}"
+
+
+def add_any_local(family: int, source: str, index: int) -> Message:
+    """Add ``local default dev lo src SOURCE``: every address is this host's own (AnyIP).
+
+    In table main, not local: the connected routes of the sandbox's own bridges must win over it.
+    """
+    scope = _RT_SCOPE_HOST if family == AF_INET else _RT_SCOPE_UNIVERSE
+    body = struct.pack("=BBBBBBBBI", family, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, scope, _RTN_LOCAL, 0)
+    body += attribute(_RTA_OIF, struct.pack("=i", index)) + attribute(_RTA_PREFSRC, _socket.inet_pton(family, source))
+    return _RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, body, f"add route local default src {source}"
+
+
+# ---------------------------------------------------------------- nf_tables: table, chain, rule
+
+_NFNL_SUBSYS_NFTABLES = 10
+_NFT_MSG_NEWTABLE, _NFT_MSG_NEWCHAIN, _NFT_MSG_NEWRULE = (_NFNL_SUBSYS_NFTABLES << 8 | n for n in (0, 3, 6))
+_NFPROTO_INET = 1
+_NFGENMSG = struct.pack(">BBH", _NFPROTO_INET, 0, 0)  # struct nfgenmsg
+_BORDER = struct.pack(">BBH", 0, 0, _NFNL_SUBSYS_NFTABLES)
+_BATCH_BEGIN = _HEADER.pack(20, 0x10, _NLM_F_REQUEST, 0, 0) + _BORDER
+_BATCH_END = _HEADER.pack(20, 0x11, _NLM_F_REQUEST, 0, 0) + _BORDER
+
+NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT = 0, 3
+NF_DROP, NF_ACCEPT = 0, 1
+
+
+def _u32(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def _name(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode("ascii") + b"\0")
+
+
+def add_table(table: str) -> Message:
+    """Add a table of family inet; refused when it exists."""
+    body = _NFGENMSG + _name(1, table) + attribute(2, b"\0\0\0\0")
+    return _NFT_MSG_NEWTABLE, NLM_F_CREATE | NLM_F_EXCL, body, f"add table inet {table}"
+
+
+def add_chain(table: str, chain: str, *, kind: str, hook: int, priority: int, policy: int) -> Message:
+    """Add a base chain.
+
+    Args:
+        kind: ``filter`` or ``nat``.
+        hook: ``NF_INET_*``.
+        policy: ``NF_ACCEPT`` or ``NF_DROP`` for a packet that no rule decides.
+    """
+    where = nested(4, attribute(1, _u32(hook)), attribute(2, struct.pack(">i", priority)))
+    body = _NFGENMSG + _name(1, table) + _name(3, chain) + where + attribute(5, _u32(policy)) + _name(7, kind)
+    return _NFT_MSG_NEWCHAIN, NLM_F_CREATE, body, f"add {kind} chain {table}/{chain}"
+
+
+def add_rules(table: str, chain: str, rules: Sequence[tuple[bytes, str]]) -> list[Message]:
+    """Append rules: each a concatenation of the expressions below, and what it is about."""
+    head = _NFGENMSG + _name(1, table) + _name(2, chain)
+    flags = NLM_F_CREATE | NLM_F_APPEND
+    return [
+        (_NFT_MSG_NEWRULE, flags, head + nested(4, expressions), f"add rule {table}/{chain}: {what}")
+        for expressions, what in rules
+    ]
+
+
+# ---------------------------------------------------------------- nf_tables: expressions
+
+_NFTA_LIST_ELEM = 1
+_REGISTER_VERDICT, _REGISTER_1, _REGISTER_2 = b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"  # 16 bytes each
+_EQ, _NEQ, _GTE = 0, 1, 5  # enum nft_cmp_ops; values compare as byte strings, so in network order
+_META_OIF, _META_NFPROTO, _META_L4PROTO = 5, 15, 16
+_NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
+
+
+def _expression(name: str, *attributes: bytes) -> bytes:
+    return nested(_NFTA_LIST_ELEM, _name(1, name), nested(2, *attributes))
+
+
+def _meta(key: int) -> bytes:
+    return _expression("meta", attribute(2, _u32(key)), attribute(1, _REGISTER_1))
+
+
+def _payload(base: int, offset: int, length: int) -> bytes:
+    return _expression(
+        "payload",
+        attribute(1, _REGISTER_1),
+        attribute(2, _u32(base)),
+        attribute(3, _u32(offset)),
+        attribute(4, _u32(length)),
+    )
+
+
+def _compare(operator: int, value: bytes) -> bytes:
+    return _expression("cmp", attribute(1, _REGISTER_1), attribute(2, _u32(operator)), nested(3, attribute(1, value)))
+
+
+def _immediate(register: bytes, data: bytes) -> bytes:
+    return _expression("immediate", attribute(1, register), nested(2, data))
+
+
+def equal(value: bytes) -> bytes:
+    """The first bytes of the loaded value are these."""
+    return _compare(_EQ, value)
+
+
+def not_equal(value: bytes) -> bytes:
+    """The first bytes of the loaded value are not these."""
+    return _compare(_NEQ, value)
+
+
+def at_least(value: bytes) -> bytes:
+    """The first bytes of the loaded value are these or higher."""
+    return _compare(_GTE, value)
+
+
+def family_is(family: int) -> bytes:
+    """IPv4 or IPv6 packet."""
+    return _meta(_META_NFPROTO) + equal(bytes((family,)))  # NFPROTO_IPV4 and _IPV6 are AF_INET and AF_INET6
+
+
+def protocol_is(number: int) -> bytes:
+    """Transport protocol: 6 TCP, 17 UDP."""
+    return _meta(_META_L4PROTO) + equal(bytes((number,)))
+
+
+def output_is_not(index: int) -> bytes:
+    """The packet leaves by another interface."""
+    return _meta(_META_OIF) + not_equal(struct.pack("=I", index))
+
+
+def load_destination(family: int) -> bytes:
+    """Load the destination address, whose family must have been compared."""
+    return _payload(_NETWORK_HEADER, 16, 4) if family == AF_INET else _payload(_NETWORK_HEADER, 24, 16)
+
+
+def load_destination_port() -> bytes:
+    """Load the TCP or UDP destination port; the protocol must have been compared."""
+    return _payload(_TRANSPORT_HEADER, 2, 2)
+
+
+def verdict(code: int) -> bytes:
+    """End with ``NF_ACCEPT`` or ``NF_DROP``."""
+    return _immediate(_REGISTER_VERDICT, nested(2, attribute(1, _u32(code))))
+
+
+def reject_prohibited() -> bytes:
+    """Refuse with the ICMP or ICMPv6 error "administratively prohibited"."""
+    # NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED
+    return _expression("reject", attribute(1, _u32(2)), attribute(2, b"\3"))
+
+
+def tproxy(family: int, address: bytes, port: int) -> bytes:
+    """Hand the packet to the transparent socket that listens on ``address``, ``port``."""
+    action = _expression("tproxy", attribute(1, _u32(family)), attribute(2, _REGISTER_1), attribute(3, _REGISTER_2))
+    return _load_target(address, port) + action
+
+
+def dnat(family: int, address: bytes, port: int) -> bytes:
+    """Rewrite the destination (NFT_NAT_DNAT)."""
+    action = _expression(
+        "nat", attribute(1, _u32(1)), attribute(2, _u32(family)), attribute(3, _REGISTER_1), attribute(5, _REGISTER_2)
+    )
+    return _load_target(address, port) + action
+
+
+def _load_target(address: bytes, port: int) -> bytes:
+    return _immediate(_REGISTER_1, attribute(1, address)) + _immediate(
+        _REGISTER_2, attribute(1, port.to_bytes(2, "big"))
+    )

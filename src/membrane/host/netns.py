@@ -1,0 +1,248 @@
+"""The network of one sandbox: a namespace without an uplink whose every address leads to our sockets.
+
+Theory of operation
+-------------------
+``configure`` runs inside the new network namespace, with CAP_NET_ADMIN over it, in a launcher that lives for
+milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rules, the caller gets the sockets.
+
+* lo gets one address per family that is not a loopback address (source of all connections), and a default route
+  that declares every address local (AnyIP).
+* Mode ``tproxy``: a TCP packet to a foreign address is handed to our listener on ``OWN:INTERCEPT_PORT``;
+  ``getsockname()`` of the accepted socket is the original destination.  No NAT, no conntrack.
+* Mode ``dnat``, where the kernel has no TPROXY: the destination is rewritten; SO_ORIGINAL_DST tells the original.
+* Mode ``anyip``, without nf_tables: one wildcard listener per port of the plan; ``getsockname()`` is the destination.
+* DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO tells the destination and sets the
+  source of the answer.
+* Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
+  (in INPUT it would time out).
+
+Rules only steer.  If they were flushed the sandbox could reach nothing but our listeners: there is no uplink.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+
+from ..errors import HostError
+from ..plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6
+from . import netlink as nl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..plan.model import NetworkPlan
+
+_AF_INET, _AF_INET6 = _socket.AF_INET, _socket.AF_INET6
+_LO = 1  # LOOPBACK_IFINDEX (include/net/net_namespace.h): lo is the first interface of every namespace
+_BACKLOG = 4096
+_DNS = 53
+_TABLE = "membrane"
+_PROC_SYS = "/proc/sys/net/"
+
+# ip(7), ipv6(7), include/uapi/linux/in.h, in6.h
+_IP_PKTINFO, _IP_TRANSPARENT = 8, 19
+_IPV6_V6ONLY, _IPV6_RECVPKTINFO, _IPV6_TRANSPARENT, _IPV6_FREEBIND = 26, 49, 75, 78
+
+# What a kernel answers when it was built, or loaded, without a part of netfilter.
+_MISSING = frozenset((errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT))
+_NO_IPV6 = frozenset((errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
+
+
+def configure(
+    plan: NetworkPlan, *, gid: int | None = None, notes: list[str] | None = None
+) -> tuple[str, list[tuple[str, _socket.socket]]]:
+    """Set up the current network namespace, which must be new.
+
+    Args:
+        plan: the modes are tried from ``plan.mode`` on, in the order tproxy, dnat, anyip.  The next one is taken
+            only when the kernel lacks a part of this one.
+        gid: group that may open ICMP echo sockets, as a number of the current user namespace; default: the caller's.
+        notes: gets one line for each thing that was left out without harm to the policy.
+
+    Returns:
+        The mode, and blocking sockets with their roles: ``tcp4 tcp6`` (tproxy: one each; anyip: one per port),
+        ``tcp4-dnat tcp6-dnat``, ``dns4 dns6``, ``udp4:PORT udp6:PORT``.  No role of IPv6 where there is no IPv6.
+
+    Raises:
+        HostError: a step failed for any other reason; the namespace must be thrown away.
+    """
+    notes = [] if notes is None else notes
+    group = os.getegid() if gid is None else gid
+    _sysctl("ipv4/ip_unprivileged_port_start", "0", notes)
+    _sysctl("ipv4/ping_group_range", f"{group} {group}", notes)
+    try:
+        families = _add_addresses(plan.ipv6, notes)
+        mode = _add_rules(plan, families, notes)
+        return mode, _open_sockets(plan, mode, families)
+    except OSError as error:
+        raise HostError(
+            "set up the network namespace",
+            error.strerror or str(error),
+            fix=("membrane doctor",) if error.errno in (errno.EPERM, errno.EACCES) else (),
+        ) from error
+
+
+def _sysctl(name: str, value: str, notes: list[str]) -> bool:
+    """Write one setting of this namespace; a refusal (read-only /proc/sys in a container) is noted."""
+    try:
+        fd = os.open(_PROC_SYS + name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode("ascii"))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        notes.append(f"sysctl net/{name}={value}: {error.strerror}")
+        return False
+    return True
+
+
+def _add_addresses(ipv6: bool, notes: list[str]) -> tuple[int, ...]:
+    """lo up, the own addresses, AnyIP: the families that work."""
+    route = nl.Connection(nl.NETLINK_ROUTE)
+    try:
+        route.transact(
+            (nl.link_up(_LO), nl.add_address(_AF_INET, OWN_V4, _LO), nl.add_any_local(_AF_INET, OWN_V4, _LO))
+        )
+        if not ipv6:
+            return (_AF_INET,)
+        messages = (nl.add_address(_AF_INET6, OWN_V6, _LO), nl.add_any_local(_AF_INET6, OWN_V6, _LO))
+        try:
+            route.transact(messages)
+        except OSError as error:
+            if error.errno in _NO_IPV6:
+                notes.append("the kernel has no IPv6")
+                return (_AF_INET,)
+            if error.errno != errno.EACCES:
+                raise
+            # EACCES: disable_ipv6 is set (Docker's --network none, a host without IPv6).
+            if not (
+                _sysctl("ipv6/conf/all/disable_ipv6", "0", notes) and _sysctl("ipv6/conf/lo/disable_ipv6", "0", notes)
+            ):
+                notes.append("IPv6 is disabled in this namespace: every IPv6 connection fails")
+                return (_AF_INET,)
+            route.transact(messages)
+        return (_AF_INET, _AF_INET6)
+    finally:
+        route.close()
+
+
+# ---------------------------------------------------------------- rules
+
+_TCP, _UDP = 6, 17
+
+
+def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str]) -> str:
+    """Add the table in one transaction: the mode that the kernel took."""
+    for mode in ("tproxy", "dnat")[("tproxy", "dnat", "anyip").index(plan.mode) :]:
+        try:
+            netfilter = nl.Connection(nl.NETLINK_NETFILTER)
+            try:
+                netfilter.transact(ruleset(mode, families, plan.udp_ports), batch=True)
+            finally:
+                netfilter.close()
+        except OSError as error:
+            if error.errno not in _MISSING:
+                raise
+            notes.append(f"no {mode}: {error.strerror}")
+        else:
+            return mode
+    return "anyip"
+
+
+def ruleset(mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...]) -> list[nl.Message]:
+    """The nf_tables messages of mode ``tproxy`` or ``dnat``."""
+    accept, reject = nl.verdict(nl.NF_ACCEPT), nl.reject_prohibited()
+    tcp, udp = nl.protocol_is(_TCP), nl.protocol_is(_UDP)
+    # First: what the sandbox's own bridges carry (neighbour discovery, answers to inner containers) is its own.
+    out = [(nl.output_is_not(_LO) + accept, "not lo"), (tcp + accept, "tcp")]
+    steer: list[tuple[bytes, str]] = []
+    for family, own, loopback, multicast in (
+        (_AF_INET, _inet_pton(OWN_V4), b"\x7f", nl.at_least(b"\xe0")),  # 224.0.0.0 to 255.255.255.255
+        (_AF_INET6, _inet_pton(OWN_V6), bytes(15) + b"\1", nl.equal(b"\xff")),  # ff00::/8
+    ):
+        destination = nl.family_is(family) + nl.load_destination(family)
+        out += [
+            (destination + nl.equal(loopback) + accept, "loopback"),
+            (destination + nl.equal(own) + accept, "own address"),
+            (destination + multicast + reject, "multicast"),
+        ]
+        if family in families:
+            foreign = tcp + destination + nl.not_equal(loopback) + nl.not_equal(own)
+            if mode == "tproxy":
+                steer.append((foreign + nl.tproxy(family, own, INTERCEPT_PORT) + accept, "tproxy"))
+            else:
+                steer.append((foreign + nl.dnat(family, own, INTERCEPT_PORT), "dnat"))
+    udp_port = udp + nl.load_destination_port()
+    out += [(udp_port + nl.equal(port.to_bytes(2, "big")) + accept, f"udp {port}") for port in (_DNS, *udp_ports)]
+    out.append((reject, "everything else"))
+
+    chains = [("out", "filter", nl.NF_INET_LOCAL_OUT, 0, nl.NF_DROP, out)]
+    if mode == "tproxy":
+        chains.append(("steer", "filter", nl.NF_INET_PRE_ROUTING, -150, nl.NF_ACCEPT, steer))
+    else:
+        # Own connections are rewritten in OUTPUT, those of inner containers in PREROUTING.
+        chains.append(("steer-own", "nat", nl.NF_INET_LOCAL_OUT, -100, nl.NF_ACCEPT, steer))
+        chains.append(("steer-inner", "nat", nl.NF_INET_PRE_ROUTING, -100, nl.NF_ACCEPT, steer))
+    messages = [nl.add_table(_TABLE)]
+    for name, kind, hook, priority, policy, rules in chains:
+        messages.append(nl.add_chain(_TABLE, name, kind=kind, hook=hook, priority=priority, policy=policy))
+        messages += nl.add_rules(_TABLE, name, rules)
+    return messages
+
+
+def _inet_pton(address: str) -> bytes:
+    return _socket.inet_pton(_AF_INET6 if ":" in address else _AF_INET, address)
+
+
+# ---------------------------------------------------------------- sockets
+
+
+def _open_sockets(plan: NetworkPlan, mode: str, families: tuple[int, ...]) -> list[tuple[str, _socket.socket]]:
+    sockets: list[tuple[str, _socket.socket]] = []
+    for family in families:
+        own, any_address, version = (OWN_V4, "0.0.0.0", "4") if family == _AF_INET else (OWN_V6, "::", "6")  # noqa: S104
+        if mode == "tproxy":
+            sockets.append((f"tcp{version}", _listener(family, own, INTERCEPT_PORT, transparent=True)))
+        elif mode == "dnat":
+            sockets.append((f"tcp{version}-dnat", _listener(family, own, INTERCEPT_PORT)))
+        else:
+            for port in sorted({_DNS, *plan.tcp_ports}):
+                sockets.append((f"tcp{version}", _listener(family, any_address, port)))
+        sockets.append((f"dns{version}", _datagram(family, any_address, _DNS)))
+        for port in plan.udp_ports:
+            sockets.append((f"udp{version}:{port}", _datagram(family, any_address, port)))
+    return sockets
+
+
+def _bind(opened: _socket.socket, family: int, address: str, port: int) -> None:
+    if family == _AF_INET6:
+        opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_V6ONLY, 1)
+    try:
+        opened.bind((address, port))
+    except OSError as error:
+        raise OSError(error.errno, f"bind [{address}]:{port}: {error.strerror}") from error
+
+
+def _listener(family: int, address: str, port: int, *, transparent: bool = False) -> _socket.socket:
+    """A listening TCP socket; ``transparent``: it may take connections to foreign addresses from TPROXY."""
+    opened = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    if transparent and family == _AF_INET:
+        opened.setsockopt(_socket.IPPROTO_IP, _IP_TRANSPARENT, 1)
+    elif transparent:
+        opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_TRANSPARENT, 1)
+    _bind(opened, family, address, port)
+    opened.listen(_BACKLOG)
+    return opened
+
+
+def _datagram(family: int, address: str, port: int) -> _socket.socket:
+    """A UDP socket that tells each datagram's destination and may answer from it."""
+    opened = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    if family == _AF_INET:
+        opened.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
+    else:
+        opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+        opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)  # an AnyIP source is EINVAL without it
+    _bind(opened, family, address, port)
+    return opened

@@ -1,0 +1,256 @@
+"""The system call filter, assembled here: no libseccomp, no compiler.
+
+Theory of operation
+-------------------
+``program`` returns classic BPF (struct sock_filter, seccomp(2)).  The order of the instructions is:
+
+1. Calls of another ABI (int 0x80 on x86_64, 32-bit ARM) and numbers from 512 up (x32 and its alias range, calls that
+   this file has not judged) fail with ENOSYS, as on a kernel without them.
+2. Calls whose arguments matter: ioctl, socket, socketpair, clone, unshare, personality.  Only arguments passed by
+   value are looked at; memory could change after the check.
+3. Calls that always fail, one comparison each, all sharing the return instructions at the end.
+4. Everything else is allowed.
+
+The kernel emulates the filter once per number and keeps a bitmap of those that are allowed whatever the arguments
+(kernel/seccomp.c, ``seccomp_is_const_allow``).  It gives up at the first load of an argument; so nothing loads one
+before its call is known, and the common calls cost a bit test.
+
+A refusal is ENOSYS where programs have a fall-back for old kernels (io_uring, clone3, keyrings, the new mount
+calls), else EPERM; an address family is EAFNOSUPPORT.  The filter narrows the kernel surface; files and network are
+bound by the namespaces.  ptrace is allowed: a tracer can not skip the filter (it runs after the tracer, Linux 4.8).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    # operation, constant, label when true, label when false ("": the next instruction)
+    Instruction: TypeAlias = tuple[int, int, str, str]
+
+# include/uapi/linux/bpf_common.h
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06  # BPF_LD|W|ABS, BPF_ALU|AND|K, BPF_RET|K
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45  # BPF_JMP|K with JEQ, JGE, JSET
+
+_NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_*
+_RESULTS = {  # label: value; asm-generic/errno.h
+    "allow": _ALLOW,
+    "EPERM": _ERRNO | 1,
+    "ENOSYS": _ERRNO | 38,
+    "EPROTONOSUPPORT": _ERRNO | 93,
+    "EAFNOSUPPORT": _ERRNO | 97,
+}
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
+_FIRST_UNKNOWN = 512  # 512-547 were a second way to the x32 calls before Linux 5.4
+
+# name: (x86_64, aarch64); -1: no such call.  syscall_64.tbl, asm-generic/unistd.h
+_NUMBERS = {
+    "_sysctl": (156, -1),
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "clock_settime": (227, 112),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "ioctl": (16, 29),
+    "ioperm": (173, -1),
+    "iopl": (172, -1),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "modify_ldt": (154, -1),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "nfsservctl": (180, 42),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "perf_event_open": (298, 241),
+    "personality": (135, 92),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "uselib": (134, -1),
+    "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+}
+
+_NEVER = {
+    "ENOSYS": ("io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key"),
+    "EPERM": (
+        *("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "open_by_handle_at", "fanotify_init"),
+        *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "modify_ldt", "iopl"),
+        *("ioperm", "acct", "swapon", "swapoff", "reboot", "syslog", "quotactl", "quotactl_fd", "settimeofday"),
+        *("clock_settime", "vhangup", "uselib", "nfsservctl", "lookup_dcookie", "_sysctl"),
+    ),
+}
+# What a nested container needs; its namespaces are its own, and none of them owns the sandbox's network.
+_NESTED_ONLY = {
+    "ENOSYS": (
+        # clone3 has its flags in memory; glibc and Go go on with clone.
+        *("clone3", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree", "open_tree_attr", "move_mount"),
+        "mount_setattr",
+    ),
+    "EPERM": ("mount", "umount2", "pivot_root", "chroot", "setns", "sethostname", "setdomainname"),
+}
+_TRACING: dict[str, tuple[str, ...]] = {"EPERM": ("ptrace", "process_vm_readv", "process_vm_writev")}
+
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_TYPE_MASK = 1, 2, 0xF
+_PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
+_NETLINK_ROUTE = 0
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+# CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME shares its bit with clone's exit signal, which wins there.
+_CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
+# PER_LINUX, PER_LINUX32, each with UNAME26 or ADDR_NO_RANDOMIZE (gdb, setarch -R), and the question 0xffffffff
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0x40008, 0xFFFFFFFF)
+
+
+def program(*, nested: bool = False, allow_ptrace: bool = True, machine: str) -> bytes:
+    """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
+
+    Args:
+        nested: allow namespaces and mounts, for containers inside the sandbox.
+        allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
+        machine: ``uname -m``: x86_64 or aarch64.
+
+    Raises:
+        HostError: no call numbers for this machine.
+    """
+    if machine not in _ARCHITECTURES:
+        raise HostError("assemble the system call filter", "its system call numbers are not known", target=machine)
+    column = 0 if machine == "x86_64" else 1
+    code: list[Instruction] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
+        (_LOAD, _NUMBER, "", ""),
+        (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
+    ]
+    labels: dict[str, int] = {}
+    for name, body in _judged(nested):
+        # The body ends every path, so what follows is reached by a false comparison only.
+        code.append((_EQUAL, _NUMBERS[name][column], "", f"after {name}"))
+        for label, instruction in body:
+            if label:
+                labels[label] = len(code)
+            code.append(instruction)
+        labels[f"after {name}"] = len(code)
+    for result, names in _refused(nested, allow_ptrace):
+        code += [(_EQUAL, _NUMBERS[name][column], result, "") for name in names if _NUMBERS[name][column] >= 0]
+    for result, value in _RESULTS.items():  # "allow" comes first: what no comparison caught falls into it
+        labels[result] = len(code)
+        code.append((_RETURN, value, "", ""))
+
+    packed = []
+    for index, (operation, constant, true, false) in enumerate(code):
+        jump_true = labels[true] - index - 1 if true else 0
+        jump_false = labels[false] - index - 1 if false else 0
+        packed.append(struct.pack("<HBBI", operation, jump_true, jump_false, constant))
+    return b"".join(packed)
+
+
+def _refused(nested: bool, allow_ptrace: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """Calls that always fail, as (result, names)."""
+    groups = [_NEVER] if nested else [_NEVER, _NESTED_ONLY]
+    if not allow_ptrace:
+        groups.append(_TRACING)
+    return [(result, names) for group in groups for result, names in group.items()]
+
+
+def _judged(nested: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
+    """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
+    calls = [
+        ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
+        ("socket", _socket()),
+        ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
+        ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
+    ]
+    if not nested:
+        calls.insert(2, ("clone", [_load(0), ("", (_ANY_BIT, _CLONE_NEW, "EPERM", "allow"))]))
+        calls.append(("unshare", [_load(0), ("", (_ANY_BIT, _CLONE_NEW | _CLONE_NEWTIME, "EPERM", "allow"))]))
+    return calls
+
+
+def _load(argument: int) -> tuple[str, Instruction]:
+    """Load the low 32 bits of an argument: all that the kernel reads of an int (both machines are little endian)."""
+    return "", (_LOAD, 16 + 8 * argument, "", "")
+
+
+def _one_of(argument: int, values: tuple[int, ...], listed: str, other: str) -> list[tuple[str, Instruction]]:
+    body = [_load(argument)]
+    body += [("", (_EQUAL, value, listed, "")) for value in values[:-1]]
+    body.append(("", (_EQUAL, values[-1], listed, other)))
+    return body
+
+
+def _socket() -> list[tuple[str, Instruction]]:
+    """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
+    return [
+        _load(0),
+        ("", (_EQUAL, _AF_UNIX, "allow", "")),
+        ("", (_EQUAL, _AF_INET, "inet", "")),
+        ("", (_EQUAL, _AF_INET6, "inet", "")),
+        ("", (_EQUAL, _AF_NETLINK, "", "EAFNOSUPPORT")),
+        _load(2),
+        ("", (_EQUAL, _NETLINK_ROUTE, "allow", "EAFNOSUPPORT")),
+        ("inet", _load(1)[1]),
+        ("", (_AND, _SOCK_TYPE_MASK, "", "")),
+        ("", (_EQUAL, _SOCK_STREAM, "protocol", "")),
+        ("", (_EQUAL, _SOCK_DGRAM, "protocol", "EPERM")),
+        ("protocol", _load(2)[1]),
+        *_one_of(2, _PROTOCOLS, "allow", "EPROTONOSUPPORT")[1:],
+    ]
+
+
+def describe(*, nested: bool = False, allow_ptrace: bool = True) -> list[str]:
+    """What the filter refuses, one line per kind, for ``membrane plan``."""
+    lines = [
+        f"other ABIs (32-bit, x32) and calls from {_FIRST_UNKNOWN} up: ENOSYS",
+        "socket: UNIX, NETLINK_ROUTE, TCP, UDP and ICMP echo over IPv4 and IPv6 only; "
+        "raw: EPERM, other protocols: EPROTONOSUPPORT, other families: EAFNOSUPPORT",
+        "socketpair: UNIX only, else EAFNOSUPPORT",
+        "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: EPERM",
+        "personality: Linux without or with fixed addresses only, else EPERM",
+    ]
+    if not nested:
+        lines.append("clone, unshare with new namespaces: EPERM")
+    return lines + [f"{' '.join(names)}: {result}" for result, names in _refused(nested, allow_ptrace)]

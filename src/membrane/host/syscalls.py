@@ -1,0 +1,282 @@
+"""Raw system calls, one wrapper each.
+
+Theory of operation
+-------------------
+Only the package ``membrane.host`` imports ctypes.  Each function is one system call with the kernel's names and
+constants; it raises ``OSError`` with the call and its object in the text, and never interprets the result.
+``PyDLL`` keeps the interpreter lock during the call: these calls do not block, and ``clone`` must return in the
+child with the lock held.  Numbers are for x86_64 and aarch64 (asm-generic); a machine that is in neither table is
+refused at import, because a wrong number would be another system call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+MACHINE: Final = os.uname().machine
+_libc = ctypes.PyDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+# name: (x86_64, aarch64); arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
+_NUMBERS = {
+    "clone": (56, 220),
+    "pivot_root": (155, 41),
+    "seccomp": (317, 277),
+    "capset": (126, 91),
+    "capget": (125, 90),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "close_range": (436, 436),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
+    "landlock_restrict_self": (446, 446),
+}
+if MACHINE not in ("x86_64", "aarch64"):
+    raise ImportError(f"membrane has no system call numbers for {MACHINE}")
+_NR = {name: pair[0 if MACHINE == "x86_64" else 1] for name, pair in _NUMBERS.items()}
+
+CLONE_NEWTIME = 0x00000080
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 4096, 16384, 1 << 18, 1 << 19
+MNT_DETACH = 2
+
+AT_FDCWD = -100
+AT_EMPTY_PATH, AT_RECURSIVE, AT_SYMLINK_NOFOLLOW = 0x1000, 0x8000, 0x100
+OPEN_TREE_CLONE = 1
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_SYMLINKS, MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x10, 0x40
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+MOUNT_ATTR_IDMAP = 0x00100000
+
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x01, 0x02, 0x04
+RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
+
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE = 1, 3, 4
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 24, 38, 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+NS_GET_USERNS = 0xB701  # ioctl_ns(2)
+
+
+def _check(result: int, call: str, target: object = "") -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        shown = os.fsdecode(target) if isinstance(target, bytes) else str(target)
+        raise OSError(number, f"{call}: {os.strerror(number)}", shown)
+    return result
+
+
+def _bytes(path: str | bytes | None) -> bytes | None:
+    return path if path is None or isinstance(path, bytes) else os.fsencode(path)
+
+
+# ---------------------------------------------------------------- processes and namespaces
+
+
+def clone(flags: int) -> int:
+    """clone(2) as fork(2) with namespace flags: 0 in the child.  Only for single-threaded processes."""
+    sigchld = 17
+    return _check(_syscall(_NR["clone"], ctypes.c_ulong(flags | sigchld), 0, 0, 0, 0), "clone")
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare", hex(flags))
+
+
+def setns(fd: int, kind: int) -> None:
+    """setns(2)."""
+    _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns", hex(kind))
+
+
+def prctl(option: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
+    """prctl(2) with integer arguments."""
+    u = ctypes.c_ulong
+    return _check(_libc.prctl(ctypes.c_int(option), u(a), u(b), u(c), u(d)), "prctl", option)
+
+
+def set_parent_death_signal(number: int) -> None:
+    """PR_SET_PDEATHSIG; cleared by the kernel when credentials change, so set it last."""
+    prctl(PR_SET_PDEATHSIG, number)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """PR_SET_DUMPABLE: 0 hides /proc/PID/{mem,environ,fd} and forbids ptrace(2) by equals."""
+    prctl(PR_SET_DUMPABLE, int(dumpable))
+
+
+def no_new_privs() -> None:
+    """PR_SET_NO_NEW_PRIVS."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_capabilities() -> None:
+    """Empty the ambient, bounding, inheritable, permitted and effective sets (capabilities(7))."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == 22:  # EINVAL: past the kernel's last capability
+                break
+            if error.errno != 1:  # EPERM: without CAP_SETPCAP the set can not grow either
+                raise
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
+    """close_range(2) without flags."""
+    u = ctypes.c_uint
+    _check(_syscall(_NR["close_range"], u(first), u(last), 0), "close_range")
+
+
+def erase_environment() -> None:
+    """Zero the initial environment block, which /proc/PID/environ shows (proc(5): stat fields 50 and 51)."""
+    os.environ.clear()
+    fd = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fields = os.read(fd, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(fd)
+    start, end = int(fields[47]), int(fields[48])
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
+
+
+# ---------------------------------------------------------------- mounts
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+def mount(
+    source: str | bytes | None, target: str | bytes, fstype: str | None, flags: int, data: str | None = None
+) -> None:
+    """mount(2)."""
+    result = _libc.mount(
+        _bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), None if data is None else data.encode()
+    )
+    _check(result, f"mount {fstype or 'bind'}", target)
+
+
+def umount(target: str | bytes, flags: int = 0) -> None:
+    """umount2(2)."""
+    _check(_libc.umount2(_bytes(target), ctypes.c_int(flags)), "umount2", target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2); with "." for both, the old root is stacked on the new one."""
+    _check(_syscall(_NR["pivot_root"], _bytes(new_root), _bytes(put_old)), "pivot_root", new_root)
+
+
+def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:
+    """open_tree(2); O_CLOEXEC is always set."""
+    value = _syscall(_NR["open_tree"], ctypes.c_int(dirfd), _bytes(path), ctypes.c_uint(flags | os.O_CLOEXEC))
+    return _check(value, "open_tree", path)
+
+
+def mount_setattr(fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, userns_fd: int = 0) -> None:
+    """mount_setattr(2) on an open tree."""
+    attributes = _MountAttr(set_flags, clear, 0, userns_fd)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    value = _syscall(_NR["mount_setattr"], ctypes.c_int(fd), b"", ctypes.c_uint(flags), ctypes.byref(attributes), 32)
+    _check(value, "mount_setattr", fd)
+
+
+def move_mount(fd: int, target: str | bytes, *, dirfd: int = AT_FDCWD, follow: bool = False) -> None:
+    """move_mount(2) of an open tree onto ``target``; without ``follow`` a final symlink itself is covered."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | (MOVE_MOUNT_T_SYMLINKS if follow else 0)
+    if not target:
+        flags |= MOVE_MOUNT_T_EMPTY_PATH
+    value = _syscall(
+        _NR["move_mount"], ctypes.c_int(fd), b"", ctypes.c_int(dirfd), _bytes(target), ctypes.c_uint(flags)
+    )
+    _check(value, "move_mount", target)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+
+
+def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """openat2(2); O_CLOEXEC is always set."""
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    value = _syscall(_NR["openat2"], ctypes.c_int(dirfd), _bytes(path), ctypes.byref(how), 24)
+    return _check(value, "openat2", path)
+
+
+# ---------------------------------------------------------------- inotify
+
+IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_IGNORED = 0x400, 0x800, 0x4000, 0x8000
+IN_OPEN, IN_ONLYDIR, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_ISDIR = 0x20, 0x01000000, 0x02000000, 0x04000000, 0x40000000
+
+
+def inotify_init() -> int:
+    """inotify_init1(2) with IN_NONBLOCK and IN_CLOEXEC."""
+    return _check(_libc.inotify_init1(ctypes.c_int(os.O_NONBLOCK | os.O_CLOEXEC)), "inotify_init1")
+
+
+def inotify_add_watch(fd: int, path: bytes, mask: int) -> int:
+    """inotify_add_watch(2): the watch descriptor."""
+    return _check(_libc.inotify_add_watch(ctypes.c_int(fd), path, ctypes.c_uint32(mask)), "inotify_add_watch", path)
+
+
+def inotify_rm_watch(fd: int, watch: int) -> None:
+    """inotify_rm_watch(2)."""
+    _check(_libc.inotify_rm_watch(ctypes.c_int(fd), ctypes.c_int(watch)), "inotify_rm_watch", watch)
+
+
+# ---------------------------------------------------------------- seccomp and Landlock
+
+SECCOMP_SET_MODE_FILTER = 1
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
+    """seccomp(2) SECCOMP_SET_MODE_FILTER; ``program`` is an array of struct sock_filter (8 bytes each)."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
+    value = _syscall(_NR["seccomp"], ctypes.c_uint(SECCOMP_SET_MODE_FILTER), ctypes.c_uint(flags), ctypes.byref(fprog))
+    return _check(value, "seccomp")
+
+
+def landlock_create_ruleset(attributes: bytes | None, flags: int = 0) -> int:
+    """landlock_create_ruleset(2); with ``None`` and flag 1 (VERSION) the ABI number."""
+    size = len(attributes) if attributes is not None else 0
+    value = _syscall(_NR["landlock_create_ruleset"], attributes, ctypes.c_size_t(size), ctypes.c_uint32(flags))
+    return _check(value, "landlock_create_ruleset")
+
+
+def landlock_add_rule(ruleset: int, kind: int, attributes: bytes) -> None:
+    """landlock_add_rule(2); ``kind`` 1 is PATH_BENEATH, 2 is NET_PORT."""
+    value = _syscall(_NR["landlock_add_rule"], ctypes.c_int(ruleset), ctypes.c_int(kind), attributes, 0)
+    _check(value, "landlock_add_rule")
+
+
+def landlock_restrict_self(ruleset: int) -> None:
+    """landlock_restrict_self(2)."""
+    _check(_syscall(_NR["landlock_restrict_self"], ctypes.c_int(ruleset), 0), "landlock_restrict_self")

@@ -1,0 +1,293 @@
+"""Names in, fake addresses out: the only resolver that the sandbox has.
+
+Theory of operation
+-------------------
+Each allowed name gets one number for the life of the session, and with it one address of each family from the
+ranges of ``plan.model``.  Nothing is ever asked upstream here, so a query carries no data out; the real address is
+looked up when a connection is made.  A later connection to a fake address names exactly one host.
+
+Rules
+-----
+1. An address is never given to a second name: clients cache for ever.
+2. A name that is not allowed is NXDOMAIN, the answer that makes every resolver library fail at once.
+3. Other types of an allowed name are NODATA: no HTTPS records, hence no ECH keys and no HTTP/3 hints.
+4. No input raises; what is not a query gets FORMERR, and what is too short for a header gets nothing.
+
+References: RFC 1035 section 4 (format), RFC 6891 (EDNS), RFC 2308 (NODATA), RFC 3596 (AAAA and ip6.arpa).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..events import AccessDenied, NameResolved, access_as_data
+from ..plan.model import FAKE_V4, FAKE_V6
+from ..policy.model import Allow, NameQuery
+from .journal import denial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Event
+    from ..policy.model import Verdict
+
+A, PTR, AAAA, OPT, SVCB, HTTPS = 1, 12, 28, 41, 64, 65
+NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
+_TYPES = {
+    A: "A", 2: "NS", 5: "CNAME", 6: "SOA", 10: "NULL", PTR: "PTR", 13: "HINFO", 15: "MX", 16: "TXT", AAAA: "AAAA",
+    33: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
+}  # fmt: skip
+_V4_BASE = int.from_bytes(bytes(int(octet) for octet in FAKE_V4[0].split(".")), "big")
+_TTL = 60  # seconds; of no consequence, the address never changes
+_RESERVED = 16  # the first addresses of the range are the sandbox's own and the resolver's
+_LABEL = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_LOWER = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz")
+_HEADER = struct.Struct(">6H")
+_ANSWER = struct.Struct(">HHHIH")  # pointer to the question's name, type, class, TTL, length
+_UDP_SIZE = 1232  # what we say we take (DNS flag day 2020)
+_LONGEST_NAME = 255  # octets on the wire (RFC 1035 section 2.3.4)
+
+
+class Names:
+    """Which name has which number; the addresses are made of the number."""
+
+    def __init__(self, limit: int = 16384) -> None:
+        self.limit = min(limit, (1 << (32 - FAKE_V4[1])) - _RESERVED)
+        self._network = FAKE_V6.removesuffix("::")
+        self._numbers: dict[str, int] = {}
+        self._names: dict[str, str] = {}  # address, as inet_ntop writes it: name
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, name: str) -> int | None:
+        """The number of a canonical name that already has one."""
+        return self._numbers.get(name)
+
+    def assign(self, name: str) -> int | None:
+        """The number of ``name``, a new one if it has none; ``None`` when all are given away."""
+        number = self._numbers.get(name)
+        if number is None and len(self._numbers) < self.limit:
+            number = self._numbers[name] = _RESERVED + len(self._numbers)
+            self._names[self.v4(number)] = self._names[self.v6(number)] = name
+        return number
+
+    def name(self, address: str) -> str | None:
+        """The name that an address (as inet_ntop(3) writes it) stands for."""
+        return self._names.get(address)
+
+    def v4(self, number: int) -> str:
+        return ".".join(str(octet) for octet in (_V4_BASE + number).to_bytes(4, "big"))
+
+    def v6(self, number: int) -> str:
+        high, low = number >> 16, number & 0xFFFF
+        return f"{self._network}::{high:x}:{low:x}" if high else f"{self._network}::{low:x}"
+
+    def v4_bytes(self, number: int) -> bytes:
+        return (_V4_BASE + number).to_bytes(4, "big")
+
+    def v6_bytes(self, number: int) -> bytes:
+        groups = [int(group, 16) for group in self._network.split(":")]
+        return struct.pack(">4HQ", *groups, number)
+
+
+def is_fake(address: str) -> bool:
+    """Is a literal (as inet_ntop writes it) in the ranges that only we give out, or one of our own addresses?"""
+    if ":" in address:
+        return address.startswith(FAKE_V6.rsplit(":", 3)[0] + ":")  # the /48 holds our own addresses as well
+    number = int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")
+    return number >> (32 - FAKE_V4[1]) == _V4_BASE >> (32 - FAKE_V4[1])
+
+
+def _wire(name: str) -> bytes:
+    return b"".join(bytes((len(label),)) + label.encode("ascii") for label in name.split(".")) + b"\0"
+
+
+def _skip_name(message: bytes, at: int) -> int:
+    """The index after a name that may be compressed.
+
+    Raises:
+        IndexError: it ends too early.
+    """
+    while True:
+        length = message[at]
+        if length >= 0xC0:
+            return at + 2
+        at += 1 + length
+        if length == 0:
+            return at
+
+
+def _edns(message: bytes, at: int, records: int) -> int | None:
+    """EDNS version of the OPT record in the additional section, or ``None`` without one.
+
+    Raises:
+        ValueError, IndexError, struct.error: malformed, or more than one OPT (RFC 6891 section 6.1.1).
+    """
+    version = None
+    for _ in range(records):
+        root = message[at] == 0
+        at = _skip_name(message, at)
+        kind, _size, ttl, length = struct.unpack_from(">HHIH", message, at)
+        at += 10 + length
+        if at > len(message):
+            raise ValueError("record ends too early")
+        if kind == OPT:
+            if version is not None or not root:
+                raise ValueError("OPT twice or with a name")
+            version = ttl >> 16 & 0xFF
+    return version
+
+
+class Answerer:
+    """Answers queries, one datagram or TCP message at a time.
+
+    Args:
+        names: the table shared with ``route.Router``.
+        decide: asked once for each name; its ``Allow`` is remembered.
+        emit: takes ``NameResolved`` (first answer of a name and type) and ``AccessDenied``.
+        ipv6: answer AAAA with an address; else NODATA.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        decide: Callable[[NameQuery], Verdict],
+        emit: Callable[[Event], None],
+        *,
+        ipv6: bool = True,
+    ) -> None:
+        self.names = names
+        self.queries = 0
+        self.refused = 0
+        self._decide = decide
+        self._emit = emit
+        self._ipv6 = ipv6
+        self._told: set[tuple[str, int]] = set()
+
+    def answer(self, query: bytes) -> bytes | None:
+        """The response to ``query``, or ``None`` where none may be sent.  Never raises."""
+        if len(query) < 12:
+            return None
+        self.queries += 1
+        ident, flags, questions, answers, authorities, additional = _HEADER.unpack_from(query)
+        if flags & 0x8000:
+            return None  # a response: answering it could loop
+        head = 0x8480 | (flags & 0x7900)  # QR AA RA, opcode and RD as asked
+        if flags & 0x7800:
+            return _HEADER.pack(ident, head | NOTIMP, 0, 0, 0, 0)
+        malformed = _HEADER.pack(ident, head | FORMERR, 0, 0, 0, 0)
+        if questions != 1 or answers or authorities:
+            return malformed
+        labels = []
+        at, size = 12, len(query)
+        while at < size and (length := query[at]):
+            end = at + 1 + length
+            if length > 63 or end > size:  # a pointer has nothing before it to point to
+                return malformed
+            labels.append(query[at + 1 : end])
+            at = end
+        end = at + 5
+        if end > size or end - 16 > _LONGEST_NAME:
+            return malformed
+        kind, family = struct.unpack_from(">HH", query, at + 1)
+        opt = b""
+        if additional:
+            try:
+                version = _edns(query, end, additional)
+            except (ValueError, IndexError, struct.error):
+                return malformed
+            if version is not None:
+                opt = struct.pack(">BHHIH", 0, OPT, _UDP_SIZE, 0, 0)
+                if version > 0:
+                    bad = struct.pack(">BHHIH", 0, OPT, _UDP_SIZE, BADVERS >> 4 << 24, 0)
+                    return _HEADER.pack(ident, head, 1, 0, 0, 1) + query[12:end] + bad
+        code, data = self._look_up(labels, kind, family)
+        out = _HEADER.pack(ident, head | code, 1, 1 if data else 0, 0, 1 if opt else 0) + query[12:end]
+        if data:
+            out += _ANSWER.pack(0xC00C, kind, 1, _TTL, len(data)) + data
+        return out + opt
+
+    def _look_up(self, labels: list[bytes], kind: int, family: int) -> tuple[int, bytes]:
+        """Response code and the data of the one record."""
+        wire = b".".join(labels).translate(_LOWER)
+        plain = all(map(_LABEL.issuperset, labels))
+        name = wire.decode("ascii") if plain else wire.decode("latin-1")
+        if family != 1:
+            self._refuse(NameQuery(name, f"CLASS{family}"), "query type not answered")
+            return REFUSED, b""
+        if kind == PTR and plain and (address := _reverse(labels)) is not None:
+            held = self.names.name(address)
+            return (NXDOMAIN, b"") if held is None else (NOERROR, _wire(held))
+        number = self.names.number(name) if plain else None
+        if number is None:
+            question = NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}")
+            if not plain:  # also a label with a dot in it, which would read as two
+                self._refuse(question, "name malformed")
+                return NXDOMAIN, b""
+            # The name is judged, whatever the type: what is not known by address is not known at all.
+            verdict = self._decide(question if kind in (A, AAAA) else NameQuery(name))
+            if not isinstance(verdict, Allow):
+                self.refused += 1
+                self._emit(denial(question, verdict))
+                return NXDOMAIN, b""
+            number = self.names.assign(name)
+            if number is None:
+                self._refuse(question, "limit reached")
+                return SERVFAIL, b""
+        if kind == A:
+            data = self.names.v4_bytes(number)
+        elif kind == AAAA and self._ipv6:
+            data = self.names.v6_bytes(number)
+        else:
+            # SVCB and HTTPS are asked next to A by ordinary clients; that they have no answer is no refusal.
+            if kind not in (AAAA, SVCB, HTTPS):
+                self._refuse(NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}"), "query type not answered")
+            return NOERROR, b""
+        if (name, kind) not in self._told:
+            self._told.add((name, kind))
+            address = self.names.v4(number) if kind == A else self.names.v6(number)
+            self._emit(NameResolved(name, _TYPES[kind], "allow", address))
+        return NOERROR, data
+
+    def _refuse(self, question: NameQuery, reason: str) -> None:
+        self.refused += 1
+        self._emit(AccessDenied(access_as_data(question), reason, None, None))
+
+
+def _reverse(labels: list[bytes]) -> str | None:
+    """The address that an in-addr.arpa or ip6.arpa name asks about, as ``Names`` writes it."""
+    texts = [label.decode("ascii").lower() for label in labels]
+    if len(texts) == 6 and texts[4:] == ["in-addr", "arpa"]:
+        return ".".join(reversed(texts[:4]))
+    if len(texts) == 34 and texts[32:] == ["ip6", "arpa"] and all(len(text) == 1 for text in texts[:32]):
+        digits = "".join(reversed(texts[:32]))
+        if not all(digit in "0123456789abcdef" for digit in digits):
+            return None
+        head = ":".join(f"{int(digits[at : at + 4], 16):x}" for at in range(0, 16, 4))
+        number = int(digits[16:], 16)
+        if number >> 32:
+            return "::"  # not one of ours
+        high, low = number >> 16, number & 0xFFFF
+        return f"{head}::{high:x}:{low:x}" if high else f"{head}::{low:x}"
+    return None
+
+
+class TcpMessages:
+    """Cuts a TCP stream into DNS messages: two length octets, then the message (RFC 7766 section 8)."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that ``data`` completes.  Holds at most one unfinished message (64 KiB)."""
+        self._held += data
+        out = []
+        while len(self._held) >= 2:
+            end = 2 + int.from_bytes(self._held[:2], "big")
+            if len(self._held) < end:
+                break
+            out.append(bytes(self._held[2:end]))
+            del self._held[:end]
+        return out

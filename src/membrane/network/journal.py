@@ -1,0 +1,148 @@
+"""What the network process tells the session: one JSON object a line.
+
+Theory of operation
+-------------------
+Events come from traffic, so their number is chosen by whoever is inside.  Two bounds keep that harmless:
+
+1. The first of a series of equal refusals is told at once; its repetitions within ``WINDOW`` seconds are counted
+   and told as one event with ``count``.
+2. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
+   when as soon as there is room again.  Nothing is lost in silence.
+
+``Journal`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from ..events import AccessDenied, EventsLost, access_as_data, encode
+from ..policy.model import Deny
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..events import Event
+    from ..policy.model import Access, Ask, HostRule, PathRule
+
+WINDOW = 10.0  # seconds
+QUEUE = 8192  # events
+_SERIES = 1024  # refusals that are watched for repetition
+_BATCH = 256  # events encoded at a time
+
+
+def denial(access: Access, verdict: Deny | Ask) -> AccessDenied:
+    """The event of one refusal.  ``Ask`` is a refusal here: nobody can be asked."""
+    rule = str_of_rule(verdict.rule) if isinstance(verdict, Deny) and verdict.rule is not None else None
+    return AccessDenied(access_as_data(access), verdict.reason, rule, verdict.hint or None)
+
+
+def str_of_rule(rule: HostRule | PathRule) -> str:
+    """The rule as written and where: ``"*.tracker.example (user ~/.membrane/config.yaml:7)"``."""
+    return f"{rule.text} ({rule.origin})"
+
+
+def stamp(seconds: float) -> str:
+    """ISO 8601 in UTC with milliseconds, of seconds since the epoch."""
+    whole = int(seconds)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
+
+
+class _Series:
+    """Equal refusals: the first one and how many followed it."""
+
+    __slots__ = ("due", "event", "repeated")
+
+    def __init__(self, event: AccessDenied, due: float) -> None:
+        self.event, self.due, self.repeated = event, due, 0
+
+
+class Journal:
+    """Bounded queue of events, encoded late."""
+
+    def __init__(self, session: str, clock: Callable[[], float] = time.time) -> None:
+        self.session = session
+        self.denied = 0
+        self.lost = 0
+        self._clock = clock
+        self._queue: deque[tuple[float, Event]] = deque()
+        self._series: dict[Any, _Series] = {}
+        self._losses: dict[str, list[Any]] = {}  # kind: [count, first, last]
+        self._bytes = bytearray()
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        now = self._clock()
+        if isinstance(event, AccessDenied):
+            self.denied += 1
+            # A and AAAA of one name are one refusal: the type is not part of the question.
+            key = (event.reason, *(value for name, value in event.access.items() if name != "type"))
+            series = self._series.get(key)
+            if series is not None:
+                series.repeated += 1
+                return
+            if len(self._series) >= _SERIES:
+                self._end(next(iter(self._series)), now)
+            self._series[key] = _Series(event, now + WINDOW)
+        self._put(now, event)
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Take a line of the control protocol; never dropped, and in order with the events."""
+        self._encode(len(self._queue))
+        import json
+
+        self._bytes += json.dumps(line).encode() + b"\n"
+
+    def tell_repetitions(self, everything: bool = False) -> None:
+        """Tell the counts of the series whose window is over, or of all."""
+        now = self._clock()
+        for key, series in list(self._series.items()):
+            if not everything and series.due > now:
+                return  # in order of age
+            self._end(key, now)
+
+    def pending(self) -> memoryview:
+        """The bytes to send next; empty when there is nothing.  Release the view before ``sent``."""
+        if not self._bytes and (self._queue or self._losses):
+            self._encode(_BATCH)
+        return memoryview(self._bytes)
+
+    def sent(self, count: int) -> None:
+        """``count`` bytes of ``pending`` were taken by the session."""
+        del self._bytes[:count]
+
+    def waiting(self) -> bool:
+        return bool(self._bytes or self._queue or self._losses)
+
+    def _end(self, key: Any, now: float) -> None:
+        series = self._series.pop(key)
+        if series.repeated:
+            self._put(now, series.event.replace(count=series.repeated))
+
+    def _put(self, now: float, event: Event) -> None:
+        if len(self._queue) < QUEUE:
+            self._queue.append((now, event))
+            return
+        self.lost += 1
+        loss = self._losses.setdefault(type(event).__name__, [0, now, now])
+        loss[0] += 1
+        loss[2] = now
+
+    def _encode(self, most: int) -> None:
+        import json
+
+        out = []
+        while self._queue and len(out) < most:
+            when, event = self._queue.popleft()
+            out.append(json.dumps(encode(event, time=stamp(when), session=self.session, seq=0)))
+        if self._losses and not self._queue:
+            now = stamp(self._clock())
+            for kind, (count, first, last) in self._losses.items():
+                lost = EventsLost(kind, count, stamp(first), stamp(last), "network")
+                out.append(json.dumps(encode(lost, time=now, session=self.session, seq=0)))
+            self._losses.clear()
+        if out:
+            self._bytes += "\n".join(out).encode() + b"\n"

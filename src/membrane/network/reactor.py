@@ -1,0 +1,234 @@
+"""One thread, one epoll: who is called when a descriptor is ready or a wait is over.
+
+Theory of operation
+-------------------
+The data plane starts when a sandboxed command opens its first connection, so its start-up time is that
+connection's latency.  asyncio costs 40-70 ms to import; a readiness loop is what the relay needs anyway, and costs
+nothing.  Code that needs asyncio (interception) asks for ``asyncio_loop``: from then on this reactor runs inside
+that loop, as one readable descriptor, and both live in the same thread.
+
+Rules
+-----
+1. Descriptors are edge triggered where the mask says so; a handler must read until it would block.
+2. A socket is closed at the end of a turn (``bury``): its number can not be reused while events of the same turn
+   may still carry it.
+3. An exception of a handler ends the loop.  Handlers of connections catch their own.
+4. Every wait is one of a few fixed lengths (``Wait``), so waits expire in the order in which they began.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from _socket import socket as Socket
+    from collections.abc import Callable
+    from typing import Any
+
+IN, OUT, ERR, HUP, RDHUP, EDGE = (
+    select.EPOLLIN,
+    select.EPOLLOUT,
+    select.EPOLLERR,
+    select.EPOLLHUP,
+    select.EPOLLRDHUP,
+    select.EPOLLET,
+)
+_EVENTS = 256  # events taken in one turn
+
+
+class Wait:
+    """All waits of one length: who waits, until when, and what is called for whoever waited too long."""
+
+    __slots__ = ("_due", "_reactor", "expired", "seconds")
+
+    def __init__(self, reactor: Reactor, seconds: float, expired: Callable[[Any], None]) -> None:
+        self.seconds = seconds
+        self.expired = expired
+        self._reactor = reactor
+        self._due: dict[Any, float] = {}
+
+    def begin(self, item: Any) -> None:
+        """Start, or start again, the wait of ``item``."""
+        self._due.pop(item, None)
+        self._due[item] = self._reactor.now + self.seconds
+
+    def end(self, item: Any) -> None:
+        self._due.pop(item, None)
+
+    def first(self) -> float | None:
+        for due in self._due.values():
+            return due
+        return None
+
+    def expire(self, now: float) -> None:
+        while self._due:
+            item, due = next(iter(self._due.items()))
+            if due > now:
+                return
+            del self._due[item]
+            self.expired(item)
+
+
+class Reactor:
+    """The loop.  Not safe for threads, except ``post``."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self.at_end: list[Callable[[], None]] = []  # called once in every turn
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._soon: list[Callable[[], None]] = []
+        self._waits: list[Wait] = []
+        self._graves: list[Socket] = []
+        self._posted: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tick_at: asyncio.TimerHandle | None = None
+        self.watch(self._wake, IN, self._woken)
+
+    def watch(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
+        """Call ``handler(events)`` when ``fd`` is ready."""
+        self._handlers[fd] = handler
+        self._epoll.register(fd, mask)
+
+    def change(self, fd: int, mask: int) -> None:
+        self._epoll.modify(fd, mask)
+
+    def rehandle(self, fd: int, handler: Callable[[int], None]) -> None:
+        """Another handler for a watched descriptor."""
+        self._handlers[fd] = handler
+
+    def unwatch(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._epoll.unregister(fd)
+
+    def bury(self, socket: Socket) -> None:
+        """Forget a socket, and close it at the end of this turn."""
+        self._handlers.pop(socket.fileno(), None)
+        self._graves.append(socket)
+
+    def wait(self, seconds: float, expired: Callable[[Any], None]) -> Wait:
+        """A new kind of wait."""
+        wait = Wait(self, seconds, expired)
+        self._waits.append(wait)
+        return wait
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in the next turn, after the ready descriptors had theirs."""
+        self._soon.append(call)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Call in the loop's thread; for other threads."""
+        self._posted.append(call)
+        os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """``run`` returns after this turn."""
+        self._stopped = True
+        if self._loop is not None:
+            self._loop.stop()
+
+    def run(self) -> None:
+        """Until ``stop``.
+
+        Raises:
+            Exception: whatever a handler raised.
+        """
+        while not self._stopped and self._loop is None:
+            self.turn(self._until_next())
+        if self._loop is not None and not self._stopped:
+            self._run_in(self._loop)
+
+    def turn(self, timeout: float) -> None:
+        """One round: ready descriptors, what was put off, what waited too long, the dead.
+
+        Args:
+            timeout: seconds to sleep when nothing is ready; -1 for ever.
+        """
+        events = self._epoll.poll(timeout, _EVENTS)
+        self.now = time.monotonic()
+        handlers = self._handlers
+        for fd, mask in events:
+            handler = handlers.get(fd)
+            if handler is not None:
+                handler(mask)
+        if self._soon:
+            calls, self._soon = self._soon, []
+            for call in calls:
+                call()
+        for wait in self._waits:
+            wait.expire(self.now)
+        for call in self.at_end:
+            call()
+        if self._graves:
+            for socket in self._graves:
+                socket.close()
+            self._graves.clear()
+
+    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
+        """The asyncio loop of this thread; the first call moves the reactor into it.
+
+        Coroutines reach the reactor with ``post`` only: ``soon`` and ``Wait.begin`` are for handlers.
+        """
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+        return self._loop
+
+    def close(self) -> None:
+        """Close the descriptors of the reactor itself."""
+        if self._loop is not None:
+            self._loop.close()
+        for socket in self._graves:
+            socket.close()
+        self._graves.clear()
+        os.close(self._wake)
+        self._epoll.close()
+
+    def _until_next(self) -> float:
+        if self._soon:
+            return 0
+        dues = [due for wait in self._waits if (due := wait.first()) is not None]
+        return max(0.0, min(dues) - time.monotonic()) if dues else -1
+
+    def _woken(self, _mask: int) -> None:
+        os.eventfd_read(self._wake)
+        while self._posted:
+            self._posted.popleft()()
+
+    def _run_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
+        failures: list[BaseException] = []
+
+        def tick() -> None:
+            try:
+                self.turn(0)
+            except Exception as error:
+                failures.append(error)
+                loop.stop()
+                return
+            if self._tick_at is not None:
+                self._tick_at.cancel()
+                self._tick_at = None
+            pause = self._until_next()
+            if pause >= 0:
+                self._tick_at = loop.call_later(pause, tick)
+
+        asyncio.set_event_loop(loop)
+        loop.add_reader(self._epoll.fileno(), tick)
+        loop.call_soon(tick)
+        try:
+            loop.run_forever()
+        finally:
+            loop.remove_reader(self._epoll.fileno())
+            asyncio.set_event_loop(None)
+        if failures:
+            raise failures[0]

@@ -1,0 +1,885 @@
+"""Moves the bytes of intercepted TCP connections.
+
+Theory of operation
+-------------------
+Each accepted connection is a small state machine driven by edge-triggered readiness::
+
+    RESOLVING -> CONNECTING -> [GREETING] -> OPEN -> closed
+         \\____________\\____________\\_________\\--> EXPLAINING -> LINGERING -> closed
+
+The server's bytes flow to the client as soon as the upstream is connected, so protocols in which the server speaks
+first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
+judged them.  Only something that looks like TLS is held for more than its first byte.
+
+A direction starts by copying through one shared buffer, two system calls for a small message.  When it proves to be
+bulk it is spliced through a pipe: the pipe is taken from a bounded pool and goes back when it is empty, so idle
+connections hold neither pipes nor buffers.
+
+Rules
+-----
+1. Nothing reaches an upstream before ``Router`` has allowed the name, the address and the first bytes.
+2. A refused or failed client is answered in its own protocol within ``EXPLAIN`` seconds, or reset.
+3. Half-close is passed on in each direction; a reset on one side resets the other; silence may last for ever.
+4. Whatever goes wrong in a connection ends that connection only, with a reset.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from _socket import (
+    AF_INET,
+    AF_INET6,
+    IPPROTO_IP,
+    IPPROTO_IPV6,
+    IPPROTO_TCP,
+    MSG_PEEK,
+    SHUT_WR,
+    SO_ERROR,
+    SO_KEEPALIVE,
+    SO_LINGER,
+    SOCK_CLOEXEC,
+    SOCK_NONBLOCK,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    TCP_NODELAY,
+    inet_ntop,
+)
+from _socket import socket as Socket
+from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
+
+from ..events import ConnectionClosed, ConnectionOpened
+from . import sniff
+from .dns import TcpMessages
+from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
+from .route import Refusal, Relay, Router, alert, http_answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Event
+    from .dns import Answerer
+    from .reactor import Reactor
+    from .upstream import Answer, Handshake, Upstreams
+
+CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
+ATTEMPT = 5.0  # seconds for one address while there are others
+HELLO = 30.0  # seconds for a TLS hello that has begun
+EXPLAIN = 0.05  # seconds that a refused client has to show what it speaks
+LINGER = 2.0  # seconds for a refused client to read the answer
+DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
+DNS_PORT = 53
+
+_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD = range(8)
+_COPY = 65536  # octets copied at a time
+_BULK = 2  # full buffers in a row that make a direction bulk
+_PIPE = 1 << 20  # octets of one pipe
+_PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
+_ROUNDS = 16  # of one direction in one turn: fairness
+_ACCEPTS = 64  # in one turn
+_DISCARD = 1 << 20  # octets read from a client that was answered already
+_F_SETPIPE_SZ = 1031
+_SPLICE = 1 | 2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
+_SO_ORIGINAL_DST = 80  # also IP6T_SO_ORIGINAL_DST
+_RESET = struct.pack("ii", 1, 0)
+_ALL = IN | OUT | RDHUP | EDGE
+
+
+class _Limit(Exception):
+    """The session has sent as much as it may."""
+
+
+class Budget:
+    """Octets that the session may still send to the network, TCP and UDP together; 0: no limit."""
+
+    __slots__ = ("left", "limited")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limited = limit > 0
+        self.left = limit
+
+    def spend(self, count: int) -> bool:
+        """Take ``count`` octets; false, and nothing taken, when there are not as many."""
+        if not self.limited:
+            return True
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+class _Flow:
+    """One direction of a connection."""
+
+    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "sink", "source")
+
+    def __init__(self, source: Socket, sink: Socket) -> None:
+        self.source, self.sink = source, sink
+        self.left: memoryview | None = None  # copied, not yet written
+        self.pipe: tuple[int, int] | None = None
+        self.piped = 0  # octets in the pipe
+        self.full = 0  # full buffers in a row
+        self.bulk = False
+        self.ended = False  # the source has no more
+        self.closed = False  # and the sink was told
+        self.moved = 0  # octets taken from the source
+
+    def pending(self) -> bool:
+        return self.left is not None or self.piped > 0
+
+
+class Engine:
+    """All TCP connections of one session.
+
+    Args:
+        connections: how many may exist at once.
+        emit: takes events.
+        crashed: takes the exception of a connection that failed for a reason of ours.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        router: Router,
+        answerer: Answerer,
+        upstreams: Upstreams,
+        emit: Callable[[Event], None],
+        crashed: Callable[[BaseException], None],
+        *,
+        budget: Budget,
+        connections: int = 4096,
+    ) -> None:
+        self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
+        self.emit, self.crashed, self.budget = emit, crashed, budget
+        self.limit = connections
+        self.connections: set[Connection] = set()
+        self.accepted = self.refused = self.failed = self.bytes_up = self.bytes_down = 0
+        self.scratch = memoryview(bytearray(_COPY))
+        self.connect = reactor.wait(CONNECT, Connection.too_late)
+        self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
+        self.hello = reactor.wait(HELLO, Connection.hello_late)
+        self.explain = reactor.wait(EXPLAIN, Connection.reset)
+        self.linger = reactor.wait(LINGER, Connection.reset)
+        self.dns_idle = reactor.wait(DNS_IDLE, Connection.reset)
+        self._pause = reactor.wait(0.1, self._resume)
+        self._pipes: list[tuple[int, int]] = []
+        self._piped = 0  # pipes that exist
+        self._busy: dict[Connection, None] = {}
+        self._next_id = 1
+        self._listeners: dict[int, Callable[[int], None]] = {}
+
+    def listen(self, listener: Socket, *, dnat: bool = False) -> None:
+        """Serve a listening socket.
+
+        Args:
+            listener: its accepted sockets carry the original destination as their own address, or,
+                with ``dnat``, as ``SO_ORIGINAL_DST``.
+        """
+        listener.setblocking(False)
+        listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit it
+        fd = listener.fileno()
+        self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
+        self.reactor.watch(fd, IN, self._listeners[fd])
+
+    def close(self) -> None:
+        """End every connection and give back the pipes."""
+        for connection in list(self.connections):
+            connection.finish("session ended")
+        for fd in self._listeners:
+            self.reactor.unwatch(fd)
+        self._listeners.clear()
+        for pipe in self._pipes:
+            os.close(pipe[0])
+            os.close(pipe[1])
+        self._piped -= len(self._pipes)
+        self._pipes.clear()
+
+    def _accept(self, listener: Socket, dnat: bool) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                fd, peer = listener._accept()  # type: ignore[attr-defined]
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                    self.reactor.unwatch(listener.fileno())
+                    self._pause.begin(listener)
+                    return
+                continue  # the client was gone before it was accepted
+            client = Socket(listener.family, SOCK_STREAM, 0, fd)
+            try:
+                client.setblocking(False)
+                destination = _original(client) if dnat else client.getsockname()
+                connection = Connection(self, client, self._next_id, peer[1])
+            except OSError:
+                client.close()
+                continue
+            self._next_id += 1
+            self.accepted += 1
+            self.connections.add(connection)
+            connection.begin(destination[0], destination[1])
+
+    def _resume(self, listener: Socket) -> None:
+        fd = listener.fileno()
+        if fd in self._listeners:
+            self.reactor.watch(fd, IN, self._listeners[fd])
+
+    # ------------------------------------------------------------ moving bytes
+
+    def busy(self, connection: Connection) -> None:
+        """Give ``connection`` another turn."""
+        if not self._busy:
+            self.reactor.soon(self._drive_busy)
+        self._busy[connection] = None
+
+    def _drive_busy(self) -> None:
+        connections, self._busy = self._busy, {}
+        for connection in connections:
+            connection.on_turn()
+
+    def move(self, flow: _Flow, *, upward: bool) -> bool:
+        """Move bytes until one end would block; true when there is more to do at once.
+
+        Raises:
+            OSError: one end failed.
+            _Limit: the upload limit is reached.
+        """
+        for _ in range(_ROUNDS):
+            if flow.left is not None:
+                flow.left = _send(flow.sink, flow.left)
+                if flow.left is not None:
+                    return False
+            elif flow.piped:
+                assert flow.pipe is not None
+                try:
+                    flow.piped -= os.splice(flow.pipe[0], flow.sink.fileno(), flow.piped, flags=_SPLICE)
+                except BlockingIOError:
+                    return False
+                if flow.piped:
+                    continue
+                self._give_pipe(flow)
+            if flow.ended:
+                if not flow.closed:
+                    flow.closed = True
+                    flow.sink.shutdown(SHUT_WR)
+                return False
+            try:
+                count = self._read(flow, upward)
+            except BlockingIOError:
+                return False
+            if count == 0:
+                flow.ended = True
+                continue
+            flow.moved += count
+            if upward:
+                self.bytes_up += count
+                if self.budget.limited:
+                    self.budget.left -= count
+            else:
+                self.bytes_down += count
+        return True
+
+    def _read(self, flow: _Flow, upward: bool) -> int:
+        """Take what the source has into the pipe or, through the buffer, to the sink; octets, 0 at the end."""
+        most = _PIPE
+        if upward and self.budget.limited:
+            most = min(most, self.budget.left)
+            if most <= 0:
+                if flow.source.recv(1, MSG_PEEK):
+                    raise _Limit
+                return 0
+        if flow.bulk and self._take_pipe(flow):
+            assert flow.pipe is not None
+            try:
+                flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
+            finally:
+                if not flow.piped:
+                    self._give_pipe(flow)
+            return flow.piped
+        count = flow.source.recv_into(self.scratch, min(most, _COPY))
+        if count:
+            data = self.scratch[:count]
+            rest = _send(flow.sink, data)
+            if rest is not None:
+                flow.left = memoryview(bytes(rest))
+            flow.full = flow.full + 1 if count == _COPY else 0
+            flow.bulk = flow.bulk or flow.full >= _BULK
+        return count
+
+    def _take_pipe(self, flow: _Flow) -> bool:
+        if self._pipes:
+            flow.pipe = self._pipes.pop()
+            return True
+        if self._piped >= _PIPES:
+            return False
+        try:
+            pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        from fcntl import fcntl
+
+        try:
+            fcntl(pipe[1], _F_SETPIPE_SZ, _PIPE)
+        except OSError:
+            pass  # over the user's share of pipe memory: a small pipe works as well
+        self._piped += 1
+        flow.pipe = pipe
+        return True
+
+    def _give_pipe(self, flow: _Flow) -> None:
+        if flow.pipe is not None:
+            self._pipes.append(flow.pipe)
+            flow.pipe = None
+
+    def drop_pipe(self, flow: _Flow) -> None:
+        """Give back the pipe of a direction that ends; one that is not empty can not be used again."""
+        if flow.pipe is not None and flow.piped:
+            os.close(flow.pipe[0])
+            os.close(flow.pipe[1])
+            self._piped -= 1
+            flow.pipe = None
+        self._give_pipe(flow)
+
+
+class Connection:
+    """One intercepted connection, from accept to close."""
+
+    __slots__ = (
+        "_addresses",
+        "_client",
+        "_client_ended",
+        "_dial_port",
+        "_dns",
+        "_down",
+        "_engine",
+        "_failures",
+        "_first",
+        "_handshake",
+        "_held",
+        "_refusal",
+        "_route",
+        "_started",
+        "_state",
+        "_up",
+        "_upstream",
+        "address",
+        "client_port",
+        "id",
+        "told",
+    )
+
+    def __init__(self, engine: Engine, client: Socket, ident: int, client_port: int) -> None:
+        self.id, self.client_port = ident, client_port
+        self.address = ""  # dialled last
+        self.told = False  # ConnectionOpened was emitted
+        self._engine = engine
+        self._client = client
+        self._upstream: Socket | None = None
+        self._state = _RESOLVING
+        self._held = True
+        self._client_ended = False
+        self._started = engine.reactor.now
+        self._route: Relay | None = None
+        self._refusal: Refusal | str | None = None  # a string: the upstream failed
+        self._addresses: list[str] = []
+        self._dial_port = 0
+        self._failures: list[str] = []
+        self._first: sniff.First | None = None
+        self._handshake: Handshake | None = None
+        self._up: _Flow | None = None
+        self._down: _Flow | None = None
+        self._dns: TcpMessages | None = None
+
+    # ------------------------------------------------------------ entry points
+
+    def begin(self, address: str, port: int) -> None:
+        """Decide and start to dial."""
+        try:
+            self._begin(address, port)
+        except OSError as error:
+            self._break(error)
+        except Exception as error:
+            self._crash(error)
+
+    def on_client(self, mask: int) -> None:
+        """The client's socket is ready."""
+        try:
+            self._on_client(mask)
+        except _Limit:
+            self._over_limit()
+        except OSError as error:
+            self._break(error)
+        except Exception as error:
+            self._crash(error)
+
+    def on_upstream(self, mask: int) -> None:
+        """The upstream socket is ready."""
+        try:
+            self._on_upstream(mask)
+        except _Limit:
+            self._over_limit()
+        except OSError as error:
+            self._break(error)
+        except Exception as error:
+            self._crash(error)
+
+    def on_turn(self) -> None:
+        """Another turn for a connection that has more to move."""
+        try:
+            if self._state == _OPEN:
+                self._drive(up=True, down=True)
+        except _Limit:
+            self._over_limit()
+        except OSError as error:
+            self._break(error)
+        except Exception as error:
+            self._crash(error)
+
+    def resolved(self, answer: Answer) -> None:
+        """The name of the destination, or of the proxy, was looked up."""
+        try:
+            if self._state == _RESOLVING:
+                self._resolved(answer)
+        except OSError as error:
+            self._break(error)
+        except Exception as error:
+            self._crash(error)
+
+    def too_late(self) -> None:
+        """No connection within ``CONNECT`` seconds."""
+        self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
+        self._addresses.clear()
+        self._upstream_failed()
+
+    def try_next(self) -> None:
+        """This address does not answer and there are others."""
+        self._failures.append(f"{self.address}: no answer within {ATTEMPT:.0f} s")
+        self._drop_upstream()
+        self._dial()
+
+    def hello_late(self) -> None:
+        """A TLS hello began and did not end."""
+        assert self._route is not None
+        late = sniff.First("tls", flaw="ClientHello is not complete")
+        self._first = late
+        refusal = self._engine.router.judge_first(self._route, late)
+        if refusal is None:
+            self.reset()
+        else:
+            self._refuse(refusal)
+
+    def reset(self) -> None:
+        """Nothing more to say: RST."""
+        self._client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        self.finish("")
+
+    def finish(self, error: str) -> None:
+        """Close both sides and tell."""
+        engine = self._engine
+        if self._state == _DEAD:
+            return
+        relayed = self._state in (_RESOLVING, _CONNECTING, _GREETING, _OPEN)
+        self._state = _DEAD
+        engine.connections.discard(self)
+        for wait in (engine.connect, engine.attempt, engine.hello, engine.explain, engine.linger, engine.dns_idle):
+            wait.end(self)
+        if relayed:
+            self._tell_closed(error)
+        self._drop_upstream()
+        engine.reactor.bury(self._client)
+
+    # ------------------------------------------------------------ dialling
+
+    def _begin(self, address: str, port: int) -> None:
+        engine = self._engine
+        if port == DNS_PORT:
+            self._state = _DNS
+            self._dns = TcpMessages()
+            engine.dns_idle.begin(self)
+            self._watch_client()
+            return
+        route = engine.router.arrive(address, port)
+        if isinstance(route, Refusal):
+            self._watch_client()
+            self._refuse(route)
+            return
+        self._route = route
+        if len(engine.connections) > engine.limit:
+            engine.refused += 1
+            engine.emit(engine.router.limit(route, "too many connections at once").event)
+            self._state = _EXPLAINING
+            self.reset()
+            return
+        self._watch_client()
+        engine.connect.begin(self)
+        self._dial_port = route.dial_port
+        resolver = engine.upstreams.resolver
+        name = route.host
+        if (proxy := engine.upstreams.via(route)) is not None:
+            self._handshake = engine.upstreams.handshake(proxy, route)
+            self._dial_port = proxy.port
+            resolver, name = engine.upstreams.proxy_resolver, proxy.host
+        elif route.addresses:
+            self._addresses = list(route.addresses)
+            self._dial()
+            return
+        answer = resolver.cached(name)
+        if answer is None:
+            resolver.resolve(name, self.resolved)
+        else:
+            self._resolved(answer)
+
+    def _watch_client(self) -> None:
+        self._engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
+
+    def _resolved(self, answer: Answer) -> None:
+        assert self._route is not None
+        if not answer.addresses:
+            self._failures.append(answer.error)
+            self._upstream_failed()
+            return
+        addresses: tuple[str, ...] | Refusal = answer.addresses
+        if self._handshake is None:
+            addresses = self._engine.router.candidates(self._route, answer.addresses)
+            if isinstance(addresses, Refusal):
+                self._refuse(addresses)
+                return
+        self._addresses = list(addresses)
+        self._dial()
+
+    def _dial(self) -> None:
+        """Connect to the next address; the answer comes as an event."""
+        engine = self._engine
+        engine.attempt.end(self)
+        while self._addresses:
+            self.address = address = self._addresses.pop(0)
+            family = AF_INET6 if ":" in address else AF_INET
+            try:
+                upstream = Socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+            except OSError as error:
+                self._failures.append(f"{address}: {error.strerror}")
+                continue
+            upstream.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            code = upstream.connect_ex((address, self._dial_port))
+            if code not in (0, EINPROGRESS):
+                self._failures.append(f"{address}: {os.strerror(code)}")
+                upstream.close()
+                continue
+            self._upstream = upstream
+            self._state = _CONNECTING
+            engine.reactor.watch(upstream.fileno(), _ALL, self.on_upstream)
+            if self._addresses:
+                engine.attempt.begin(self)
+            return
+        self._upstream_failed()
+
+    def _connected(self) -> None:
+        engine = self._engine
+        upstream = self._upstream
+        assert upstream is not None
+        engine.attempt.end(self)
+        upstream.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+        self._up = _Flow(self._client, upstream)
+        self._down = _Flow(upstream, self._client)
+        if self._handshake is not None:
+            self._state = _GREETING
+            upstream.sendall(self._handshake.start())
+            return
+        self._opened()
+
+    def _opened(self) -> None:
+        self._engine.connect.end(self)
+        self._state = _OPEN
+        self._drive(up=True, down=self._handshake is not None)
+
+    def _greet(self) -> None:
+        """Talk to the proxy; what follows its answer belongs to the client already."""
+        handshake, upstream, down = self._handshake, self._upstream, self._down
+        assert handshake is not None and upstream is not None and down is not None
+        while not handshake.done:
+            try:
+                data = upstream.recv(4096)
+            except BlockingIOError:
+                return
+            if not data:
+                handshake.fail("closed the connection")
+            reply = handshake.feed(data)
+            if reply:
+                upstream.sendall(reply)
+            if handshake.error:
+                self._failures.append(f"proxy {self.address}: {handshake.error}")
+                self._addresses.clear()
+                self._upstream_failed()
+                return
+        if handshake.rest:
+            down.left = memoryview(handshake.rest)
+            down.moved = len(handshake.rest)
+            self._engine.bytes_down += down.moved
+        self._opened()
+
+    def _upstream_failed(self) -> None:
+        """Every address failed: tell, and tell the client."""
+        if self._state >= _EXPLAINING:
+            return
+        self._engine.failed += 1
+        reason = "; ".join(self._failures)
+        self._tell_closed(reason)
+        self._start_to_explain(reason)
+
+    # ------------------------------------------------------------ readiness
+
+    def _on_client(self, mask: int) -> None:
+        if mask & (RDHUP | HUP | ERR):
+            self._client_ended = True
+        state = self._state
+        if state <= _OPEN:
+            if mask & (ERR | HUP) and self._held:
+                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+            if self._held:
+                self._look()
+            if self._state == _OPEN:
+                down = self._down
+                assert down is not None
+                self._drive(
+                    up=bool(mask & (IN | RDHUP | HUP | ERR)), down=bool(mask & (OUT | ERR)) and down.pending()
+                )
+        elif state == _EXPLAINING:
+            self._explain()
+        elif state == _LINGERING:
+            self._discard()
+        elif state == _DNS:
+            self._serve_dns()
+
+    def _on_upstream(self, mask: int) -> None:
+        state = self._state
+        upstream = self._upstream
+        if upstream is None:
+            return
+        if state == _OPEN:
+            up = self._up
+            assert up is not None
+            self._drive(up=bool(mask & (OUT | ERR)) and up.pending(), down=bool(mask & (IN | RDHUP | HUP | ERR)))
+        elif state == _CONNECTING:
+            if mask & (OUT | ERR | HUP):
+                code = upstream.getsockopt(SOL_SOCKET, SO_ERROR)
+                if code:
+                    self._failures.append(f"{self.address}: {os.strerror(code)}")
+                    self._drop_upstream()
+                    self._dial()
+                else:
+                    self._connected()
+        elif state == _GREETING:
+            self._greet()
+
+    def _drive(self, *, up: bool, down: bool) -> None:
+        engine, upward, downward = self._engine, self._up, self._down
+        assert upward is not None and downward is not None
+        more = False
+        if self._held and up:
+            self._look()
+            if self._state != _OPEN:
+                return
+        if up and not self._held:
+            more = engine.move(upward, upward=True)
+        if down:
+            more = engine.move(downward, upward=False) or more
+            if not self.told and downward.moved:
+                self._tell_opened("tcp", "")
+        if upward.closed and downward.closed:
+            self.finish("")
+        elif more:
+            engine.busy(self)
+
+    def _look(self) -> None:
+        """Judge the client's first bytes without taking them."""
+        assert self._route is not None
+        engine = self._engine
+        try:
+            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+        except BlockingIOError:
+            return
+        first = sniff.classify(data)
+        if first is None and data[:1] == b"\x16" and self._route.host:
+            if not self._client_ended:
+                engine.hello.begin(self)
+                return
+            first = sniff.First("tls", flaw="ClientHello is not complete")
+        engine.hello.end(self)
+        if first is not None:
+            self._first = first
+            refusal = engine.router.judge_first(self._route, first)
+            if refusal is not None:
+                self._refuse(refusal)
+                return
+        self._held = False
+        if not data:
+            return
+        if first is None or first.kind == "other":
+            self._tell_opened("tcp", "")
+        else:
+            self._tell_opened(first.kind, first.sni)
+
+    # ------------------------------------------------------------ refusing
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Record it, then let the client know."""
+        engine = self._engine
+        engine.refused += 1
+        engine.emit(refusal.event)
+        if self.told:
+            self._tell_closed(refusal.event.reason)
+        self._start_to_explain(refusal)
+
+    def _start_to_explain(self, refusal: Refusal | str) -> None:
+        engine = self._engine
+        for wait in (engine.connect, engine.attempt, engine.hello):
+            wait.end(self)
+        self._drop_upstream()
+        self._refusal = refusal
+        self._state = _EXPLAINING
+        engine.explain.begin(self)
+        try:
+            self._explain()
+        except OSError:
+            self.reset()
+
+    def _explain(self) -> None:
+        """Answer in the client's protocol if its first bytes are there."""
+        refusal = self._refusal
+        assert refusal is not None
+        try:
+            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+        except BlockingIOError:
+            return
+        first = sniff.classify(data)
+        if first is None:
+            if not data or self._client_ended:
+                self.reset()
+            return  # the wait is running
+        if first.kind == "http/1.1":
+            if isinstance(refusal, Refusal):
+                event = refusal.event
+                answer = http_answer(403, first, refusal.host, event.reason, event.hint or "")
+            else:
+                host = self._route.host or self._route.address if self._route else ""
+                answer = http_answer(502, first, host, refusal, "")
+        elif first.kind == "tls" and isinstance(refusal, Refusal):
+            answer = alert(refusal.alert)
+        else:
+            self.reset()
+            return
+        self._engine.explain.end(self)
+        self._client.recv(sniff.ENOUGH)
+        if self._client.send(answer) != len(answer):
+            self.reset()
+            return
+        self._client.shutdown(SHUT_WR)
+        self._state = _LINGERING
+        self._engine.linger.begin(self)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Read what an answered client still sends: closing on unread bytes would reset the answer away."""
+        for _ in range(_DISCARD // _COPY):
+            try:
+                if not self._client.recv_into(self._engine.scratch):
+                    self.finish("")
+                    return
+            except BlockingIOError:
+                return
+        self.reset()
+
+    def _over_limit(self) -> None:
+        assert self._route is not None
+        engine = self._engine
+        engine.refused += 1
+        engine.emit(engine.router.limit(self._route, "limits: upload").event)
+        self._abort("upload limit reached")
+
+    # ------------------------------------------------------------ DNS over TCP
+
+    def _serve_dns(self) -> None:
+        assert self._dns is not None
+        while True:
+            try:
+                data = self._client.recv(4096)
+            except BlockingIOError:
+                return
+            if not data:
+                self.finish("")
+                return
+            self._engine.dns_idle.begin(self)
+            for query in self._dns.feed(data):
+                answer = self._engine.answerer.answer(query)
+                if answer is None:
+                    self.reset()
+                    return
+                framed = len(answer).to_bytes(2, "big") + answer
+                if self._client.send(framed) != len(framed):
+                    self.reset()  # it asks without reading
+                    return
+
+    # ------------------------------------------------------------ ending
+
+    def _break(self, error: OSError) -> None:
+        """One side failed: the other is reset."""
+        self._abort(error.strerror or str(error))
+
+    def _crash(self, error: Exception) -> None:
+        self._engine.crashed(error)
+        self._abort("internal error")
+
+    def _abort(self, error: str) -> None:
+        for socket in (self._client, self._upstream):
+            if socket is not None and socket.fileno() >= 0:
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        self.finish(error)
+
+    def _drop_upstream(self) -> None:
+        engine = self._engine
+        if self._upstream is not None:
+            engine.reactor.bury(self._upstream)
+            self._upstream = None
+        for flow in (self._up, self._down):
+            if flow is not None:
+                engine.drop_pipe(flow)
+
+    def _tell_opened(self, protocol: str, sni: str) -> None:
+        route = self._route
+        if self.told or route is None:
+            return
+        self.told = True
+        self._engine.emit(
+            ConnectionOpened(
+                self.id, protocol, route.host or route.address, self.address, route.port, sni, self.client_port
+            )
+        )
+
+    def _tell_closed(self, error: str) -> None:
+        self._tell_opened("tcp", "")
+        up = self._up.moved if self._up is not None else 0
+        down = self._down.moved if self._down is not None else 0
+        duration = round((self._engine.reactor.now - self._started) * 1000, 3)
+        self._engine.emit(ConnectionClosed(self.id, up, down, duration, error))
+
+
+def _send(sink: Socket, data: memoryview) -> memoryview | None:
+    """Send what the sink takes; the rest, or ``None``."""
+    try:
+        count = sink.send(data)
+    except BlockingIOError:
+        return data
+    return data[count:] if count < len(data) else None
+
+
+def _original(client: Socket) -> tuple[str, int]:
+    """The destination before DNAT (netfilter ``SO_ORIGINAL_DST``, a sockaddr).
+
+    Raises:
+        OSError: ENOENT, the connection was not translated: somebody dialled the listener itself.
+    """
+    six = client.family == AF_INET6
+    data = client.getsockopt(IPPROTO_IPV6 if six else IPPROTO_IP, _SO_ORIGINAL_DST, 28)
+    port = int.from_bytes(data[2:4], "big")
+    return (inet_ntop(AF_INET6, data[8:24]) if six else inet_ntop(AF_INET, data[4:8])), port

@@ -1,0 +1,221 @@
+"""Where may this connection go, and what is the client told when it may not?
+
+Theory of operation
+-------------------
+The destination of an intercepted connection is a fake address, which stands for one name, or a literal.  The
+policy is asked up to three times, and each answer can only take away:
+
+1. ``arrive``: the name or the literal, and the port.
+2. ``candidates``: each address that the name resolved to, before it is dialled.
+3. ``judge_first``: the first bytes.  A TLS hello on a connection that is bound to a name must carry that name.
+
+``host.internal`` is the host's loopback.  It needs a rule that names it with its port: the address check that keeps
+all other names away from loopback is not asked for it.
+
+Refusals are answers in the client's own protocol (``http_answer``, ``alert``), so that a person or a program can
+read what happened; the caller resets what speaks neither.
+"""
+
+from __future__ import annotations
+
+from ..events import AccessDenied, access_as_data
+from ..policy.model import Allow, Connect, Deny, HostRule, PortRule
+from ..value import Value
+from .dns import Names, is_fake
+from .journal import denial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from ..policy.model import Protocol, Verdict
+    from .sniff import First
+
+    K = TypeVar("K")
+    V = TypeVar("V")
+
+HOST_INTERNAL = "host.internal"
+ACCESS_DENIED, UNRECOGNIZED_NAME = 49, 112  # TLS alerts (RFC 8446 section 6)
+LONGEST_SHOWN = 1024  # characters of a method or path in an answer
+_CACHE = 4096  # decisions remembered; the policy does not change during a session
+
+
+class Relay(Value):
+    """Go ahead.  ``addresses`` is set where nothing has to be resolved."""
+
+    host: str  # empty for a literal
+    address: str  # as the client dialled it
+    port: int  # as the client dialled it
+    dial_port: int
+    addresses: tuple[str, ...] = ()
+    protocol: Protocol = "tcp"
+
+
+class Refusal(Value):
+    """Do not.  ``event`` is to be recorded once; ``alert`` is for a client that speaks TLS."""
+
+    event: AccessDenied
+    host: str  # name or literal, for the answer
+    alert: int = ACCESS_DENIED
+
+
+class Router:
+    """Decides about connections of one session.
+
+    Args:
+        names: the table that ``dns.Answerer`` fills.
+        decide: the policy.
+    """
+
+    def __init__(self, names: Names, decide: Callable[[Connect], Verdict]) -> None:
+        self._names = names
+        self._decide = decide
+        self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
+        self._checked: dict[tuple[str, int, str], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
+
+    def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Relay | Refusal:
+        """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
+        key = (address, port, protocol)
+        known = self._arrivals.get(key)
+        if known is not None:
+            return known
+        route = self._arrive(_plain(address), port, protocol)
+        # An address that no name has yet may get one later: that refusal is not remembered.
+        if isinstance(route, Relay) or not is_fake(_plain(address)):
+            _remember(self._arrivals, key, route)
+        return route
+
+    def _arrive(self, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
+        host = self._names.name(address)
+        if host is None:
+            access = Connect("", address, port, protocol)
+            if is_fake(address):
+                return Refusal(AccessDenied(access_as_data(access), "address not allowed", None, None), address)
+        else:
+            access = Connect(host, "", port, protocol)
+        verdict = self._decide(access)
+        if not isinstance(verdict, Allow):
+            return Refusal(denial(access, verdict), host or address)
+        if verdict.inspect:
+            hint = "HTTP inspection is not available on this connection"
+            return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
+        if host is None:
+            return Relay("", address, port, port, (address,), protocol)
+        if host == HOST_INTERNAL:
+            return self._internal(access, verdict)
+        return Relay(host, address, port, port, (), protocol)
+
+    @staticmethod
+    def _internal(access: Connect, verdict: Allow) -> Relay | Refusal:
+        rule = verdict.rule
+        dial_port = 0
+        if isinstance(rule, PortRule):
+            dial_port = rule.outside
+        elif isinstance(rule, HostRule) and rule.kind == "host" and rule.host == HOST_INTERNAL and rule.ports:
+            dial_port = access.port
+        if not dial_port:
+            hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
+            return Refusal(denial(access, Deny(None, "port not allowed", hint)), HOST_INTERNAL)
+        return Relay(HOST_INTERNAL, "", access.port, dial_port, ("127.0.0.1", "::1"), access.protocol)
+
+    def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
+        """Those of the resolved ``addresses`` that may be dialled; a refusal when there is none."""
+        key = (relay.host, relay.dial_port, relay.protocol)
+        known = self._checked.get(key)
+        if known is not None and known[0] is addresses:
+            return known[1]
+        allowed = []
+        refusal = None
+        for address in addresses:
+            access = Connect(relay.host, address, relay.dial_port, relay.protocol)
+            verdict = self._decide(access)
+            if isinstance(verdict, Allow) and not verdict.inspect:
+                allowed.append(address)
+            elif refusal is None:
+                refused = Deny(None, "not HTTP") if isinstance(verdict, Allow) else verdict
+                refusal = Refusal(denial(access, refused), relay.host)
+        if not allowed and refusal is None:
+            access = Connect(relay.host, "", relay.dial_port, relay.protocol)
+            refusal = Refusal(denial(access, Deny(None, "address not allowed")), relay.host)
+        result = tuple(allowed) or refusal
+        assert result is not None
+        _remember(self._checked, key, (addresses, result))
+        return result
+
+    @staticmethod
+    def judge_first(relay: Relay, first: First) -> Refusal | None:
+        """May a client that says ``first`` go on?  Only names are checked: a literal proves no name."""
+        if not relay.host or first.kind != "tls":
+            return None
+        access = access_as_data(Connect(relay.host, relay.address, relay.port, relay.protocol))
+        if first.flaw:
+            event = AccessDenied({**access, "sni": ""}, "name differs from SNI", None, first.flaw)
+            return Refusal(event, relay.host)
+        if first.ech:
+            hint = "the client hides the server name (Encrypted Client Hello); switch that off in the client"
+            event = AccessDenied({**access, "sni": first.sni}, "name differs from SNI", None, hint)
+            return Refusal(event, relay.host)
+        if not first.sni:
+            return Refusal(AccessDenied({**access, "sni": ""}, "TLS without SNI", None, None), relay.host)
+        if first.sni != relay.host:
+            event = AccessDenied({**access, "sni": first.sni}, "name differs from SNI", None, None)
+            return Refusal(event, relay.host, UNRECOGNIZED_NAME)
+        return None
+
+    @staticmethod
+    def limit(relay: Relay, hint: str) -> Refusal:
+        """The refusal of a connection that is one too many, or has sent too much."""
+        access = Connect(relay.host, relay.address, relay.port, relay.protocol)
+        return Refusal(denial(access, Deny(None, "limit reached", hint)), relay.host or relay.address)
+
+
+def _remember(cache: dict[K, V], key: K, value: V) -> None:
+    if len(cache) >= _CACHE:
+        cache.clear()
+    cache[key] = value
+
+
+def _plain(address: str) -> str:
+    """Without the zone of a link-local address, and an IPv4-mapped one as IPv4 (RFC 4291 section 2.5.5.2)."""
+    address = address.partition("%")[0]
+    if address.startswith("::ffff:") and "." in address:
+        return address[7:]
+    return address
+
+
+# ---------------------------------------------------------------- answers
+
+
+def alert(code: int) -> bytes:
+    """A fatal TLS alert record (RFC 8446 section 6)."""
+    return b"\x15\x03\x03\x00\x02\x02" + bytes((code,))
+
+
+def http_answer(status: int, first: First, host: str, reason: str, hint: str) -> bytes:
+    """The HTTP/1.1 answer that explains a refusal (403) or a failure (502), and closes the connection."""
+    import json
+
+    target = first.target
+    if "://" in target[:8]:  # absolute-form
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    body = json.dumps(
+        {
+            "error": "blocked by membrane" if status == 403 else "membrane could not connect",
+            "host": host,
+            "method": first.method,
+            "path": target.partition("?")[0][:LONGEST_SHOWN],
+            "reason": reason,
+            "hint": hint,
+        }
+    ).encode()
+    phrase = {403: "Forbidden", 502: "Bad Gateway"}[status]
+    verdict = "x-membrane-verdict: deny\r\n" if status == 403 else ""
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n{verdict}"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    if first.method == "HEAD":
+        return head.encode()
+    return head.encode() + body
+

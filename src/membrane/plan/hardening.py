@@ -1,0 +1,99 @@
+"""Policy + host facts -> limits, Landlock paths and the environment of the command.
+
+Theory of operation
+-------------------
+The environment is built from nothing: a short list of names is passed, the policy may add more, and variables
+that name proxies or CA bundles of the host, or that inject code into every program, are never inherited.
+"""
+
+from __future__ import annotations
+
+from .model import HardeningPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..policy.model import Policy
+    from .model import HostFacts
+
+# Names that describe the terminal, the language and the user; a trailing "*" is a prefix.
+PASSED = (
+    "TERM",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "COLORTERM",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "PATH",
+    "COLUMNS",
+    "LINES",
+)
+# Never inherited by a pattern, only by their exact name: they point programs at the host's proxies and CA
+# bundles, or load code before main().
+NEVER_BY_PATTERN = (
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "BASH_ENV",
+    "ENV",
+    "PYTHONSTARTUP",
+    "NODE_OPTIONS",
+    "SSH_AUTH_SOCK",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "XDG_RUNTIME_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+)
+WRITABLE_SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108
+
+
+def _selected(name: str, pattern: str) -> bool:
+    if pattern.endswith("*"):
+        return name.startswith(pattern[:-1]) and name not in NEVER_BY_PATTERN
+    return name == pattern
+
+
+def environment(policy: Policy, facts: HostFacts, home: str) -> tuple[tuple[str, str], ...]:
+    """The complete environment of the command, without the session id."""
+    out = {
+        name: value
+        for name, value in facts.environ
+        if any(_selected(name, pattern) for pattern in PASSED)
+        or any(rule.value is None and _selected(name, rule.name) for rule in policy.env)
+    }
+    out.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+    out.update(HOME=home, PWD=facts.workspace, MEMBRANE="1")
+    if facts.user:
+        out.setdefault("USER", facts.user)
+        out.setdefault("LOGNAME", facts.user)
+    for rule in policy.env:
+        if rule.value is not None:
+            out[rule.name] = rule.value
+    return tuple(out.items())
+
+
+def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan:
+    """Limits and Landlock paths; everything that Landlock does not list is read-only."""
+    writable = [*WRITABLE_SCRATCH, facts.workspace]
+    if policy.view == "project":
+        writable.append(home)
+    writable += [rule.target or rule.path or facts.git_root for rule in policy.mounts if rule.mode == "rw"]
+    writable += [rule.path for rule in policy.unix_sockets]
+    return HardeningPlan(policy.limits, tuple(writable))

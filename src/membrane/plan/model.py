@@ -1,0 +1,193 @@
+"""Everything that one run will do, as data.
+
+Theory of operation
+-------------------
+``Policy`` + ``HostFacts`` -> ``SandboxPlan`` is pure: the same input gives the same plan on every machine, and
+``membrane plan`` prints it.  ``host.launcher`` executes it and decides nothing.
+
+Words: *target* paths are as the command will see them; *source* paths are host paths.
+"""
+
+from __future__ import annotations
+
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
+    from ..policy.model import Limits
+
+# ---------------------------------------------------------------- host facts
+
+
+class Support(Value):
+    """Whether this machine has a feature.  ``unknown`` is never cached and never taken for yes."""
+
+    state: Literal["yes", "no", "unknown"]
+    why: str = ""
+    fix: str = ""
+
+
+class HostFacts(Value):
+    """What the plan depends on, gathered by ``host.probe.facts``."""
+
+    uid: int
+    gid: int
+    user: str  # login name
+    root: bool  # effective uid 0 in the initial user namespace: private kuid range, idmapped binds
+    home: str  # the caller's home directory, resolved
+    state: str  # $MEMBRANE_HOME, resolved (default ~/.membrane)
+    workspace: str  # resolved
+    hostname: str
+    environ: tuple[tuple[str, str], ...]
+    existing: frozenset[str] = frozenset()  # of the candidate paths, those that exist (lstat)
+    links: tuple[tuple[str, str], ...] = ()  # of the candidate paths, symlinks and where they lead (resolved)
+    git_root: str = ""  # enclosing repository of the workspace
+    groups: tuple[int, ...] = ()
+
+
+class ScanHit(Value):
+    """A path of the workspace that a rule matches, found before the start.
+
+    ``path`` is relative to the workspace; ``link``: the name itself is a symbolic link.
+    """
+
+    path: str
+    effect: Literal["hide", "readonly", "protect"]
+    directory: bool
+    link: bool = False
+
+
+# ---------------------------------------------------------------- mounts
+# Executed in order, in the mount namespace of the sandbox, before the pivot.
+
+
+class Bind(Value):
+    """Recursive bind of a host tree; always nosuid and nodev."""
+
+    source: str
+    target: str
+    writable: bool = False
+    optional: bool = False  # skip when the source vanished
+    own: bool = False  # idmap for root callers: host uids keep their numbers inside
+    make: bool = False  # create the mount point; only in a private tmpfs or our home store
+    origin: str = ""  # the rule, for ``membrane plan``
+
+
+class Tmpfs(Value):
+    target: str
+    mode: int = 0o755
+    size: int = 0  # bytes; 0: kernel default
+
+
+class Directory(Value):
+    """Made in a private tmpfs."""
+
+    target: str
+    mode: int = 0o755
+
+
+class File(Value):
+    """Made in a private tmpfs, or bound over a read-only file when ``bind``."""
+
+    target: str
+    content: bytes
+    mode: int = 0o444
+    bind: bool = False
+
+
+class Symlink(Value):
+    target: str
+    to: str
+
+
+class Proc(Value):
+    target: str = "/proc"
+
+
+class Devices(Value):
+    """A private /dev: null zero full random urandom tty, new devpts instance, shm, fd links."""
+
+    target: str = "/dev"
+
+
+class Mask(Value):
+    """Nothing below can be read or written: an inaccessible (mode 000) file or directory is bound over it."""
+
+    target: str
+    directory: bool
+    origin: str = ""
+
+
+class ReadOnly(Value):
+    """Bound onto itself read-only.  ``link``: the mount covers the symbolic link itself."""
+
+    target: str
+    link: bool = False
+    origin: str = ""
+
+
+class Pin(Value):
+    """Bound onto itself, writable: a mount point can not be renamed or removed (EBUSY)."""
+
+    target: str
+
+
+if TYPE_CHECKING:
+    MountOp: TypeAlias = Bind | Tmpfs | Directory | File | Symlink | Proc | Devices | Mask | ReadOnly | Pin
+
+# ---------------------------------------------------------------- network
+
+OWN_V4 = "198.18.0.2"  # the sandbox's own addresses, on lo
+OWN_V6 = "fd00:6d65:6d62::2"
+RESOLVER_V4 = "198.18.0.1"  # named in resolv.conf; any other address is answered as well
+FAKE_V4 = ("198.18.0.0", 15)  # RFC 2544 benchmarking range: one address per allowed name
+FAKE_V6 = "fd00:6d65:6d62:1::"  # /96: the same number in the low 32 bits
+INTERCEPT_PORT = 1  # TCP port of the listeners, on the own addresses only
+
+
+class NetworkPlan(Value):
+    """One network namespace without an uplink, and the sockets that are made in it."""
+
+    mode: Literal["tproxy", "dnat", "anyip"] = "tproxy"
+    ipv6: bool = True
+    udp_ports: tuple[int, ...] = ()  # 53 is always served
+    tcp_ports: tuple[int, ...] = ()  # for mode "anyip": one listener per port
+
+
+# ---------------------------------------------------------------- process
+
+
+class HardeningPlan(Value):
+    """What is applied to the command process, last, and read back."""
+
+    limits: Limits
+    landlock_writable: tuple[str, ...]
+    landlock: bool = True
+    nested: bool = False
+
+
+class RuleBinding(Value):
+    """A rule and the mechanisms that bind it."""
+
+    rule: str
+    origin: str
+    mechanisms: tuple[str, ...]
+    status: Literal["bound", "partial"] = "bound"
+
+
+class SandboxPlan(Value):
+    """Everything that will be done, in order."""
+
+    workspace: str
+    cwd: str
+    mounts: tuple[MountOp, ...]  # without those inside the workspace, which need the scanned tree
+    network: NetworkPlan
+    hardening: HardeningPlan
+    environment: tuple[tuple[str, str], ...]
+    base_kuid: int  # first kuid of the private range; 0: identity map of the caller
+    uid: int  # inside
+    gid: int
+    bindings: tuple[RuleBinding, ...]
+    stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)

@@ -1,0 +1,433 @@
+"""The grammar of single values: destinations, ports, sizes, durations, mounts, variables.
+
+Theory of operation
+-------------------
+Each function reads one text completely or raises ``Malformed`` with the cause; whoever knows where the text was
+written adds the place.  Files and command-line options share these functions, so ``-a X`` and ``allow: [X]`` are the
+same rule.
+"""
+
+from __future__ import annotations
+
+from .match import (
+    HOST_INTERNAL,
+    Malformed,
+    canonical_host,
+    canonical_path_pattern,
+    format_address,
+    is_public_suffix,
+    parse_address,
+    parse_network,
+)
+from .model import EnvRule, HostRule, HttpRule, MountRule, Network, Origin, PortRange, PortRule, SecretRule
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from .model import HostKind, Protocol
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 section 5.6.2, upper case
+_SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LARGEST = (1 << 63) - 1
+
+
+class Destination:
+    """What a rule's text names: a kind, a host or a network, and perhaps ports, a scheme and a path."""
+
+    __slots__ = ("host", "kind", "network", "path", "ports", "scheme")
+
+    def __init__(
+        self,
+        kind: HostKind,
+        host: str = "",
+        network: Network | None = None,
+        ports: tuple[PortRange, ...] = (),
+        scheme: str = "",
+        path: str = "",
+    ) -> None:
+        self.kind, self.host, self.network = kind, host, network
+        self.ports, self.scheme, self.path = ports, scheme, path
+
+
+def parse_destination(text: str) -> Destination:
+    """Read ``**``, CIDR, address, URL, ``*.name`` or ``host``, each but CIDR with an optional ``:port``.
+
+    Raises:
+        Malformed: nothing of these, or a wildcard below a public suffix.
+    """
+    if not text:
+        raise Malformed("it is empty")
+    if "://" in text:
+        return _parse_url(text)
+    left, slash, _ = text.partition("/")
+    if _is_address(left if slash else text):
+        return Destination("network", network=parse_network(text))
+    host, port = _split_port(text)
+    kind, name, network = _parse_host(host)
+    return Destination(kind, name, network, (parse_port(port),) if port else ())
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_address(text)
+    except Malformed:
+        return False
+    return True
+
+
+def _split_port(text: str) -> tuple[str, str]:
+    """``host:port`` or ``[address]:port``; the port is empty when none is given."""
+    if text.startswith("["):
+        literal, bracket, rest = text[1:].partition("]")
+        if not bracket or ":" not in literal or (rest and (rest[0] != ":" or len(rest) == 1)):
+            raise Malformed("brackets hold an IPv6 address, then perhaps a port: [2001:db8::1]:443")
+        parse_address(literal)
+        return literal, rest[1:]
+    host, colon, port = text.partition(":")
+    if ":" in port:
+        raise Malformed("it is not an address; with a port, an IPv6 address is written in brackets: [2001:db8::1]:443")
+    if colon and not port:
+        raise Malformed("the port is missing")
+    if "/" in host:
+        raise Malformed("a path needs a scheme: https://HOST/PATH")
+    return host, port
+
+
+def _parse_host(text: str) -> tuple[HostKind, str, Network | None]:
+    if text in ("**", "*"):
+        return "any", "", None
+    if _is_address(text):
+        return "network", "", parse_network(text)
+    if "*" not in text:
+        return "host", canonical_host(text), None
+    if not text.startswith("*.") or "*" in text[2:]:
+        raise Malformed('a wildcard is "*." before a name, or "**" for every host')
+    suffix = canonical_host(text[2:])
+    if is_public_suffix(suffix):
+        raise Malformed(f'"{suffix}" is a public suffix: everybody can register names below it')
+    if suffix == HOST_INTERNAL:
+        raise Malformed(f"{HOST_INTERNAL} has no subdomains")
+    return "wildcard", suffix, None
+
+
+def _parse_url(text: str) -> Destination:
+    scheme, _, rest = text.partition("://")
+    scheme = scheme.lower()
+    if scheme not in _DEFAULT_PORTS:
+        raise Malformed(f"the scheme {scheme!r} is not http or https; for another protocol write HOST:PORT")
+    for char, name in (("\\", "a backslash"), ("?", "a query"), ("#", "a fragment")):
+        if char in rest:
+            raise Malformed(f"a URL rule can not have {name}")
+    authority, slash, path = rest.partition("/")
+    if "@" in authority:
+        raise Malformed("a URL rule can not have a user name")
+    host, port = _split_port(authority)
+    kind, name, network = _parse_host(host)
+    if kind == "any":
+        raise Malformed('a URL rule names a host; for every host write dest: "**" with ports and http')
+    ports = parse_port(port) if port else PortRange("tcp", _DEFAULT_PORTS[scheme], _DEFAULT_PORTS[scheme])
+    if ports.protocol != "tcp" or ports.first != ports.last:
+        raise Malformed("a URL has one TCP port")
+    return Destination(kind, name, network, (ports,), scheme, canonical_path_pattern(slash + path) if slash else "/")
+
+
+def parse_port(text: str) -> PortRange:
+    """Read ``N``, ``N-M``, each with an optional ``/tcp`` or ``/udp``; 1..65535.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    numbers, slash, name = text.partition("/")
+    if slash and name not in ("tcp", "udp"):
+        raise Malformed(f"the protocol of port {text!r} is not tcp or udp")
+    protocol: Protocol = "udp" if name == "udp" else "tcp"
+    first, dash, last = numbers.partition("-")
+    low = parse_port_number(first)
+    high = parse_port_number(last) if dash else low
+    if high < low:
+        raise Malformed(f"the port range {numbers} is empty")
+    return PortRange(protocol, low, high)
+
+
+def parse_port_number(text: str) -> int:
+    """Read one port, 1..65535.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    if not (text.isascii() and text.isdigit()) or text[0] == "0" or len(text) > 5 or int(text) > 65535:
+        raise Malformed(f"{text!r} is not a port; ports are 1 to 65535")
+    return int(text)
+
+
+def parse_method(text: str) -> str:
+    """An HTTP method in upper case (RFC 9110 section 9.1: a token).
+
+    Raises:
+        Malformed: not a token.
+    """
+    method = text.upper()
+    if not method or not _TOKEN.issuperset(method):
+        raise Malformed(f"{text!r} is not an HTTP method")
+    return method
+
+
+def join_path(base: str, text: str) -> str:
+    """A path of an ``http`` item: absolute, or relative to the path of its URL.
+
+    Raises:
+        Malformed: not a path that every server reads alike.
+    """
+    if not text:
+        raise Malformed("the path is empty")
+    return canonical_path_pattern(text if text.startswith("/") else f"{base.rstrip('/')}/{text}")
+
+
+def host_rule(
+    text: str,
+    origin: Origin,
+    *,
+    deny: bool = False,
+    ports: tuple[PortRange, ...] = (),
+    http: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None,
+    insecure: bool = False,
+    inspect: bool = False,
+) -> HostRule:
+    """Make the rule of one ``allow`` or ``deny`` entry.
+
+    Args:
+        text: the destination as written.
+        ports: those of the entry's ``ports`` key.
+        http: methods and paths (relative or absolute) of each ``http`` item.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    to = parse_destination(text)
+    if to.ports and ports and not to.scheme:
+        raise Malformed("the port is given twice: after the host, and in ports")
+    every = to.ports + ports
+    constraint: tuple[HttpRule, ...] | None = None
+    if http is not None:
+        constraint = tuple(
+            HttpRule(
+                tuple(parse_method(method) for method in methods),
+                tuple(join_path(to.path or "/", path) for path in paths) or ((to.path,) if to.path > "/" else ()),
+            )
+            for methods, paths in http
+        )
+    elif to.path > "/":
+        constraint = (HttpRule((), (to.path,)),)
+    if (constraint is not None or inspect) and any(port.protocol == "udp" for port in every):
+        raise Malformed("HTTP rules are for TCP; a UDP port needs an entry of its own")
+    if to.host == HOST_INTERNAL and not every and not deny:
+        raise Malformed(f"{HOST_INTERNAL} needs ports, such as {HOST_INTERNAL}:5432")
+    return HostRule(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect)
+
+
+def needs_inspection(rule: HostRule | SecretRule) -> bool:
+    """Can the rule only be bound by reading the connection as HTTP?"""
+    return isinstance(rule, SecretRule) or rule.http is not None or rule.inspect
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def _number_with_unit(text: str, units: Mapping[str, int], what: str, example: str) -> int:
+    digits = text.rstrip("".join(units) or "")
+    factor = units.get(text[len(digits) :])
+    if factor is None or not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
+        raise Malformed(f"{text!r} is not {what}; expected a number such as {example}")
+    if int(digits) * factor > _LARGEST:
+        raise Malformed(f"{text!r} is too large")
+    return int(digits) * factor
+
+
+def parse_size(text: str) -> int:
+    """Bytes: a number with an optional K, M, G or T (powers of 1024), also as KiB or KB.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    short = text.removesuffix("B").removesuffix("i") if text.endswith("B") else text
+    return _number_with_unit(short.upper(), _SIZES, "a size", "512M")
+
+
+def parse_duration(text: str) -> int:
+    """Seconds: a number with an optional s, m, h or d.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    return _number_with_unit(text, _DURATIONS, "a duration", "10m")
+
+
+def parse_count(text: str) -> int:
+    """A number without a unit.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    return _number_with_unit(text, {"": 1}, "a count", "256")
+
+
+LIMITS = {
+    "memory": parse_size,
+    "pids": parse_count,
+    "cpu": parse_duration,
+    "time": parse_duration,
+    "files": parse_count,
+    "disk": parse_size,
+    "upload": parse_size,
+}
+
+
+def parse_limit(text: str) -> tuple[str, int]:
+    """Read ``--limit KEY=VALUE``.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    key, equals, value = text.partition("=")
+    if key not in LIMITS:
+        from .document import closest
+
+        raise Malformed(f"unknown limit {key!r}; known are {', '.join(LIMITS)}{closest(key, LIMITS)}")
+    if not equals:
+        raise Malformed(f"the limit {key} has no value")
+    return key, LIMITS[key](value)
+
+
+# ---------------------------------------------------------------- options of one word
+
+
+def parse_variable(name: str, *, pattern: bool = False) -> str:
+    """The name of an environment variable; with ``pattern`` it may end in ``*``.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    bare = name[:-1] if pattern and name.endswith("*") else name
+    if not (bare.isascii() and bare.replace("_", "a").isalnum()) or bare[0].isdigit():
+        raise Malformed(f"{name!r} is not the name of an environment variable")
+    return name
+
+
+def parse_env(text: str, origin: Origin) -> EnvRule:
+    """Read ``--env NAME`` (pass) or ``--env NAME=VALUE`` (set).
+
+    Raises:
+        Malformed: with the cause.
+    """
+    name, equals, value = text.partition("=")
+    if "\0" in value:
+        raise Malformed(f"the value of {name} contains a NUL")
+    return EnvRule(parse_variable(name, pattern=not equals), value if equals else None, origin)
+
+
+def expand_home(path: str, home: str) -> str:
+    """Replace a leading ``~`` by the caller's home directory.
+
+    Raises:
+        Malformed: the path is empty or holds a NUL, another user's home, or the home is not known.
+    """
+    if not path or "\0" in path:
+        raise Malformed("a path is empty" if not path else "a path contains a NUL")
+    if path[0] != "~":
+        return path
+    if path != "~" and path[1] != "/":
+        raise Malformed(f"{path!r} names another user's home; write it out")
+    if not home:
+        raise Malformed(f"{path!r} can not be expanded: HOME is not set")
+    return home + path[1:]
+
+
+def mount_rule(path: str, target: str, mode: Literal["ro", "rw"], origin: Origin, home: str) -> MountRule:
+    """A further tree; ``path`` is absolute, below ``~``, or relative to the workspace.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    target = expand_home(target, home) if target else ""
+    if target and (target[0] != "/" or ".." in target.split("/")):
+        raise Malformed(f"the target {target!r} is not an absolute path")
+    return MountRule(expand_home(path, home), mode, origin, target=target)
+
+
+def parse_mount(text: str, origin: Origin, home: str) -> MountRule:
+    """Read ``--mount SRC[:DST][:ro|rw]``; read-only unless it says ``rw``.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    parts = text.split(":")
+    mode: Literal["ro", "rw"] = "ro"
+    if len(parts) > 1 and parts[-1] in ("ro", "rw"):
+        mode = "rw" if parts.pop() == "rw" else "ro"
+    if len(parts) > 2:
+        raise Malformed("expected SRC[:DST][:ro|rw]; a path with a colon goes into a file, under mounts")
+    if len(parts) == 2 and not parts[1]:
+        raise Malformed("the target is empty")
+    return mount_rule(parts[0], parts[1] if len(parts) == 2 else "", mode, origin, home)
+
+
+def parse_port_pair(text: str, origin: Origin, *, expose: bool) -> PortRule:
+    """Read ``SERVICE[:APPEARS]``: the port of the service, then the one under which the other side sees it.
+
+    ``expose``: the service is inside; else it is on the host's loopback.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    service, colon, appears = text.partition(":")
+    one = parse_port_number(service)
+    two = parse_port_number(appears) if colon else one
+    return PortRule(inside=one if expose else two, outside=two if expose else one, origin=origin)
+
+
+def parse_resolver(text: str) -> str:
+    """Read ``ADDRESS`` or ``ADDRESS:PORT``, IPv6 with a port in brackets; return it in canonical form.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    if _is_address(text):
+        return format_address(*parse_address(text))
+    literal, port = _split_port(text)
+    if not _is_address(literal):
+        raise Malformed("it is not an address; a resolver is given as ADDRESS or ADDRESS:PORT")
+    version, value = parse_address(literal)
+    shown = format_address(version, value)
+    if not port:
+        return shown
+    return f"[{shown}]:{parse_port_number(port)}" if version == 6 else f"{shown}:{parse_port_number(port)}"
+
+
+def parse_proxy(text: str) -> str:
+    """Read ``http://HOST:PORT``, ``socks5://HOST:PORT`` or ``env``.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    if text == "env":
+        return text
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("http", "socks5"):
+        raise Malformed('expected http://HOST:PORT, socks5://HOST:PORT or "env"')
+    if "@" in rest:
+        raise Malformed('a password does not belong into a policy; set HTTPS_PROXY and write "env"')
+    host, port = _split_port(rest.removesuffix("/"))
+    if not port:
+        raise Malformed("the port is missing")
+    number = parse_port_number(port)
+    kind, name, network = _parse_host(host)
+    if kind == "network" and network is not None:
+        name = format_address(network.version, network.base)
+        name = f"[{name}]" if network.version == 6 else name
+    elif kind != "host":
+        raise Malformed("a proxy is one host")
+    return f"{scheme}://{name}:{number}"

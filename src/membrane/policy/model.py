@@ -1,0 +1,287 @@
+"""What a policy is, and what can be asked of it.
+
+Theory of operation
+-------------------
+A ``Policy`` is one immutable value made by ``policy.load`` from presets, files and options.  Everything that
+enforces asks ``policy.decide.decide(policy, access)`` and obeys the ``Verdict``.  Values here are plain
+(strings, ints, tuples), so that a policy can be cached with ``marshal`` and sent to the network process.
+
+Numbers: ports are 0..65535, addresses are ``(version, integer)``; sizes are bytes, durations seconds.
+"""
+
+from __future__ import annotations
+
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, TypeAlias
+
+    Level: TypeAlias = Literal["built-in", "user", "project", "command line", "library"]
+    Protocol: TypeAlias = Literal["tcp", "udp"]
+    HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
+    PathEffect: TypeAlias = Literal["hide", "readonly"]
+
+
+class Origin(Value):
+    """Where a rule was written."""
+
+    level: Level
+    file: str  # path of the file, "preset NAME", or "command line"
+    line: int = 0  # 1-based; 0 where the source has no lines
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return place if self.level in ("command line", "library") else f"{self.level} {place}"
+
+
+class PortRange(Value):
+    """``first``..``last`` inclusive, of one transport protocol."""
+
+    protocol: Protocol
+    first: int
+    last: int
+
+
+class Network(Value):
+    """A CIDR block (RFC 4632): ``base`` is the address as an integer with host bits zero."""
+
+    version: int  # 4 or 6
+    base: int
+    prefix: int
+
+
+class HttpRule(Value):
+    """One ``http`` item: a request must match a method and a path of the same item."""
+
+    methods: tuple[str, ...]  # upper case; empty: any method
+    paths: tuple[str, ...]  # canonical absolute patterns; empty: any path
+
+
+class HostRule(Value):
+    """One entry of ``allow`` or ``deny``."""
+
+    text: str  # as written
+    origin: Origin
+    kind: HostKind
+    host: str = ""  # canonical A-label name; for a wildcard the part after "*."
+    network: Network | None = None  # for kind "network"
+    ports: tuple[PortRange, ...] = ()  # empty: any TCP port, no UDP
+    scheme: str = ""  # "http" or "https" when written as a URL
+    http: tuple[HttpRule, ...] | None = None  # None: the connection is not inspected
+    insecure: bool = False  # do not verify the upstream certificate
+    inspect: bool = False  # inspect although nothing else asks for it
+
+
+class PathRule(Value):
+    """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace."""
+
+    text: str
+    origin: Origin
+    effect: PathEffect
+    best_effort: bool = False
+
+
+class MountRule(Value):
+    """A further tree in the view."""
+
+    path: str  # absolute, or relative to the workspace; "" with git_root
+    mode: Literal["ro", "rw"]
+    origin: Origin
+    git_root: bool = False  # the enclosing repository of the workspace
+    target: str = ""  # where it appears; empty: at its own path
+
+
+class SocketRule(Value):
+    """A unix socket of the host that the command may reach."""
+
+    path: str
+    origin: Origin
+    adapter: str = ""  # "", "ssh-agent", "gpg-agent", "docker"
+    allow: tuple[str, ...] = ()
+
+
+class PortRule(Value):
+    """``ports: expose`` (inside to host loopback) or ``ports: connect`` (host loopback to inside)."""
+
+    inside: int
+    outside: int
+    origin: Origin
+
+
+class EnvRule(Value):
+    """One environment variable: passed from the caller (``value`` None) or set."""
+
+    name: str  # may end in "*" when passed
+    value: str | None
+    origin: Origin
+
+
+class SecretRule(Value):
+    """A secret that the network process puts into requests; its value is never part of a policy."""
+
+    name: str
+    source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
+    to: tuple[str, ...]
+    header: str
+    origin: Origin
+
+
+class Limits(Value):
+    """Resource limits; 0 means "not limited by the policy"."""
+
+    memory: int = 0  # bytes per process (RLIMIT_DATA)
+    pids: int = 0  # processes and threads of the sandbox
+    cpu: int = 0  # seconds of CPU time per process (RLIMIT_CPU)
+    time: int = 0  # seconds of wall time
+    files: int = 0  # open files per process
+    disk: int = 0  # bytes per private tmpfs, and largest file (RLIMIT_FSIZE)
+    upload: int = 0  # bytes sent to the network per session
+
+
+class TraceRule(Value):
+    """How the run is recorded."""
+
+    mode: Literal["auto", "off", "full", "required"] = "auto"
+    max_size: int = 0
+    keep: int = 0
+    http: Literal["path", "full"] = "path"
+
+
+class Policy(Value):
+    """What one run may do.  Everything absent is refused."""
+
+    allow: tuple[HostRule, ...] = ()
+    deny: tuple[HostRule, ...] = ()
+    paths: tuple[PathRule, ...] = ()  # in order; the last match of an effect decides, hide beats readonly
+    mounts: tuple[MountRule, ...] = ()
+    unix_sockets: tuple[SocketRule, ...] = ()
+    expose: tuple[PortRule, ...] = ()
+    connect: tuple[PortRule, ...] = ()
+    env: tuple[EnvRule, ...] = ()
+    secrets: tuple[SecretRule, ...] = ()
+    limits: Limits = Limits()
+    trace: TraceRule = TraceRule()
+    args: tuple[str, ...] = ()  # Docker backend only
+    profiles: tuple[str, ...] = ()  # agent profiles in force
+    state_dirs: tuple[str, ...] = ()  # home-relative directories kept under $MEMBRANE_HOME/agents/NAME (from profiles)
+    state_files: tuple[str, ...] = ()  # the same for single files
+    dns_resolver: str = ""  # "ADDRESS" or "ADDRESS:PORT"; empty: the system's
+    upstream_proxy: str = ""  # "http://HOST:PORT", "socks5://HOST:PORT", "env"; empty: none
+    extra_ca: tuple[str, ...] = ()
+    ssl_insecure: bool = False
+    home: Literal["workspace", "shared", "ephemeral"] = "workspace"
+    view: Literal["project", "host"] = "project"
+    workspace: Literal["live", "cow"] = "live"
+    levels: tuple[str, ...] = ()  # the files that were read, in order
+    digest: str = ""  # SHA-256 over all that was read, hex
+
+
+# ---------------------------------------------------------------- questions
+
+
+class NameQuery(Value):
+    """May this name be answered?  ``name`` is raw wire text; ``decide`` makes it canonical."""
+
+    name: str
+    type: str = "A"
+
+
+class Connect(Value):
+    """May this connection be made?
+
+    ``host`` is the name that the destination address stands for, or empty when the command dialled a literal
+    address.  ``address`` is the literal or the resolved address, or empty when the name is not resolved yet:
+    a connection by name is asked twice, before it is resolved and for each address that is to be dialled.
+    """
+
+    host: str
+    address: str
+    port: int
+    protocol: Protocol = "tcp"
+
+
+class HttpRequest(Value):
+    """May this request be sent?  ``path`` is canonical (``match.canonical_path``) and has no query."""
+
+    host: str
+    port: int
+    scheme: Literal["http", "https"]
+    method: str
+    path: str
+
+
+class PathAccess(Value):
+    """May this path be used?  ``path`` is relative to the workspace, or absolute outside of it."""
+
+    path: str
+    operation: Literal["read", "write"] = "read"
+    directory: bool = False
+
+
+class SocketAccess(Value):
+    """May this unix socket of the host be reached?"""
+
+    path: str
+
+
+if TYPE_CHECKING:
+    Access: TypeAlias = NameQuery | Connect | HttpRequest | PathAccess | SocketAccess
+
+
+# ---------------------------------------------------------------- answers
+
+
+class Allow(Value):
+    """Go ahead.
+
+    ``rule`` is the rule that admits it.  ``inspect``: the connection must be read as HTTP and each request
+    asked again; it must never become raw bytes.
+    """
+
+    rule: HostRule | PathRule | MountRule | SocketRule | PortRule | None
+    reason: str
+    inspect: bool = False
+
+
+class Deny(Value):
+    """Refuse.  ``reason`` is one of ``REASONS``; ``hint`` is the YAML that would allow it, or empty."""
+
+    rule: HostRule | PathRule | None
+    reason: str
+    hint: str = ""
+
+
+class Ask(Value):
+    """No rule decides; somebody may be asked.  Whoever can not ask refuses."""
+
+    reason: str
+    hint: str = ""
+
+
+if TYPE_CHECKING:
+    Verdict: TypeAlias = Allow | Deny | Ask
+
+# The closed list of reasons (``AccessDenied.reason``).
+REASONS = (
+    "name not allowed",
+    "name malformed",
+    "address not allowed",
+    "port not allowed",
+    "denied by rule",
+    "private address",  # a name resolved to a private, loopback or reserved address
+    "metadata address",  # link-local or cloud metadata: only an exact rule opens it
+    "name differs from SNI",
+    "TLS without SNI",
+    "method not allowed",
+    "path not allowed",
+    "request malformed",
+    "not HTTP",
+    "limit reached",
+    "hidden",
+    "read-only",
+    "protected name",
+    "not in the view",
+    "socket not allowed",
+    "query type not answered",
+)

@@ -1,0 +1,372 @@
+"""The command line: arguments in, exit status out.
+
+Theory of operation
+-------------------
+``main`` parses, loads the policy, hands the run to ``session.run`` and turns errors into lines and exit statuses.
+It decides nothing about the sandbox.  A run imports only this module, ``options``, ``settings`` and ``session``;
+each subcommand imports what it needs when it is called.
+
+Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
+130 interrupted before the command ran.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..errors import EX_WRAPPER, HostError, MembraneError
+from ..events import escape
+from . import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..settings import Loaded, Options
+    from .options import Invocation
+
+INTERRUPTED = 130  # 128 + SIGINT
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell shows a program that died of it
+NO_SHELLS = ("nologin", "false", "true", "sync", "shutdown", "halt")  # login shells that are none
+
+
+def main(argv: list[str]) -> int:
+    """Run one command line without the program's name; return the exit status."""
+    debug = False
+    try:
+        invocation = options.parse(argv)
+        debug = invocation.has("debug")
+        status = _dispatch(invocation)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return status
+    except MembraneError as error:
+        _traceback(debug)
+        _say(error.lines())
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _traceback(debug)
+        _silence_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        _traceback(debug)
+        _silence_stdout()
+        where = f": {error.filename}" if error.filename else ""
+        _say([f"the system refused: {error.strerror or error}{where}", *_more(debug)])
+        return EX_WRAPPER
+    except Exception as error:
+        _traceback(debug)
+        _say([f"internal error: {type(error).__name__}: {error}", *_more(debug)])
+        return EX_WRAPPER
+
+
+def _more(debug: bool) -> tuple[str, ...]:
+    return () if debug else ("  more: membrane --debug ...",)
+
+
+def _say(lines: Iterable[str]) -> None:
+    """Print lines on stderr, the first one with our name; a closed stderr is not an error."""
+    try:
+        for number, line in enumerate(lines):
+            # A cause may quote a file of the workspace; it is one line and steers no terminal.
+            print(("membrane: " if number == 0 else "") + _visible(line), file=sys.stderr)
+    except (OSError, ValueError):
+        pass
+
+
+def _visible(line: str) -> str:
+    """Escape control and hidden characters; a backslash is ordinary text here."""
+    return escape(line.replace("\\", "\0")).replace("\\u{0}", "\\")
+
+
+def _note(line: str) -> None:
+    _say([line])
+
+
+def _traceback(wanted: bool) -> None:
+    if wanted:
+        import traceback
+
+        traceback.print_exc()
+
+
+def _silence_stdout() -> None:
+    """Point stdout at /dev/null, so that the flush at exit does not fail again on what could not be written."""
+    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(fd, 1)
+    finally:
+        os.close(fd)
+
+
+def _dispatch(invocation: Invocation) -> int:
+    if invocation.has("help"):
+        print(options.help_text(invocation.command))
+        return 0
+    if invocation.has("version"):
+        print(f"membrane {version()}")
+        return 0
+    if invocation.command is options.RUN:
+        return _reset(invocation) if invocation.has("reset") else _run(invocation)
+    return _SUBCOMMANDS[invocation.command.name](invocation)
+
+
+def version() -> str:
+    """The installed version, or where this copy comes from when it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("membrane")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+# ---------------------------------------------------------------- a run
+
+
+def shell(environ: dict[str, str], terminal: bool) -> tuple[str, ...]:
+    """The command of a run without a command: the caller's shell, else bash, else sh."""
+    chosen = environ.get("SHELL", "")
+    for path in (chosen, "/bin/bash", "/bin/sh"):
+        if path.startswith("/") and os.path.basename(path) not in NO_SHELLS and os.access(path, os.X_OK):
+            return (path, "-i") if terminal else (path,)
+    raise HostError("find a shell", "neither $SHELL nor /bin/bash nor /bin/sh can be executed")
+
+
+def _workspace() -> str:
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError as error:
+        raise HostError(
+            "use the current directory as the workspace", error.strerror or "", fix=("cd into a directory that exists",)
+        ) from None
+
+
+def _options(invocation: Invocation, command: tuple[str, ...]) -> Options:
+    from .. import settings
+
+    fields: dict[str, Any] = dict(invocation.fields("policy"))
+    if invocation.has("no-trace"):
+        fields["trace"] = "off"
+    return settings.Options(command=command, **fields)
+
+
+def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
+    from .. import settings
+
+    environ = dict(os.environ)
+    loaded = settings.load_policy(_options(invocation, command), environ, _workspace(), settings.state_home(environ))
+    if not invocation.has("quiet"):
+        for warning in loaded.warnings:
+            _note(f"warning: {warning}")
+    return loaded
+
+
+def _run(invocation: Invocation) -> int:
+    if invocation.has("yes"):
+        raise options.UsageError("parse the command line", "--yes goes with --reset")
+    quiet = invocation.has("quiet")
+    if invocation.has("no-update") and not quiet:
+        _note("--no-update does nothing: membrane never updates itself")
+    command = invocation.words or shell(dict(os.environ), os.isatty(0))
+    loaded = _load(invocation, command)
+    from .. import session
+
+    fields: dict[str, Any] = dict(invocation.fields("run"))
+    return session.run(
+        session.RunRequest(
+            command=command,
+            policy=loaded.policy,
+            options=session.RunOptions(debug=invocation.has("debug"), **fields),
+        )
+    )
+
+
+def _reset(invocation: Invocation) -> int:
+    if invocation.words:
+        raise options.UsageError("parse the command line", "--reset runs no command", fix=("membrane --reset=c",))
+    from .. import session, settings
+    from . import reset
+
+    letters = reset.check_letters(invocation.last("reset"))
+    state = os.path.realpath(settings.state_home(os.environ))
+    return reset.reset(
+        letters,
+        state,
+        yes=invocation.has("yes"),
+        alive=[record.id for record in session.list_sessions(state) if record.alive],
+        collect=lambda: session.collect_garbage(state),
+        ask=reset.confirm,
+        say=_note,
+    )
+
+
+# ---------------------------------------------------------------- subcommands
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+
+
+def _home() -> str:
+    return os.environ.get("HOME", "")
+
+
+def _state() -> str:
+    from .. import settings
+
+    return os.path.realpath(settings.state_home(os.environ))
+
+
+def _check(invocation: Invocation) -> int:
+    from ..host import facts
+    from ..policy.model import Allow, Deny
+    from . import check, show
+
+    loaded = _load(invocation, ())
+    found = check.check(
+        invocation.words[0],
+        invocation.last("method"),
+        loaded.policy,
+        facts.gather(dict(os.environ), want_git_root=True),
+    )
+    if invocation.has("json"):
+        print(show.as_json(show.answer_data(found)))
+    else:
+        _print(show.answer(found, _home()))
+    if isinstance(found.verdict, Allow):
+        return 0
+    return 1 if isinstance(found.verdict, Deny) else 2
+
+
+def _plan(invocation: Invocation) -> int:
+    from .. import session
+    from . import show
+
+    command = invocation.words or shell(dict(os.environ), os.isatty(0))
+    policy = _load(invocation, command).policy
+    made = session.make_plan(policy, command)
+    record = {
+        "command": " ".join(command),
+        "trace": policy.trace.mode,
+        "file": invocation.last("trace-log"),
+        "events": invocation.last("events"),
+        "max_size": policy.trace.max_size,
+        "keep": policy.trace.keep,
+    }
+    if invocation.has("json"):
+        print(show.as_json(show.plan_data(made, policy, record, _home())))
+    else:
+        _print(show.plan(made, policy, record, _home()))
+    return 0
+
+
+def _doctor(invocation: Invocation) -> int:
+    from .. import doctor
+    from ..host import probe
+    from . import show
+
+    rows = probe.features()
+    if invocation.has("json"):
+        print(show.as_json(doctor.as_data(rows)))
+    else:
+        _print(show.doctor(doctor.findings(rows)))
+    return 0 if doctor.ready(rows) else 1
+
+
+def _trust(invocation: Invocation) -> int:
+    from .. import settings
+
+    workspace = _workspace()
+    if invocation.words:
+        workspace = os.path.realpath(invocation.words[0])
+        if not os.path.isdir(workspace):
+            raise HostError("trust", "not a directory", target=invocation.words[0])
+    widening = settings.trust_project(workspace, _state())
+    print(f"trusted {escape(workspace)}/.membrane.yaml as it is now; a change needs a new approval")
+    if not widening:
+        print("it widens nothing")
+    for place in widening:
+        print(f"  line {place.line}: {escape(place.key)}: {escape(place.text.strip())}")
+    return 0
+
+
+def _ps(invocation: Invocation) -> int:
+    import time
+
+    from .. import session
+    from . import show
+
+    records = [record for record in session.list_sessions(_state()) if record.alive]
+    if invocation.has("json"):
+        print(show.as_json(show.sessions_data(records)))
+    else:
+        _print(show.sessions(records, time.time(), _home()))
+    return 0
+
+
+def _gc(invocation: Invocation) -> int:
+    from .. import session
+    from . import show
+
+    removed = session.collect_garbage(_state())
+    if invocation.has("json"):
+        print(show.as_json({"removed": removed}))
+    else:
+        _print([f"removed {escape(path)}" for path in removed] or ["nothing to remove"])
+    return 0
+
+
+def _config(invocation: Invocation) -> int:
+    from .. import settings
+    from . import show
+
+    state = _state()
+    user = settings.config_path(state)
+    action = invocation.words[0]
+    if action == "show":
+        policy = _load(invocation, ()).policy
+        if invocation.has("json"):
+            print(show.as_json(show.policy_data(policy)))
+        else:
+            _print(show.policy(policy, _home()))
+        return 0
+    if action == "path":
+        project = os.path.join(_workspace(), ".membrane.yaml")
+        paths = {"user": user, "project": project, "trust": os.path.join(state, "trusted.yaml")}
+        if invocation.has("json"):
+            print(show.as_json({name: {"path": path, "exists": os.path.exists(path)} for name, path in paths.items()}))
+        else:
+            for name, path in paths.items():
+                print(f"{name:<8} {'' if os.path.exists(path) else '(absent) '}{escape(path)}")
+        return 0
+    if settings.write_config(state):
+        print(f"wrote {escape(user)}")
+        return 0
+    raise HostError(
+        "write the commented template to", "it exists and is never overwritten", target=user, fix=("edit it",)
+    )
+
+
+def _completion(invocation: Invocation) -> int:
+    from . import completion
+
+    sys.stdout.write(completion.script(invocation.words[0]))
+    return 0
+
+
+_SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
+    "check": _check,
+    "plan": _plan,
+    "doctor": _doctor,
+    "trust": _trust,
+    "ps": _ps,
+    "gc": _gc,
+    "config": _config,
+    "completion": _completion,
+}

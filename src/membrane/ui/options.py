@@ -1,0 +1,630 @@
+"""The one table of options and subcommands, and the parser of the run path.
+
+Theory of operation
+-------------------
+``OPTIONS`` and ``COMMANDS`` hold everything that can be typed.  The parser below, ``--help``, the shell completions,
+the man page and the README table (``completion.py``) are made from them, so they can not disagree.
+
+Rules
+-----
+1. A run's options stop at ``--`` or at the first word that is not an option: nothing that belongs to the wrapped
+   command is ever read.
+2. ``-a V``, ``-aV``, ``-a=V``, ``--allow V`` and ``--allow=V`` mean the same.  A value that starts with ``-`` must be
+   joined with ``=``, so that a forgotten value never swallows the next option or the ``--``.
+3. A subcommand is the very first word or nothing: ``membrane -- ps`` and ``membrane -q ps`` run the program ``ps``.
+4. Names are exact: an abbreviation would change its meaning when an option is added.
+"""
+
+from __future__ import annotations
+
+from ..errors import PolicyError
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal, TypeAlias
+
+    Scope: TypeAlias = Literal["policy", "run", "own", "command"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "none"]
+
+
+class UsageError(PolicyError):
+    """The command line can not be understood; exit status 2 as getopt programs use it."""
+
+    exit_code = 2
+
+
+class Option(Value):
+    """One row of the table."""
+
+    name: str  # without the dashes
+    group: str  # heading in --help
+    help: str
+    scope: Scope  # policy: the command-line level; run: streams and record of this run; command: of one subcommand
+    short: str = ""
+    metavar: str = ""  # empty: a flag
+    repeatable: bool = False
+    optional: bool = False  # the value may be left out, and is only read after "="
+    default: str = ""  # of an optional value
+    field: str = ""  # of settings.Options or session.RunOptions; empty: the name with underscores
+    values: tuple[str, ...] = ()  # closed choice
+    completes: Literal["", "file", "host", "env"] = ""
+    example: str = ""
+    rare: bool = False  # in the man page and completion only
+
+    @property
+    def key(self) -> str:
+        """The field that takes its value."""
+        return self.field or self.name.replace("-", "_")
+
+
+class Command(Value):
+    """One subcommand."""
+
+    name: str
+    usage: str
+    help: str
+    example: tuple[str, ...]
+    scopes: tuple[Scope, ...] = ("own",)
+    options: tuple[str, ...] = ()  # of scope "command"
+    words: Words = "none"
+    choices: tuple[str, ...] = ()  # closed choice of its first word
+
+
+OPTIONS: tuple[Option, ...] = (
+    # ------------------------------------------------------------ network
+    Option(
+        "allow",
+        "network",
+        "let it reach a host, host:port, *.domain, IP, CIDR or URL",
+        "policy",
+        short="a",
+        metavar="HOST",
+        repeatable=True,
+        completes="host",
+        example="membrane -a pypi.org -a files.pythonhosted.org -- pip download six",
+    ),
+    Option(
+        "deny",
+        "network",
+        "never let it reach HOST, whatever allows it",
+        "policy",
+        metavar="HOST",
+        repeatable=True,
+        completes="host",
+        example="membrane -a '*.example.com' --deny ads.example.com -- curl https://www.example.com/",
+    ),
+    Option(
+        "connect",
+        "network",
+        "host loopback port, inside as host.internal",
+        "policy",
+        metavar="OUTSIDE[:INSIDE]",
+        repeatable=True,
+        example="membrane --connect 5432 -- psql -h host.internal",
+    ),
+    Option(
+        "expose",
+        "network",
+        "a port of the command on the host's loopback",
+        "policy",
+        metavar="INSIDE[:OUTSIDE]",
+        repeatable=True,
+        example="membrane --expose 8000 -- python3 -m http.server 8000",
+    ),
+    Option(
+        "dns-resolver",
+        "network",
+        "ask this resolver for allowed names",
+        "policy",
+        metavar="IP[:PORT]",
+        example="membrane --dns-resolver 9.9.9.9 -a example.com -- curl https://example.com/",
+    ),
+    Option(
+        "upstream-proxy",
+        "network",
+        "http://HOST:PORT, socks5://HOST:PORT, or env",
+        "policy",
+        metavar="URL",
+        example="membrane --upstream-proxy http://proxy.corp.example:3128 -- npm install",
+    ),
+    Option(
+        "extra-ca",
+        "network",
+        "trust this CA for upstream servers (PEM)",
+        "policy",
+        metavar="FILE",
+        repeatable=True,
+        completes="file",
+        rare=True,
+        example="membrane --extra-ca corp-ca.pem -- npm install",
+    ),
+    Option(
+        "ssl-insecure",
+        "network",
+        "do not verify upstream certificates",
+        "policy",
+        rare=True,
+        example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client",
+    ),
+    # ------------------------------------------------------------ files
+    Option(
+        "ignore",
+        "files",
+        "hide matching files (gitignore pattern)",
+        "policy",
+        short="i",
+        metavar="PATTERN",
+        repeatable=True,
+        completes="file",
+        example="membrane -i '*.pem' -i secrets/ -- claude",
+    ),
+    Option(
+        "readonly",
+        "files",
+        "matching files can be read only",
+        "policy",
+        short="r",
+        metavar="PATTERN",
+        repeatable=True,
+        completes="file",
+        example="membrane -r migrations/ -- claude",
+    ),
+    Option(
+        "mount",
+        "files",
+        "show a further tree; read-only unless :rw",
+        "policy",
+        metavar="SRC[:DST][:rw]",
+        repeatable=True,
+        field="mounts",
+        completes="file",
+        example="membrane --mount ../lib:ro -- make",
+    ),
+    Option(
+        "unix-socket",
+        "files",
+        "let it reach a unix socket of the host",
+        "policy",
+        metavar="PATH",
+        repeatable=True,
+        field="unix_sockets",
+        completes="file",
+        example='membrane --unix-socket "$SSH_AUTH_SOCK" -- git fetch',
+    ),
+    Option(
+        "home",
+        "files",
+        "workspace (kept), shared (kept) or ephemeral",
+        "policy",
+        metavar="MODE",
+        values=("workspace", "shared", "ephemeral"),
+        example="membrane --home ephemeral -- ./untrusted.sh",
+    ),
+    Option(
+        "view",
+        "files",
+        "project, or host: everything, read-only",
+        "policy",
+        metavar="MODE",
+        values=("project", "host"),
+        example="membrane --view host -- rg TODO /usr/share/doc",
+    ),
+    Option(
+        "workspace",
+        "files",
+        "live, or cow: changes wait for review",
+        "policy",
+        metavar="MODE",
+        field="workspace_mode",
+        values=("live", "cow"),
+        example="membrane --workspace cow -- claude",
+    ),
+    # ------------------------------------------------------------ process
+    Option(
+        "env",
+        "process",
+        "pass or set an environment variable",
+        "policy",
+        metavar="NAME[=VALUE]",
+        repeatable=True,
+        completes="env",
+        example="membrane --env CI --env MODE=test -- make check",
+    ),
+    Option(
+        "limit",
+        "process",
+        "memory, pids, cpu, time, files, disk, upload",
+        "policy",
+        metavar="KEY=VALUE",
+        repeatable=True,
+        field="limits",
+        example="membrane --limit memory=4G --limit time=10m -- make",
+    ),
+    Option(
+        "profile",
+        "process",
+        "use this agent profile (default: by name)",
+        "policy",
+        metavar="NAME",
+        example="membrane --profile claude -- ./my-wrapper",
+    ),
+    Option(
+        "no-profile", "process", "use no agent profile", "policy", example="membrane --no-profile -- claude --version"
+    ),
+    Option(
+        "launcher",
+        "process",
+        "native, or bwrap where only that is permitted",
+        "run",
+        metavar="NAME",
+        values=("native", "bwrap"),
+        example="membrane --launcher bwrap -- make",
+    ),
+    Option(
+        "arg",
+        "process",
+        "further docker run argument (Docker backend)",
+        "policy",
+        metavar="ARG",
+        repeatable=True,
+        field="args",
+        rare=True,
+        example="membrane --arg=--shm-size=1g -- pytest",
+    ),
+    # ------------------------------------------------------------ policy
+    Option(
+        "no-global-config",
+        "policy",
+        "do not read $MEMBRANE_HOME/config.yaml",
+        "policy",
+        example="membrane --no-global-config -a example.com -- curl https://example.com/",
+    ),
+    Option(
+        "no-project",
+        "policy",
+        "do not read the workspace's .membrane.yaml",
+        "policy",
+        rare=True,
+        example="membrane --no-project -- make",
+    ),
+    Option(
+        "trust-workspace",
+        "policy",
+        "approve .membrane.yaml for this run only",
+        "policy",
+        example="membrane --trust-workspace -- make",
+    ),
+    # ------------------------------------------------------------ record
+    Option(
+        "events",
+        "record",
+        "write every event as a JSON line; -: stderr",
+        "run",
+        metavar="FILE",
+        completes="file",
+        example="membrane --events run.jsonl -- make",
+    ),
+    Option(
+        "trace-log",
+        "record",
+        "where the record of the run is kept",
+        "run",
+        metavar="FILE",
+        completes="file",
+        example="membrane --trace-log run.jsonl.gz -- make",
+    ),
+    Option("no-trace", "record", "do not record the run", "run", example="membrane --no-trace -- make"),
+    Option(
+        "session-id-file",
+        "record",
+        "write the session id here before the start",
+        "run",
+        metavar="FILE",
+        completes="file",
+        example="membrane --session-id-file id -- make",
+    ),
+    Option(
+        "quiet",
+        "record",
+        "no summary of refusals, no progress",
+        "run",
+        short="q",
+        example="membrane --quiet -- make",
+    ),
+    # ------------------------------------------------------------ membrane
+    Option(
+        "reset",
+        "membrane",
+        "remove c dead sessions, i caches, d all else",
+        "own",
+        metavar="cid",
+        optional=True,
+        default="cid",
+        example="membrane --reset=ci",
+    ),
+    Option("yes", "membrane", "do not ask before --reset", "own", rare=True, example="membrane --reset=c --yes"),
+    Option(
+        "no-update",
+        "membrane",
+        "accepted; membrane never updates itself",
+        "own",
+        rare=True,
+        example="membrane --no-update -- make",
+    ),
+    Option("debug", "membrane", "show tracebacks and internal detail", "own", example="membrane --debug -- true"),
+    Option("version", "membrane", "print the version", "own", example="membrane --version"),
+    Option("help", "membrane", "print this help", "own", short="h", example="membrane check --help"),
+    # ------------------------------------------------------------ of subcommands
+    Option("json", "output", "one JSON object on stdout", "command", example="membrane plan --json"),
+    Option(
+        "method",
+        "question",
+        "of a URL (default GET); read or write for a path",
+        "command",
+        short="X",
+        metavar="METHOD",
+        values=("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "read", "write"),
+        example="membrane check https://api.example.com/v1/messages -X POST",
+    ),
+)
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "run",
+        "[OPTIONS] [--] [COMMAND ...]",
+        "run a command (the same as without the word run)",
+        ("membrane run -a pypi.org -- pip download six",),
+        scopes=("policy", "run", "own"),
+        words="command",
+    ),
+    Command(
+        "check",
+        "TARGET [-X METHOD] [--json] [OPTIONS]",
+        "ask whether a host, port, URL, address, path or socket is allowed, and by which rule",
+        ("membrane check https://api.example.com/v1/messages -X POST", "membrane check .env"),
+        scopes=("policy", "own"),
+        options=("method", "json"),
+        words="target",
+    ),
+    Command(
+        "plan",
+        "[--json] [OPTIONS] [--] [COMMAND ...]",
+        "print everything a run would do: mounts, listeners, limits, and what binds each rule",
+        ("membrane plan -a pypi.org -- pip download six",),
+        scopes=("policy", "run", "own"),
+        options=("json",),
+        words="command",
+    ),
+    Command(
+        "doctor",
+        "[--json]",
+        "try what this machine can do; cause and fix of what it can not",
+        ("membrane doctor",),
+        options=("json",),
+    ),
+    Command(
+        "trust",
+        "[DIRECTORY]",
+        "approve the .membrane.yaml of a workspace as it is now, and show what it widens",
+        ("membrane trust ~/src/project",),
+        words="directory",
+    ),
+    Command("ps", "[--json]", "list the running sessions", ("membrane ps",), options=("json",)),
+    Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
+    Command(
+        "config",
+        "show|path|init [--json] [OPTIONS]",
+        "show the policy in force, say which files are read, write a commented one",
+        ("membrane config show", "membrane config init"),
+        scopes=("policy", "own"),
+        options=("json",),
+        choices=("show", "path", "init"),
+    ),
+    Command(
+        "completion",
+        "bash|zsh|fish|man",
+        "print a completion script or the man page",
+        ("source <(membrane completion bash)", "membrane completion man > membrane.1"),
+        choices=("bash", "zsh", "fish", "man"),
+    ),
+)
+
+RUN = COMMANDS[0]
+_BY_NAME = {command.name: command for command in COMMANDS}
+_DEFAULT_OWN = ("debug", "help", "version")  # the options of scope "own" that a subcommand other than run has
+
+
+def options_of(command: Command) -> tuple[Option, ...]:
+    """The rows that ``command`` accepts, in table order."""
+    return tuple(
+        option
+        for option in OPTIONS
+        if (option.scope == "command" and option.name in command.options)
+        or (
+            option.scope in command.scopes
+            and option.scope != "command"
+            and (option.scope != "own" or command is RUN or option.name in _DEFAULT_OWN)
+        )
+    )
+
+
+# ---------------------------------------------------------------- parser
+
+
+class Invocation(Value):
+    """A command line that was understood.
+
+    ``given`` holds every option that was typed, by name, with its values in order; a flag has one empty value.
+    """
+
+    command: Command
+    given: dict[str, tuple[str, ...]]
+    words: tuple[str, ...]  # of the wrapped command or of the subcommand
+
+    def has(self, name: str) -> bool:
+        """Was the option typed?"""
+        return name in self.given
+
+    def last(self, name: str, default: str = "") -> str:
+        """The value of an option that counts once: the last one typed."""
+        return self.given[name][-1] if name in self.given else default
+
+    def fields(self, scope: Scope) -> dict[str, str | bool | tuple[str, ...]]:
+        """The typed options of ``scope`` as arguments of ``settings.Options`` or ``session.RunOptions``."""
+        out: dict[str, str | bool | tuple[str, ...]] = {}
+        for option in OPTIONS:
+            if option.scope == scope and option.name in self.given:
+                values = self.given[option.name]
+                out[option.key] = values if option.repeatable else values[-1] if option.metavar else True
+        return out
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The known word that ``word`` most likely stands for, or an empty string."""
+    import difflib
+
+    found = difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def _unknown(typed: str, command: Command) -> UsageError:
+    names = [f"--{option.name}" for option in options_of(command)]
+    guess = ""
+    if typed.startswith("--"):
+        guess = closest(typed, names) or next((name for name in names if name.startswith(typed)), "")
+    hint = f"; did you mean {guess}?" if guess else ""
+    of = "" if command is RUN else f" {command.name}"
+    return UsageError(
+        "parse the command line",
+        f"unknown option {typed}{hint}",
+        fix=(f"membrane{of} --help", f"membrane -- {typed} ... if it is the name of a program")
+        if command is RUN
+        else (f"membrane{of} --help",),
+    )
+
+
+def _check_value(option: Option, typed: str, value: str) -> str:
+    if not value:
+        raise UsageError("parse the command line", f"option {typed} needs a value: {typed}={option.metavar}")
+    if option.values and value not in option.values and option.name != "method":
+        guess = closest(value, option.values)
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise UsageError(
+            "parse the command line", f"option {typed} is one of {', '.join(option.values)}, not {value!r}{hint}"
+        )
+    return value
+
+
+def parse(argv: list[str]) -> Invocation:
+    """Understand a command line without the program's name.
+
+    Raises:
+        UsageError: an unknown option or choice, a missing value, a value for a flag.
+    """
+    command = _BY_NAME.get(argv[0], RUN) if argv else RUN
+    index = 1 if argv and argv[0] in _BY_NAME else 0
+    wraps = command.words == "command"
+    known = options_of(command)
+    long = {option.name: option for option in known}
+    short = {option.short: option for option in known if option.short}
+    given: dict[str, tuple[str, ...]] = {}
+    words: list[str] = []
+    while index < len(argv):
+        word = argv[index]
+        index += 1
+        if word == "--":
+            words += argv[index:]
+            break
+        if len(word) < 2 or word[0] != "-":
+            if wraps:
+                words += argv[index - 1 :]
+                break
+            words.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        option = long.get(name[2:]) if word[1] == "-" else short.get(word[1])
+        if option is None:
+            raise _unknown(name, command)
+        if word[1] != "-":
+            name = word[:2]
+            value = word[2:]
+            equals = "="[: len(value)]
+            value = value.removeprefix("=")
+        if not option.metavar:
+            if equals:
+                raise UsageError("parse the command line", f"option {name} takes no value (found {word!r})")
+        elif equals:
+            value = _check_value(option, name, value)
+        elif option.optional:
+            value = option.default
+        else:
+            if index == len(argv) or (argv[index][:1] == "-" and argv[index] != "-"):
+                found = (
+                    f"; write {name}={argv[index]} if that is it" if index < len(argv) and argv[index] != "--" else ""
+                )
+                raise UsageError("parse the command line", f"option {name} needs a value ({option.metavar}){found}")
+            value = _check_value(option, name, argv[index])
+            index += 1
+        given[option.name] = (*given.get(option.name, ()), value)
+    _check_words(command, words, given)
+    return Invocation(command=command, given=given, words=tuple(words))
+
+
+def _check_words(command: Command, words: list[str], given: dict[str, tuple[str, ...]]) -> None:
+    if "help" in given or "version" in given or command.words == "command":
+        return
+    of = f"membrane {command.name}"
+    if command.choices:
+        if len(words) != 1 or words[0] not in command.choices:
+            raise UsageError("parse the command line", f"{of} needs one of: {', '.join(command.choices)}")
+        return
+    if command.words == "target" and not words:
+        raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)
+    most = 0 if command.words == "none" else 1
+    if len(words) > most:
+        raise UsageError("parse the command line", f"{of} does not take {words[most]!r}", fix=(f"{of} --help",))
+
+
+# ---------------------------------------------------------------- help
+
+WIDTH = 100  # columns of --help
+
+
+def synopsis(option: Option) -> str:
+    """``-a, --allow HOST`` as --help, the man page and the README print it."""
+    value = f"[={option.metavar}]" if option.optional else f" {option.metavar}" if option.metavar else ""
+    return f"{f'-{option.short}, ' if option.short else ''}--{option.name}{value}"
+
+
+def help_text(command: Command) -> str:
+    """The text of ``--help``: at most 100 columns and 50 lines, an example first."""
+    if command is RUN:
+        lines = [
+            "usage: membrane [OPTIONS] [--] [COMMAND ...]        run COMMAND, or a shell, behind the boundary",
+            "       membrane SUBCOMMAND ...                      only as the first word",
+            "  membrane -a pypi.org -a files.pythonhosted.org -- pip download six",
+        ]
+        rows = options_of(command)
+    else:
+        lines = [f"  {example}" for example in command.example]
+        lines = [f"usage: membrane {command.name} {command.usage}", *lines, command.help]
+        rows = tuple(option for option in options_of(command) if option.scope in ("command", "own"))
+    group = ""
+    for option in rows:
+        if option.rare:
+            continue
+        heading = option.group if option.group != group else ""
+        group = option.group
+        name = synopsis(option)
+        name = name if option.short else f"    {name}"
+        lines.append(f"{heading:<9} {name:<31} {option.help}")
+    if command is RUN:
+        lines.append("subcommands (each has --help)")
+        lines += [f"  {other.name:<11} {other.help}" for other in COMMANDS[1:]]
+        lines.append("HOST, PATTERN, --mount, --env, --limit and ports may be given several times.")
+        lines.append("every option: membrane completion man | man -l -")
+    elif "policy" in command.scopes:
+        lines.append("OPTIONS that make up the policy, such as -a HOST: membrane --help")
+    return "\n".join(lines)

@@ -1,0 +1,167 @@
+"""``membrane --reset[=cid]``: take away what membrane keeps, and never anything else.
+
+Theory of operation
+-------------------
+Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else lies there stays and is
+named.  What a person can not get back (policy, trust decisions, homes with credentials) needs a second yes on the
+terminal, and ``--yes`` does not give it.  Nothing is removed while a session is alive, except dead sessions.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import HostError
+from ..value import Value
+from .options import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LETTERS = "cid"
+CACHES = ("cache", "images")
+OWN = ("run", "logs", "tmp", "trace", "sessions")  # made again when needed
+PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents")  # a person's own
+
+
+class Removal(Value):
+    """What a reset will do."""
+
+    dead_sessions: bool
+    paths: tuple[str, ...]  # removed after the first yes
+    precious: tuple[str, ...]  # removed after a second yes
+    foreign: tuple[str, ...]  # not ours, left alone
+
+
+def check_letters(letters: str) -> str:
+    """Refuse what is not a set of letters.
+
+    Raises:
+        UsageError: an unknown letter.
+    """
+    for letter in letters:
+        if letter not in LETTERS:
+            raise UsageError(
+                "reset",
+                f"--reset does not know {letter!r}",
+                fix=("c: dead sessions, i: caches, d: everything else below $MEMBRANE_HOME",),
+            )
+    return letters
+
+
+def removal(letters: str, state: str) -> Removal:
+    """What ``letters`` mean for what is there now.
+
+    Raises:
+        HostError: the state directory can not be listed.
+    """
+    try:
+        there = sorted(os.listdir(state))
+    except FileNotFoundError:
+        there = []
+    except OSError as error:
+        raise HostError("list", error.strerror or "", target=state) from None
+    names = [*(CACHES if "i" in letters else ()), *(OWN if "d" in letters else ())]
+    known = {*CACHES, *OWN, *PRECIOUS}
+
+    def paths(wanted: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{state}/{name}" for name in wanted if name in there)
+
+    return Removal(
+        dead_sessions="c" in letters,
+        paths=paths(names),
+        precious=paths(PRECIOUS) if "d" in letters else (),
+        foreign=paths(name for name in there if name not in known) if "d" in letters else (),
+    )
+
+
+def remove(path: str) -> None:
+    """Remove a file or a tree below the state directory, never following a symbolic link.
+
+    Raises:
+        HostError: something could not be removed; the rest stays as it is.
+    """
+    import shutil
+
+    def stop(_call: object, where: str, failure: tuple[type[BaseException], BaseException, object]) -> None:
+        raise failure[1]
+
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, onerror=stop)
+        else:
+            os.unlink(path)
+    except OSError as error:
+        raise HostError("remove", error.strerror or "", target=error.filename or path) from None
+
+
+def confirm(question: str) -> bool:
+    """Ask through /dev/tty, so that piped input is never read; no terminal is a no."""
+    try:
+        fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        os.write(fd, f"{question} [y/N] ".encode(errors="backslashreplace"))
+        return os.read(fd, 64).strip().lower() in (b"y", b"yes")
+    finally:
+        os.close(fd)
+
+
+def reset(
+    letters: str,
+    state: str,
+    *,
+    yes: bool,
+    alive: list[str],
+    collect: Callable[[], list[str]],
+    ask: Callable[[str], bool],
+    say: Callable[[str], None],
+) -> int:
+    """Carry out a reset; return the exit status: 0 done, 1 refused by the person.
+
+    Args:
+        letters: from ``check_letters``.
+        state: $MEMBRANE_HOME, resolved.
+        yes: take the first question as answered.
+        alive: ids of living sessions.
+        collect: removes what dead sessions left and returns it.
+        ask: a yes or no question to the person.
+        say: prints one line.
+
+    Raises:
+        HostError: a session is alive, or something could not be removed.
+    """
+    todo = removal(letters, state)
+    if alive and set(letters) != {"c"}:
+        raise HostError(
+            "reset",
+            f"session {', '.join(alive)} is running",
+            target=state,
+            fix=("end it first: membrane ps", "remove only what dead sessions left: membrane --reset=c"),
+        )
+    for path in todo.paths:
+        say(f"will remove {path}")
+    if todo.dead_sessions:
+        say("will remove what dead sessions left")
+    if not yes and not ask("continue?"):
+        say("nothing was removed")
+        return 1
+    if todo.dead_sessions:
+        for left in collect():
+            say(f"removed {left}")
+    for path in todo.paths:
+        remove(path)
+        say(f"removed {path}")
+    if todo.precious:
+        say(f"your policy, trust decisions and agents' homes: {', '.join(todo.precious)}")
+        if ask("remove these too? They can not be brought back"):
+            for path in todo.precious:
+                remove(path)
+                say(f"removed {path}")
+        else:
+            say("kept")
+    for path in todo.foreign:
+        say(f"left alone, not made by membrane: {path}")
+    return 0

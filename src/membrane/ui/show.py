@@ -1,0 +1,459 @@
+"""Records as text and as JSON for a person at a terminal or a script.
+
+Theory of operation
+-------------------
+Every function takes values and returns lines; nothing is read or printed here.  Text that may come from a
+repository or from inside a sandbox is escaped.  JSON is one object whose field names are stable.
+"""
+
+from __future__ import annotations
+
+from ..events import access_as_data, escape, plain
+from ..policy.model import (
+    Allow,
+    Ask,
+    Deny,
+    HostRule,
+    HttpRequest,
+    MountRule,
+    NameQuery,
+    PathAccess,
+    PathRule,
+    PortRule,
+    SocketRule,
+)
+from ..summary import FLOORS, shorten, target_of, tilde
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from ..doctor import Finding
+    from ..plan.model import SandboxPlan
+    from ..policy.model import Origin, Policy, PortRange, Verdict
+    from ..session import SessionRecord
+    from .check import Answer
+
+# Said by the rule itself, so not repeated in a line of its own.
+_PLAIN_REASONS = ("hidden", "read-only", "denied by rule")
+_EFFECTS = {"hide": "ignore", "readonly": "readonly"}
+
+
+def as_json(value: Any) -> str:
+    """One JSON document, every string escaped as in events."""
+    import json
+
+    return json.dumps(plain(value), indent=2)
+
+
+# ---------------------------------------------------------------- rules
+
+
+def place(origin: Origin, home: str = "") -> str:
+    """``~/.membrane/config.yaml:31``, ``built-in default:12``, ``command line``."""
+    file = origin.file.removeprefix("preset ")
+    line = f":{origin.line}" if origin.line else ""
+    prefix = "built-in " if origin.level == "built-in" else ""
+    return escape(f"{prefix}{tilde(file, home)}{line}")
+
+
+def ports_text(ports: Iterable[PortRange]) -> str:
+    """``443,22,53/udp,8000-8010``."""
+    out = []
+    for span in ports:
+        numbers = str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
+        out.append(numbers if span.protocol == "tcp" else f"{numbers}/{span.protocol}")
+    return ",".join(out)
+
+
+def rule_text(rule: object) -> str:
+    """A rule on one line, as close as possible to what was written."""
+    if isinstance(rule, HostRule):
+        parts = [escape(rule.text)]
+        if rule.ports and not rule.scheme and not rule.text.endswith(f":{rule.ports[0].first}"):
+            parts.append(f"ports {ports_text(rule.ports)}")
+        items = []
+        for item in rule.http or ():
+            words = []
+            if item.methods:
+                words.append(f"methods {' '.join(map(escape, item.methods))}")
+            if item.paths and "://" not in rule.text.partition("/")[0] and (item.methods or len(item.paths) > 1):
+                words.append(f"paths {' '.join(map(escape, item.paths))}")
+            items.append("  ".join(words))
+        parts += [" or ".join(filter(None, items))] if any(items) else []
+        return "  ".join(parts)
+    if isinstance(rule, PathRule):
+        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
+    if isinstance(rule, MountRule):
+        name = "git-root" if rule.git_root else escape(rule.path)
+        return f"mount {name} {rule.mode}" + (f" at {escape(rule.target)}" if rule.target else "")
+    if isinstance(rule, SocketRule):
+        return f"unix_sockets {escape(rule.path)}" + (f" through {rule.adapter}" if rule.adapter else "")
+    if isinstance(rule, PortRule):
+        return f"ports inside {rule.inside}, outside {rule.outside}"
+    return ""
+
+
+# ---------------------------------------------------------------- check
+
+
+def access_text(access: Any, home: str = "") -> str:
+    """``POST https://h/p``, ``read .env``, ``connect h:443``, ``resolve h``."""
+    target = shorten(target_of(access_as_data(access), home), 200)
+    if isinstance(access, HttpRequest):
+        return target
+    if isinstance(access, PathAccess):
+        return f"{access.operation} {target}"
+    return f"{'resolve' if isinstance(access, NameQuery) else 'connect'} {target}"
+
+
+def verdict_name(verdict: Verdict) -> str:
+    return {Allow: "allow", Deny: "deny", Ask: "ask"}[type(verdict)]
+
+
+def answer(found: Answer, home: str) -> list[str]:
+    """The text of ``membrane check``."""
+    verdict = found.verdict
+    lines = [f"{verdict_name(verdict):<7} {access_text(found.access, home)}"]
+    rule = getattr(verdict, "rule", None)
+    if rule is not None:
+        denies = "deny " if isinstance(verdict, Deny) and isinstance(rule, HostRule) else ""
+        lines.append(f"  rule   {place(rule.origin, home)}  {denies}{rule_text(rule)}")
+    if not isinstance(verdict, Allow):
+        if rule is None or verdict.reason not in _PLAIN_REASONS:
+            why = FLOORS.get(verdict.reason)
+            lines.append(f"  reason {verdict.reason}{f': {why}' if why else ''}")
+        if verdict.hint and verdict.reason not in FLOORS:
+            lines.append(f"  add    {escape(verdict.hint)}")
+    lines.append(f"  bound  by: {', '.join(found.bound_by)}")
+    if found.write is not None:
+        lines += answer(found.write, home)
+    return lines
+
+
+def answer_data(found: Answer) -> dict[str, Any]:
+    """The JSON object of ``membrane check --json``; ``write`` is there only where it differs from reading."""
+    verdict = found.verdict
+    rule = getattr(verdict, "rule", None)
+    data: dict[str, Any] = {
+        "target": found.target,
+        "access": access_as_data(found.access),
+        "verdict": verdict_name(verdict),
+        "rule": None
+        if rule is None
+        else {
+            "text": rule_text(rule),
+            "file": rule.origin.file,
+            "line": rule.origin.line,
+            "level": rule.origin.level,
+        },
+        "reason": verdict.reason,
+        "hint": getattr(verdict, "hint", "") or None,
+        "bound_by": list(found.bound_by),
+    }
+    if found.write is not None:
+        data["write"] = answer_data(found.write)
+    return data
+
+
+# ---------------------------------------------------------------- plan
+
+
+def _mount_line(op: Any) -> tuple[str, str, str]:
+    kind = type(op).__name__
+    if kind == "Bind":
+        words = "read-write" if op.writable else "read-only"
+        source = "" if op.source == op.target else f"from {escape(op.source)}"
+        return words, escape(op.target), "  ".join(filter(None, (source, escape(op.origin))))
+    if kind == "Mask":
+        return "hidden", escape(op.target), escape(op.origin)
+    if kind == "ReadOnly":
+        return "read-only", escape(op.target), escape(op.origin)
+    if kind == "Symlink":
+        return "link", escape(op.target), f"to {escape(op.to)}"
+    if kind == "Pin":
+        return "pinned", escape(op.target), "can not be renamed or removed"
+    made = {"Tmpfs": "private", "Proc": "private", "Devices": "private"}
+    return made.get(kind, "made"), escape(op.target), ""
+
+
+def _table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
+    """Left-aligned columns; a very long cell does not push the others away."""
+    if not rows:
+        return []
+    widths = [min(max(len(row[column]) for row in rows), 60) for column in range(len(rows[0]))]
+    return [
+        indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def interception(rule: HostRule) -> str:
+    """Why a host's TLS is read, or empty where bytes pass through."""
+    if rule.http is not None:
+        return "a rule names methods or paths"
+    return "the rule asks for it" if rule.inspect else ""
+
+
+def _size(value: int) -> str:
+    return f"{value / 1_000_000:.0f} MB" if value >= 1_000_000 else f"{value} bytes"
+
+
+def limits_data(plan: SandboxPlan) -> dict[str, int]:
+    limits = plan.hardening.limits
+    return {name: getattr(limits, name) for name in limits.field_names if getattr(limits, name)}
+
+
+def _limit_text(name: str, value: int) -> str:
+    if name in ("memory", "disk", "upload"):
+        return f"{name} {_size(value)}"
+    return f"{name} {value} s" if name in ("cpu", "time") else f"{name} {value}"
+
+
+def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: str) -> dict[str, Any]:
+    """The JSON object of ``membrane plan --json``; no value of an environment variable is in it."""
+    rules = [rule for rule in policy.allow if rule.kind in ("host", "wildcard", "any")]
+    return {
+        "policy": {"levels": list(policy.levels), "digest": policy.digest, "profiles": list(policy.profiles)},
+        "files": {
+            "workspace": plan.workspace,
+            "cwd": plan.cwd,
+            "mounts": [
+                {
+                    "kind": type(op).__name__,
+                    **{name: getattr(op, name) for name in op.field_names if name != "content"},
+                }
+                for op in plan.mounts
+            ],
+            "patterns": [
+                {"effect": _EFFECTS[rule.effect], "pattern": rule.text, "rule": place(rule.origin, home)}
+                for rule in policy.paths
+            ],
+        },
+        "network": {
+            "mode": plan.network.mode,
+            "ipv6": plan.network.ipv6,
+            "udp_ports": [53, *plan.network.udp_ports],
+            "tcp_ports": list(plan.network.tcp_ports) if plan.network.mode == "anyip" else "all",
+            "names": [
+                {
+                    "name": rule.text,
+                    "ports": ports_text(rule.ports) or "any tcp",
+                    "intercepted": interception(rule) or None,
+                    "rule": place(rule.origin, home),
+                }
+                for rule in rules
+            ],
+            "networks": [
+                {"network": rule.text, "ports": ports_text(rule.ports) or "any tcp", "rule": place(rule.origin, home)}
+                for rule in policy.allow
+                if rule.kind == "network"
+            ],
+            "deny": [{"text": rule.text, "rule": place(rule.origin, home)} for rule in policy.deny],
+        },
+        "process": {
+            "uid": plan.uid,
+            "gid": plan.gid,
+            "base_kuid": plan.base_kuid,
+            "seccomp": True,
+            "landlock": plan.hardening.landlock,
+            "landlock_writable": list(plan.hardening.landlock_writable),
+            "limits": limits_data(plan),
+            "environment": [name for name, _ in plan.environment],
+        },
+        "record": record,
+        "bindings": [
+            {
+                "rule": binding.rule,
+                "origin": binding.origin,
+                "mechanisms": list(binding.mechanisms),
+                "status": binding.status,
+            }
+            for binding in plan.bindings
+        ],
+    }
+
+
+def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: str) -> list[str]:
+    """The text of ``membrane plan``: everything that will be done, in order."""
+    data = plan_data(plan, policy, record, home)
+    network, process = data["network"], data["process"]
+    lines = ["policy"]
+    lines += [f"  level     {escape(tilde(level, home))}" for level in policy.levels] or ["  level     none read"]
+    lines += [f"  profile   {escape(name)}" for name in policy.profiles]
+    lines += [f"  digest    {policy.digest}", "files", f"  workspace {escape(plan.workspace)}"]
+    lines += _table([_mount_line(op) for op in plan.mounts])
+    if policy.paths:
+        lines.append("  patterns, in the workspace, also for names that appear later:")
+        lines += _table(
+            [(entry["effect"], escape(entry["pattern"]), entry["rule"]) for entry in data["files"]["patterns"]], "    "
+        )
+    lines.append("network")
+    listeners = "every TCP port" if network["tcp_ports"] == "all" else f"TCP {_numbers(network['tcp_ports'])}"
+    families = "IPv4 and IPv6" if network["ipv6"] else "IPv4"
+    lines.append(f"  listeners {listeners}, UDP {_numbers(network['udp_ports'])} over {families} ({network['mode']})")
+    rows = [
+        (
+            escape(entry["name"]),
+            entry["ports"],
+            f"intercepted: {entry['intercepted']}" if entry["intercepted"] else "passed through",
+            entry["rule"],
+        )
+        for entry in network["names"]
+    ]
+    rows += [(escape(entry["network"]), entry["ports"], "by address", entry["rule"]) for entry in network["networks"]]
+    rows += [(escape(entry["text"]), "", "denied", entry["rule"]) for entry in network["deny"]]
+    lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
+    lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
+    lines.append("  seccomp   on")
+    writable = " ".join(map(escape, process["landlock_writable"]))
+    lines.append(f"  landlock  writable: {writable}" if process["landlock"] else "  landlock  off")
+    limits = ", ".join(_limit_text(name, value) for name, value in process["limits"].items())
+    lines.append(f"  limits    {limits or 'none named by the policy'}")
+    lines.append(f"  env       {' '.join(map(escape, process['environment']))}")
+    lines.append("record")
+    lines += [f"  {name:<9} {escape(tilde(str(value), home))}" for name, value in record.items() if value]
+    lines.append("rules and what binds them")
+    lines += _table(
+        [
+            (
+                escape(binding.rule),
+                escape(tilde(binding.origin, home)),
+                ", ".join(binding.mechanisms) + (" (partial)" if binding.status == "partial" else ""),
+            )
+            for binding in plan.bindings
+        ]
+    ) or ["  no rules"]
+    return lines
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
+def _identity(plan: SandboxPlan) -> str:
+    if plan.base_kuid:
+        return f"kernel ids from {plan.base_kuid} (private range)"
+    return "your own ids outside"
+
+
+# ---------------------------------------------------------------- config
+
+
+def policy_data(policy: Policy) -> dict[str, Any]:
+    """The JSON object of ``membrane config show --json``: the policy, field by field."""
+
+    def data(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [data(item) for item in value]
+        if hasattr(value, "field_names"):
+            return {name: data(getattr(value, name)) for name in value.field_names}
+        return value
+
+    return {name: data(getattr(policy, name)) for name in policy.field_names}
+
+
+def policy(policy: Policy, home: str) -> list[str]:
+    """The text of ``membrane config show``: each rule in force and where it was written."""
+    rows: list[tuple[str, ...]] = []
+    for key, rules in (
+        ("allow", policy.allow),
+        ("deny", policy.deny),
+        ("path", policy.paths),
+        ("mount", policy.mounts),
+        ("socket", policy.unix_sockets),
+        ("expose", policy.expose),
+        ("connect", policy.connect),
+    ):
+        rows += [(key, rule_text(rule), place(rule.origin, home)) for rule in rules]
+    for variable in policy.env:
+        words = escape(variable.name) if variable.value is None else f"{escape(variable.name)}=(set)"
+        rows.append(("env", words, place(variable.origin, home)))
+    rows += [("secret", escape(secret.name), place(secret.origin, home)) for secret in policy.secrets]
+    limits = policy.limits
+    rows += [
+        ("limit", _limit_text(name, getattr(limits, name)), "") for name in limits.field_names if getattr(limits, name)
+    ]
+    for name in ("home", "view", "workspace", "dns_resolver", "upstream_proxy"):
+        if getattr(policy, name):
+            rows.append((name, escape(getattr(policy, name)), ""))
+    rows += [("extra_ca", escape(tilde(path, home)), "") for path in policy.extra_ca]
+    if policy.ssl_insecure:
+        rows.append(("ssl_insecure", "true", ""))
+    rows.append(("trace", policy.trace.mode, ""))
+    rows += [("level", escape(tilde(level, home)), "") for level in policy.levels]
+    rows.append(("digest", policy.digest, ""))
+    return _table(rows, "")
+
+
+# ---------------------------------------------------------------- doctor, ps
+
+
+def doctor(findings: Sequence[Finding]) -> list[str]:
+    """The text of ``membrane doctor``."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.group:<11} {finding.state:<7} {escape(finding.text)}".rstrip())
+        lines += [f"              fix: {escape(fix)}" for fix in finding.fixes]
+    return lines
+
+
+def age(seconds: float) -> str:
+    """``42s``, ``7m``, ``3h``, ``2d``."""
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def iso_time(seconds: float) -> str:
+    """Unix seconds as ISO 8601 in UTC with milliseconds."""
+    import time
+
+    whole = int(seconds)
+    milliseconds = int((seconds - whole) * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
+
+
+def sessions(records: Sequence[SessionRecord], now: float, home: str) -> list[str]:
+    """The text of ``membrane ps``: the living sessions, newest last."""
+    if not records:
+        return ["no session is running"]
+    rows: list[tuple[str, ...]] = [
+        ("SESSION", "AGE", "WORKSPACE", "COMMAND", "TRACE", "REFUSED", "UP MB", "DOWN MB"),
+    ]
+    for record in records:
+        rows.append(
+            (
+                escape(record.id),
+                age(now - record.started),
+                shorten(tilde(record.workspace, home), 40),
+                shorten(" ".join(record.command), 40),
+                escape(record.trace_source),
+                str(record.refused),
+                f"{record.bytes_up / 1e6:.1f}",
+                f"{record.bytes_down / 1e6:.1f}",
+            )
+        )
+    return _table(rows, "")
+
+
+def sessions_data(records: Sequence[SessionRecord]) -> dict[str, Any]:
+    """The JSON object of ``membrane ps --json``."""
+    return {
+        "sessions": [
+            {
+                "id": record.id,
+                "pid": record.pid,
+                "started": iso_time(record.started),
+                "workspace": record.workspace,
+                "command": list(record.command),
+                "trace_source": record.trace_source,
+                "refused": record.refused,
+                "bytes_up": record.bytes_up,
+                "bytes_down": record.bytes_down,
+            }
+            for record in records
+        ]
+    }

@@ -1,0 +1,101 @@
+"""Frozen records for the start-up path.
+
+Theory of operation
+-------------------
+Every type that crosses a module border is a frozen record.  ``dataclasses`` would be the plain way to
+write them, but importing it loads ``inspect`` and costs 10-20 ms, which is half of a whole sandboxed run.
+``Value`` gives the same declaration syntax (annotated fields, defaults, ``__post_init__``) by storing the
+fields in the instance dictionary.  ``typing.dataclass_transform`` (PEP 681) tells type checkers that the
+subclasses behave as frozen dataclasses, so constructor calls are checked in full.
+
+Rules
+-----
+1. A field default is a class attribute; it must be immutable.
+2. ``__post_init__`` may refuse the value by raising; it must not change it.
+3. Equality and hashing are by exact type and fields, never by identity.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_options):
+        return lambda cls: cls
+
+
+@dataclass_transform(frozen_default=True)
+class Value:
+    """Base of all frozen records.
+
+    Raises:
+        TypeError: a field is missing, unknown or given twice.
+        AttributeError: a field is assigned or deleted after construction.
+    """
+
+    field_names: ClassVar[tuple[str, ...]] = ()
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        names = list(cls.field_names)
+        # Not inspect.get_annotations: inspect is what this module exists to avoid.
+        for name in cls.__dict__.get("__annotations__", ()):  # noqa: RUF063
+            if name not in names:
+                names.append(name)
+        cls.field_names = tuple(names)
+        cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        names = self.field_names
+        if len(args) > len(names):
+            raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
+        values = dict(zip(names, args, strict=False))
+        for name, value in fields.items():
+            if name not in names or name in values:
+                raise TypeError(f"{type(self).__name__}: unexpected or repeated field {name!r}")
+            values[name] = value
+        if len(values) < len(names):
+            for name in names:
+                if name not in values:
+                    try:
+                        values[name] = self._defaults[name]
+                    except KeyError:
+                        raise TypeError(f"{type(self).__name__}: field {name!r} is missing") from None
+        self.__dict__.update(values)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible value; overridden where a type has an invariant."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot assign {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
+
+    def _key(self) -> tuple[Any, ...]:
+        fields = self.__dict__
+        return tuple(fields[name] for name in self.field_names)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._key()))
+
+    def __repr__(self) -> str:
+        fields = self.__dict__
+        return f"{type(self).__name__}({', '.join(f'{n}={fields[n]!r}' for n in self.field_names)})"
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with the named fields changed; the invariants are checked again."""
+        fields = dict(self.__dict__)
+        for name in changes:
+            if name not in fields:
+                raise TypeError(f"{type(self).__name__} has no field {name!r}")
+        fields.update(changes)
+        return type(self)(**fields)

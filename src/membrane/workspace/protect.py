@@ -1,0 +1,846 @@
+"""Names an agent must not write, because something outside the sandbox executes or trusts them later.
+
+Theory of operation
+-------------------
+``PROTECTED`` is the table, one reason per row.  A row is found by *where* a name stands, not by its path: a walk
+carries a context (an ordinary directory, a git directory, the inside of a package tree, ``.claude``, ...), and
+``classify`` says for one name in one context whether it is protected, and in which context its children stand.
+A git directory is known by its name ``.git``, by its place (``worktrees/NAME``) or by its layout as git itself
+tests it (setup.c ``is_git_directory``: ``HEAD`` with ``objects`` and ``refs``, or ``HEAD`` with ``commondir``), so bare
+repositories and renamed ones are found too.  Names are compared folded, because the tree may lie on (or be copied
+to) a file system that ignores case, normal form or trailing dots.
+
+Names that exist at the start are bound read-only, and every directory between them and the workspace is pinned
+(a mount point can not be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
+``existing`` adds what the names point to: symbolic links, ``core.hooksPath``, included configuration.
+
+Names that appear during a session are judged by ``judge``: what git writes by itself for a new clone, worktree or
+submodule is benign, everything else is moved out by ``quarantine``.  Both run outside of the sandbox on hostile
+trees: they walk by directory descriptors and ``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`` only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..plan.model import ScanHit
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Literal
+
+LARGEST_READ = 1 << 20  # bytes of a file that a validator looks at
+LARGEST_COPY = 256 << 20  # bytes that quarantine copies across file systems
+MOST_COPIED = 20_000  # names that quarantine copies across file systems
+DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
+MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
+PARTS_OF_LISTING = 4096  # entries of a hooks directory that are looked at
+
+
+class Protected(Value):
+    """One row: ``name`` in any directory (or, for "git", in any git directory), and why."""
+
+    name: str  # one or two components; one "*" in the last
+    where: Literal["tree", "git"]
+    reason: str
+
+
+_HOOK = "git runs it on the next commit, checkout, merge, push"
+_CONFIG = "git runs programs named in it (fsmonitor, hooksPath, sshCommand, pager, filters)"
+_REDIRECT = "git takes configuration and hooks from where it points"
+_EDITOR = "the editor runs tasks and tools named in it"
+_AGENT = "the agent runs hooks and servers named in it, outside of the sandbox"
+_SHELL = "a shell that starts here or in a home directory runs it"
+_TOOLS = "a shell prompt hook chooses or runs programs by it"
+
+PROTECTED = (
+    Protected("hooks", "git", _HOOK),
+    Protected("config", "git", _CONFIG),
+    Protected("config.worktree", "git", _CONFIG),
+    Protected("info/attributes", "git", "it puts files under filter, diff and merge programs"),
+    Protected("commondir", "git", _REDIRECT),
+    Protected("gitdir", "git", "git worktree repair and prune trust it"),
+    Protected("rebase-merge/git-rebase-todo", "git", "git rebase --continue runs its exec lines"),
+    Protected(".gitmodules", "tree", "git clones what it names and checks out where it says"),
+    Protected(".gitconfig", "tree", _CONFIG),
+    Protected(".husky", "tree", _HOOK),
+    Protected(".bashrc", "tree", _SHELL),
+    Protected(".bash_profile", "tree", _SHELL),
+    Protected(".bash_login", "tree", _SHELL),
+    Protected(".bash_logout", "tree", _SHELL),
+    Protected(".bash_aliases", "tree", _SHELL),
+    Protected(".profile", "tree", _SHELL),
+    Protected(".zshrc", "tree", _SHELL),
+    Protected(".zprofile", "tree", _SHELL),
+    Protected(".zshenv", "tree", _SHELL),
+    Protected(".zlogin", "tree", _SHELL),
+    Protected(".zlogout", "tree", _SHELL),
+    Protected(".ripgreprc", "tree", "ripgrep runs the preprocessor named in it"),
+    Protected(".envrc", "tree", _TOOLS),
+    Protected(".tool-versions", "tree", _TOOLS),
+    Protected("mise.toml", "tree", _TOOLS),
+    Protected("mise.local.toml", "tree", _TOOLS),
+    Protected(".mise.toml", "tree", _TOOLS),
+    Protected(".mise.local.toml", "tree", _TOOLS),
+    Protected(".mise", "tree", _TOOLS),
+    Protected(".config/mise", "tree", _TOOLS),
+    Protected(".config/mise.toml", "tree", _TOOLS),
+    Protected(".vscode", "tree", _EDITOR),
+    Protected(".idea", "tree", _EDITOR),
+    Protected(".zed", "tree", _EDITOR),
+    Protected(".devcontainer", "tree", _EDITOR),
+    Protected(".devcontainer.json", "tree", _EDITOR),
+    Protected(".exrc", "tree", _EDITOR),
+    Protected(".nvimrc", "tree", _EDITOR),
+    Protected(".nvim.lua", "tree", _EDITOR),
+    Protected(".mcp.json", "tree", _AGENT),
+    Protected(".claude/settings*.json", "tree", _AGENT),
+    Protected(".claude/commands", "tree", _AGENT),
+    Protected(".claude/agents", "tree", _AGENT),
+    Protected(".claude/hooks", "tree", _AGENT),
+    Protected(".claude/skills", "tree", _AGENT),
+    Protected(".claude/plugins", "tree", _AGENT),
+    Protected(".codex", "tree", _AGENT),
+    Protected(".cursor", "tree", _AGENT),
+    Protected(".gemini/settings.json", "tree", _AGENT),
+    Protected(".gemini/.env", "tree", _AGENT),
+    Protected(".gemini/commands", "tree", _AGENT),
+    Protected(".gemini/extensions", "tree", _AGENT),
+    Protected(".opencode", "tree", _AGENT),
+    Protected("opencode.json", "tree", _AGENT),
+    Protected("opencode.jsonc", "tree", _AGENT),
+    Protected(".aider.conf.yml", "tree", _AGENT),
+    Protected(".amp", "tree", _AGENT),
+    Protected(".membrane.yaml", "tree", "it is the policy of the next run"),
+)
+
+# Trees that package managers unpack: editor and agent configuration inside is somebody's published package, is not
+# read unless that directory itself is opened, and taking it away breaks the installation.  Git names still count.
+PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "vendor"})
+
+# ---------------------------------------------------------------- names and contexts
+
+# What ``classify`` answers: a context for the children (>= 0), or one of these.
+PROTECT = -1  # protected, with everything below
+DATA = -2  # objects, refs and logs of a repository: nothing below is protected
+SWEEP = -3  # protected, but judged only when the session has ended
+
+TREE, PACKAGE, GIT, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_REBASE = range(7)
+_FIRST_PARENT = 7  # further contexts: directories of the table that hold protected names
+KIND = 0xFF
+# Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree: anybody can
+# plant HEAD, objects and refs in an ordinary directory, so a repository by layout adds names and never takes any away.
+NAMED = 0x100
+
+_GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)
+_GIT_PROTECTED = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir"})
+_GIT_CHILDREN = {
+    "info": GIT_INFO,
+    "modules": GIT_MODULES,
+    "worktrees": GIT_WORKTREES,
+    "rebase-merge": GIT_REBASE,
+}
+_GIT_DATA = frozenset({"objects", "refs", "logs", "lfs", "annex"})
+LAYOUT = frozenset({"head", "objects", "refs", "commondir"})
+
+
+def _tables() -> tuple[dict[str, int], tuple[tuple[frozenset[str], tuple[tuple[str, str], ...]], ...]]:
+    """The "tree" rows as lookups: first component -> code, and per parent its exact and wildcard names."""
+    first: dict[str, int] = {name: PACKAGE for name in PACKAGES}
+    parents: dict[str, tuple[set[str], list[tuple[str, str]]]] = {}
+    for row in PROTECTED:
+        if row.where == "tree":
+            parent, slash, name = row.name.partition("/")
+            if not slash:
+                first[parent] = PROTECT
+                continue
+            exact, wild = parents.setdefault(parent, (set(), []))
+            before, star, after = name.partition("*")
+            if star:
+                wild.append((before, after))
+            else:
+                exact.add(name)
+    children = []
+    for number, (parent, (exact, wild)) in enumerate(parents.items()):
+        first[parent] = _FIRST_PARENT + number
+        children.append((frozenset(exact), tuple(wild)))
+    return first, tuple(children)
+
+
+_TREE, _CHILDREN = _tables()
+
+# Code points that HFS+ and ext4 casefold ignore in names (Unicode Default_Ignorable_Code_Point).
+_IGNORED = (
+    (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+    (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+)  # fmt: skip
+
+
+def fold(name: str) -> str:
+    """The form in which two names are the same file on some file system that ignores differences.
+
+    Case (all of them), Unicode normal form and ignorable code points (HFS+, ext4 casefold), trailing dots and
+    spaces and ``:stream`` suffixes (NTFS; git path.c ``is_ntfs_dotgit``).
+    """
+    if name.isascii():
+        key = name.lower()
+    else:
+        import unicodedata
+
+        shown = [c for c in name if not any(low <= ord(c) <= high for low, high in _IGNORED)]
+        key = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", "".join(shown)).casefold())
+    if ":" in key:
+        key = key.partition(":")[0]
+    return key.rstrip(". ")
+
+
+def classify(context: int, key: str, directory: bool, link: bool) -> int:
+    """What a name is: ``PROTECT``, ``DATA``, ``SWEEP``, or the context of its children.
+
+    Args:
+        context: of the directory that holds it, settled.
+        key: its folded name.
+        directory: it is a directory itself.
+        link: it is a symbolic link.
+    """
+    if key in _GIT_NAMES:
+        return GIT | NAMED if directory else PROTECT  # a file or a link that redirects git
+    if context == TREE:
+        return _in_tree(key, directory, link)
+    kind, named = context & KIND, context & NAMED
+    if kind == GIT:
+        if key in _GIT_PROTECTED:
+            return PROTECT
+        if key in _GIT_CHILDREN and (directory or link):
+            return PROTECT if link else _GIT_CHILDREN[key] | named
+        if named and key in _GIT_DATA:
+            return DATA
+    elif kind == GIT_INFO and key == "attributes":
+        return PROTECT
+    elif kind in (GIT_MODULES, GIT_WORKTREES):
+        if link or (not named and _TREE.get(key) == PROTECT):
+            return PROTECT
+        return (GIT_MODULES if kind == GIT_MODULES else GIT) | named
+    elif kind == GIT_REBASE and key == "git-rebase-todo":
+        return SWEEP
+    elif kind >= _FIRST_PARENT:
+        exact, wild = _CHILDREN[kind - _FIRST_PARENT]
+        if key in exact or any(key.startswith(before) and key.endswith(after) for before, after in wild):
+            return PROTECT
+    if named:
+        return PACKAGE | NAMED
+    return PACKAGE if kind == PACKAGE else _in_tree(key, directory, link)
+
+
+def _in_tree(key: str, directory: bool, link: bool) -> int:
+    code = _TREE.get(key, TREE)
+    if code <= TREE or directory:
+        return code
+    return PROTECT if link and code >= _FIRST_PARENT else TREE
+
+
+def is_git_layout(keys: set[str]) -> bool:
+    """Would git take a directory with these folded names for a repository (setup.c ``is_git_directory``)?"""
+    return "head" in keys and ("commondir" in keys or ("objects" in keys and "refs" in keys))
+
+
+def settled(context: int, keys: set[str]) -> int:
+    """The context of a directory once its own names are known."""
+    kind = context & KIND
+    if kind in (GIT, GIT_INFO, GIT_WORKTREES, GIT_REBASE) or not is_git_layout(keys):
+        return context
+    return GIT | (context & NAMED)
+
+
+def pins(hits: Iterable[ScanHit], also: Iterable[str] = ()) -> tuple[str, ...]:
+    """Directories to bind onto themselves, shallow first, before the hits are bound: the ancestors of the hits, and
+    the directories in ``also`` with their ancestors.
+    """
+    found: set[str] = set()
+    closed: set[str] = set()  # bound themselves: below a read-only one nothing can be renamed
+    for hit in hits:
+        if hit.directory:
+            closed.add(hit.path)
+        _ancestors(hit.path, found)
+    for path in also:
+        found.add(path)
+        _ancestors(path, found)
+    return tuple(sorted(found - closed, key=lambda path: (path.count("/"), path)))
+
+
+def _ancestors(path: str, into: set[str]) -> None:
+    at = path.rfind("/")
+    while at > 0:
+        parent = path[:at]
+        if parent in into:
+            return
+        into.add(parent)
+        at = path.rfind("/", 0, at)
+
+
+# ---------------------------------------------------------------- what exists at the start
+
+
+class Existing(Value):
+    """What the protected names of the start lead to."""
+
+    hits: tuple[ScanHit, ...]
+    missing: tuple[str, ...]  # paths that are named but do not exist: protected when they appear
+
+
+def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existing:
+    """Follow what is there: links, hook directories, included configuration.
+
+    Args:
+        root: the workspace, resolved.
+        gits: git directories inside it, relative.
+        hits: the protected hits of the walk.
+
+    Only paths inside the workspace come out: a link never adds a mount elsewhere.  Configuration that can not be
+    parsed adds nothing; git refuses it as well.
+    """
+    out: dict[str, ScanHit] = {}
+    missing: set[str] = set()
+
+    def follow(base: str, target: str) -> None:
+        path, links = _trace(root, base, target)
+        for link in links:
+            out[link] = ScanHit(link, "protect", False, True)
+        if path is None or path == "":
+            return
+        try:
+            mode = os.lstat(f"{root}/{path}").st_mode
+        except OSError:
+            missing.add(path)
+            return
+        out.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode)))
+
+    for hit in hits:
+        if hit.link:
+            follow(_parent(hit.path), _readlink(f"{root}/{hit.path}"))
+        elif hit.directory and fold(hit.path.rpartition("/")[2]) == "hooks":
+            for name, target in _links_in(f"{root}/{hit.path}"):
+                follow(f"{hit.path}/{name}".rpartition("/")[0], target)
+    for git in gits:
+        for name in ("config", "config.worktree"):
+            for key, value in _settings(f"{root}/{git}/{name}"):
+                if key == "core.hookspath":
+                    follow(_work_tree(git), value)
+                elif key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
+                    follow(git, value)
+    return Existing(tuple(out.values()), tuple(sorted(missing)))
+
+
+def _work_tree(git: str) -> str:
+    """Where git runs hooks of this repository: above ``.git``, else (bare) the directory itself (githooks(5))."""
+    parent, _, name = git.rpartition("/")
+    return parent if fold(name) in _GIT_NAMES else git
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _readlink(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _links_in(path: str) -> list[tuple[str, str]]:
+    try:
+        with os.scandir(path) as listing:
+            names = [entry.name for _, entry in zip(range(PARTS_OF_LISTING), listing) if entry.is_symlink()]
+    except OSError:
+        return []
+    return [(name, _readlink(f"{path}/{name}")) for name in names]
+
+
+def _settings(path: str) -> list[tuple[str, str]]:
+    """The settings of a git configuration file that name paths; [] when there are none (the common case)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return []
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        data = _read(fd)
+    finally:
+        os.close(fd)
+    lower = data.lower()
+    if b"hookspath" not in lower and b"include" not in lower:
+        return []  # do not load the parser on the start-up path
+    from .gitconfig import ConfigError, parse
+
+    try:
+        return [(key, value or "") for key, value in parse(data.decode("utf-8", "surrogateescape"))]
+    except ConfigError:
+        return []
+
+
+def _trace(root: str, base: str, target: str) -> tuple[str | None, list[str]]:
+    """Follow ``target`` from the directory ``base``: (path inside or None, links passed), all relative to ``root``."""
+    links: list[str] = []
+    if not target or target.startswith("~") or "\0" in target:
+        return None, links
+    at = base.split("/") if base else []
+    todo = target.split("/")[::-1]
+    while todo:
+        part = todo.pop()
+        if part in ("", "."):
+            if part == "" and target.startswith("/"):
+                # An absolute target: inside only when it goes through the workspace's own path.
+                whole = "/".join(reversed(todo))
+                prefix = root.strip("/") + "/"
+                if not (whole + "/").startswith(prefix):
+                    return _resolved(root, target), links
+                at, todo, target = [], whole[len(prefix) :].split("/")[::-1], ""
+            continue
+        if part == "..":
+            if not at:
+                return _resolved(root, "/".join([root, "..", *reversed(todo)])), links
+            at.pop()
+            continue
+        at.append(part)
+        path = "/".join(at)
+        try:
+            mode = os.lstat(f"{root}/{path}").st_mode
+        except OSError:
+            return (None if ".." in todo else "/".join([*at, *(p for p in reversed(todo) if p not in ("", "."))])), links
+        if stat.S_ISLNK(mode):
+            links.append(path)
+            if len(links) > MOST_LINKS:
+                return None, links
+            at.pop()
+            target = _readlink(f"{root}/{path}")
+            todo += target.split("/")[::-1]
+    return "/".join(at), links
+
+
+def _resolved(root: str, path: str) -> str | None:
+    real = os.path.realpath(path)
+    return real[len(root) + 1 :] if real.startswith(root.rstrip("/") + "/") else None
+
+
+# ---------------------------------------------------------------- names that appeared: benign or not
+
+
+def judge(root_fd: int, path: str) -> str:
+    """Why a protected name that appeared during the session must go; empty when it is benign.
+
+    Args:
+        root_fd: the workspace.
+        path: relative to it, as the scan or the watcher reported it.
+
+    Benign is only what git itself writes for new clones, worktrees and submodules.  A name that vanished is benign.
+    Whatever can not be read is not.  Never follows a symbolic link, never blocks on a fifo.
+    """
+    parent, _, name = path.rpartition("/")
+    key, above = fold(name), fold(parent.rpartition("/")[2])
+    try:
+        mode = _stat(root_fd, path).st_mode
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it can not be looked at ({error.strerror})"
+    if stat.S_ISLNK(mode):
+        return "it is a symbolic link"
+    if key == "hooks" and stat.S_ISDIR(mode) and above != ".claude":
+        return _judge_hooks(root_fd, path)
+    validator = _VALIDATORS.get(key)
+    if validator is None or (key == "attributes" and above != "info"):
+        return _reason(key, above)
+    if stat.S_ISDIR(mode) and key in _GIT_NAMES:
+        return ""  # its contents are judged name by name
+    if not stat.S_ISREG(mode):
+        return "it is not a regular file"
+    try:
+        fd = _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it can not be read ({error.strerror})"
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return "it is not a regular file"
+        if status.st_size > LARGEST_READ:
+            return f"it is larger than {LARGEST_READ} bytes"
+        data = _read(fd)
+    except OSError as error:
+        return f"it can not be read ({error.strerror})"
+    finally:
+        os.close(fd)
+    if not data:
+        return ""  # created and not written yet: the write is reported again
+    return validator(root_fd, path, data.decode("utf-8", "surrogateescape"))
+
+
+def _reason(key: str, above: str) -> str:
+    for row in PROTECTED:
+        parent, slash, name = row.name.rpartition("/")
+        if row.where == "tree" and (not slash or parent == above):
+            before, star, after = name.partition("*")
+            if key == name or (star and key.startswith(before) and key.endswith(after)):
+                return row.reason
+    return "git or a tool outside of the sandbox uses it"
+
+
+def _judge_hooks(root_fd: int, path: str) -> str:
+    try:
+        fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it can not be read ({error.strerror})"
+    try:
+        with os.scandir(fd) as listing:
+            for number, entry in enumerate(listing):
+                if number >= PARTS_OF_LISTING:
+                    return "it holds too many names"
+                if not (entry.name.endswith(".sample") and entry.is_file(follow_symlinks=False)):
+                    return f"{_HOOK}: {entry.name}"
+    finally:
+        os.close(fd)
+    return ""
+
+
+def _judge_config(root_fd: int, path: str, text: str) -> str:
+    from .gitconfig import ConfigError, objection, parse
+
+    try:
+        settings = parse(text)
+    except ConfigError as error:
+        return f"it is not plain git configuration ({error})"
+    for key, value in settings:
+        if key == "core.worktree":
+            # A submodule's configuration points from .git/modules/NAME back to its work tree.
+            place = _normal(_parent(path), value or "", _own_path(root_fd))
+            if "modules" not in map(fold, path.split("/")) or not place or not _is_tree(place):
+                return f"core.worktree = {value} leads out of its submodule"
+            continue
+        why = objection(key, value)
+        if why:
+            return why
+    return ""
+
+
+def _judge_modules(root_fd: int, path: str, text: str) -> str:
+    from .gitconfig import ConfigError, module_objection, parse
+
+    try:
+        settings = parse(text)
+    except ConfigError as error:
+        return f"it is not plain git configuration ({error})"
+    return next((why for why in (module_objection(key, value) for key, value in settings) if why), "")
+
+
+def _judge_layout(root_fd: int, path: str, text: str) -> str:
+    """``HEAD`` of a directory that became a repository by its layout: taking it away unmakes the repository.
+
+    What else is in the directory may be somebody's files with the same names, so they are judged but not moved.
+    """
+    place = _parent(path)
+    base = f"{place}/" if place else ""
+    for name in ("config", "config.worktree", "commondir", "hooks", "info/attributes"):
+        try:
+            mode = _stat(root_fd, base + name).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return f"{name} can not be looked at ({error.strerror})"
+        if name == "hooks" and not stat.S_ISDIR(mode):
+            return f"{name} is not a directory"
+        why = judge(root_fd, base + name)
+        if why:
+            return f"it makes this directory a git repository, and in its {name}: {why}"
+    return ""
+
+
+def _judge_commondir(root_fd: int, path: str, text: str) -> str:
+    parts = path.split("/")
+    if len(parts) >= 4 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
+        return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT else _REDIRECT
+    return _REDIRECT
+
+
+def _judge_backlink(root_fd: int, path: str, text: str) -> str:
+    """``worktrees/NAME/gitdir``: the ``.git`` file of the worktree, in this workspace."""
+    parts = path.split("/")
+    place = _normal(_parent(path), text.removesuffix("\n"), _own_path(root_fd))
+    if len(parts) < 4 or fold(parts[-3]) != "worktrees" or not place or place.rpartition("/")[2] != ".git":
+        return "it leads to something else than a worktree of this workspace"
+    return "" if _is_tree(_parent(place)) else "it leads into a git directory"
+
+
+def _judge_pointer(root_fd: int, path: str, text: str) -> str:
+    """A ``.git`` file: "gitdir: PATH" (gitrepository-layout(5)) to a git directory that the scan reaches."""
+    line = text.removesuffix("\n")
+    if not line.startswith("gitdir: ") or "\n" in line:
+        return "it is not a pointer to a git directory"
+    place = _normal(_parent(path), line[len("gitdir: ") :], _own_path(root_fd))
+    if not place:
+        return "it points out of the workspace"
+    if _context_at(root_fd, place.split("/")) & KIND != GIT:
+        return "it points to something else than a git directory of this workspace"
+    return ""
+
+
+def _judge_attributes(root_fd: int, path: str, text: str) -> str:
+    return "" if not text.strip() else "it puts files under filter, diff and merge programs"
+
+
+def _judge_todo(root_fd: int, path: str, text: str) -> str:
+    for line in text.splitlines():
+        word = line.split(None, 1)[:1]
+        if word and word[0] in ("x", "exec"):
+            return "git rebase --continue runs its exec lines"
+    return ""
+
+
+_VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
+    ".git": _judge_pointer,
+    "git~1": _judge_pointer,
+    "config": _judge_config,
+    "config.worktree": _judge_config,
+    "head": _judge_layout,
+    ".gitmodules": _judge_modules,
+    "commondir": _judge_commondir,
+    "gitdir": _judge_backlink,
+    "attributes": _judge_attributes,
+    "git-rebase-todo": _judge_todo,
+}
+
+
+def _normal(base: str, target: str, root: str) -> str:
+    """``target`` seen from the directory ``base``, without "." and "..", relative to ``root``; empty: outside.
+
+    Lexical: the caller opens the result without following links, so a link on the way is refused, not resolved.
+    """
+    if not target or any(ord(char) < 0x20 or char == "\x7f" for char in target):
+        return ""
+    if target.startswith("/"):
+        if not target.startswith(root.rstrip("/") + "/"):
+            return ""
+        parts: list[str] = []
+        target = target[len(root.rstrip("/")) :]
+    else:
+        parts = base.split("/") if base else []
+    for part in target.split("/"):
+        if part in ("", "."):
+            continue
+        if part == "..":
+            if not parts:
+                return ""
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _is_tree(path: str) -> bool:
+    """No component names a git directory."""
+    return not any(fold(part) in _GIT_NAMES for part in path.split("/"))
+
+
+def _own_path(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def _context_at(root_fd: int, parts: list[str]) -> int:
+    """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
+    context, path = TREE, ""
+    for part in parts:
+        context = settled(context, _layout_keys(root_fd, path))
+        context = classify(context, fold(part), True, False)
+        if context < 0:
+            return DATA
+        path = f"{path}/{part}" if path else part
+    try:
+        if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
+            return DATA
+    except OSError:
+        return DATA
+    return settled(context, _layout_keys(root_fd, path))
+
+
+def _layout_keys(root_fd: int, path: str) -> set[str]:
+    """Which names of ``LAYOUT`` a directory holds; a directory that can not be read holds none."""
+    try:
+        fd = _open(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return set()
+    try:
+        with os.scandir(fd) as listing:
+            return {fold(entry.name) for entry in listing if 4 <= len(entry.name) <= 12} & LAYOUT
+    except OSError:
+        return set()
+    finally:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- access by descriptor
+
+
+def _open(root_fd: int, path: str, flags: int) -> int:
+    """open(2) below ``root_fd`` without following any symbolic link."""
+    from ..host import syscalls
+
+    return syscalls.openat2(
+        root_fd, path, flags | os.O_NOFOLLOW, 0, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+    )
+
+
+def _stat(root_fd: int, path: str) -> os.stat_result:
+    """lstat(2) below ``root_fd`` without following any symbolic link on the way."""
+    parent, _, name = path.rpartition("/")
+    fd = _open(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int) -> bytes:
+    """At most ``LARGEST_READ`` bytes and one more."""
+    data = b""
+    while len(data) <= LARGEST_READ:
+        piece = os.read(fd, LARGEST_READ + 1 - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+# ---------------------------------------------------------------- quarantine
+
+
+def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
+    """Move a name out of the workspace; return where it went, relative to the quarantine directory.
+
+    Each name gets a new numbered directory, so nothing is ever overwritten.  Across file systems it is copied
+    (regular files, directories, links as they are; nothing setuid, no devices) and then removed.
+
+    Raises:
+        FileNotFoundError: it vanished.
+        OSError: it could not be moved, or is larger than may be copied (EFBIG); it is then still there.
+    """
+    parent, _, name = path.rpartition("/")
+    source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.stat(name, dir_fd=source, follow_symlinks=False)
+        number = len(os.listdir(quarantine_fd)) + 1
+        while True:
+            try:
+                os.mkdir(str(number), 0o700, dir_fd=quarantine_fd)
+                break
+            except FileExistsError:
+                number += 1
+        place = os.open(
+            str(number), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=quarantine_fd
+        )
+        try:
+            _move(source, name, place)
+        except OSError:
+            _remove_children(place, 0)
+            os.rmdir(str(number), dir_fd=quarantine_fd)
+            raise
+        finally:
+            os.close(place)
+        return f"{number}/{name}"
+    finally:
+        os.close(source)
+
+
+def _move(source: int, name: str, place: int) -> None:
+    import errno
+
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
+        return
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    _copy(source, name, place, [LARGEST_COPY, MOST_COPIED], 0)
+    _remove(source, name, 0)
+
+
+def _copy(source: int, name: str, place: int, left: list[int], depth: int) -> None:
+    """Copy one name; ``left`` counts down bytes and names."""
+    import errno
+
+    left[1] -= 1
+    if left[1] < 0 or depth > DEEPEST_COPY:
+        raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
+    mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=place)
+    elif stat.S_ISREG(mode):
+        _copy_file(source, name, place, left)
+    elif stat.S_ISDIR(mode):
+        os.mkdir(name, 0o700, dir_fd=place)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        inner = os.open(name, flags, dir_fd=source)
+        try:
+            outer = os.open(name, flags, dir_fd=place)
+            try:
+                for child in os.listdir(inner):
+                    _copy(inner, child, outer, left, depth + 1)
+            finally:
+                os.close(outer)
+        finally:
+            os.close(inner)
+
+
+def _copy_file(source: int, name: str, place: int, left: list[int]) -> None:
+    import errno
+
+    reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+    try:
+        if not stat.S_ISREG(os.fstat(reader).st_mode):
+            raise OSError(errno.EAGAIN, "it changed while it was copied", name)
+        writer = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
+        )
+        try:
+            while piece := os.read(reader, 1 << 20):
+                left[0] -= len(piece)
+                if left[0] < 0:
+                    raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(writer, view) :]
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+
+
+def _remove(parent: int, name: str, depth: int) -> None:
+    """Remove one name and what is below it, by descriptors only."""
+    try:
+        os.unlink(name, dir_fd=parent)
+        return
+    except IsADirectoryError:
+        pass
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        _remove_children(fd, depth + 1)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _remove_children(fd: int, depth: int) -> None:
+    import errno
+
+    if depth > DEEPEST_COPY + 1:
+        raise OSError(errno.ELOOP, "directories nested too deeply to remove")
+    for child in os.listdir(fd):
+        _remove(fd, child, depth)

@@ -1,0 +1,96 @@
+"""Rules for the whole suite: what may be left out, and how that is said.
+
+Theory of operation
+-------------------
+A test may be left out for two reasons only, and both are written as a marker:
+
+* ``needs_kernel(feature)``: the feature is tried here, in a throw-away child; without it the test is skipped and the
+  skip names the feature.  Any other skip is a failure in CI (``CI=true``).
+* ``needs_tool(program)``, ``as_root``, ``as_user``: the test is about a program or a caller that this run does not
+  have; it is deselected, and pytest counts it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+# Feature -> a command that succeeds exactly where the kernel (and its settings) let this caller have it.
+_IN_USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
+KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
+    "user namespaces": (*_IN_USER_NAMESPACE, "true"),
+    "network namespaces": (*_IN_USER_NAMESPACE, "--net", "true"),
+    "veth": (*_IN_USER_NAMESPACE, "--net", "ip", "link", "add", "a", "type", "veth", "peer", "name", "b"),
+    "overlayfs in a user namespace": (
+        *_IN_USER_NAMESPACE,
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs t /tmp && cd /tmp && mkdir l u w m && mount -t overlay -olowerdir=l,upperdir=u,workdir=w o m",
+    ),
+    "landlock": ("grep", "-qw", "landlock", "/sys/kernel/security/lsm"),
+    "ipv6": ("test", "-e", "/proc/net/if_inet6"),
+}
+
+
+@functools.cache
+def kernel_has(feature: str) -> bool:
+    """Whether ``feature`` works here, found by trying it."""
+    return subprocess.run(KERNEL_FEATURES[feature], capture_output=True, timeout=30, check=False).returncode == 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in (
+        "needs_kernel(feature): skipped where the kernel lacks the feature; the only skip there is",
+        "needs_tool(program): deselected where the program is not installed",
+        "as_root: about a caller who is root; deselected otherwise",
+        "as_user: about a caller who is not root; deselected otherwise",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def _applies(item: pytest.Item) -> bool:
+    if any(shutil.which(mark.args[0]) is None for mark in item.iter_markers("needs_tool")):
+        return False
+    return not item.get_closest_marker("as_user" if os.getuid() == 0 else "as_root")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    away = [item for item in items if not _applies(item)]
+    if away:
+        config.hook.pytest_deselected(items=away)
+        items[:] = [item for item in items if _applies(item)]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs_kernel"):
+        if not kernel_has(mark.args[0]):
+            item.stash[_EXPECTED] = True
+            pytest.skip(f"this kernel has no {mark.args[0]}")
+
+
+_EXPECTED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    unexpected = report.skipped and not hasattr(report, "wasxfail") and not item.stash.get(_EXPECTED, False)
+    if unexpected and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"unexpected skip: {report.longrepr}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"unexpected skip of a whole module: {report.longrepr}"

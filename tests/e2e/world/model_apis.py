@@ -1,0 +1,116 @@
+"""Stand-ins for the Anthropic Messages API and the OpenAI Responses API, streaming, enough for their agents.
+
+Each conversation is answered by the number of tool results in it: the first answer makes a file, the second tries a
+host that is not allowed and a private key, the third is text.  Tool results are journalled for the tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+FIRST = "id -un; echo hello > made.txt; pwd"
+SECOND = "curl -sS -m 10 -o /dev/null https://example.com/; echo curl=$?; cat ~/.ssh/id_rsa; echo cat=$?; cat made.txt"
+LAST = "All done."
+
+
+def _event(kind: str, data: dict[str, Any]) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
+
+
+def messages(request: dict[str, Any], log: Callable[..., None]) -> tuple[str, Iterable[bytes]]:
+    """(content type, body) of ``POST /v1/messages`` (docs.anthropic.com, "Streaming messages")."""
+    results = [
+        part
+        for message in request.get("messages", [])
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+        if part.get("type") == "tool_result"
+    ]
+    tools = [tool.get("name") for tool in request.get("tools", [])]
+    log(
+        api="messages", model=request.get("model"), tools=tools, results=[json.dumps(r.get("content")) for r in results]
+    )
+    if "Bash" in tools and len(results) < 2:
+        command = (FIRST, SECOND)[len(results)]
+        tool = {"type": "tool_use", "id": f"toolu_{len(results)}", "name": "Bash"}
+        content = {**tool, "input": {"command": command, "description": "a step"}}
+        reason = "tool_use"
+    else:
+        content = {"type": "text", "text": LAST}
+        reason = "end_turn"
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": request.get("model", "m"),
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 1},
+    }
+    if not request.get("stream"):
+        return "application/json", [json.dumps({**message, "content": [content], "stop_reason": reason}).encode()]
+    return "text/event-stream", _stream(message, content, reason)
+
+
+def _stream(message: dict[str, Any], content: dict[str, Any], reason: str) -> Iterator[bytes]:
+    yield _event("message_start", {"message": message})
+    if content["type"] == "text":
+        yield _event("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}})
+        delta = {"type": "text_delta", "text": content["text"]}
+    else:
+        yield _event("content_block_start", {"index": 0, "content_block": {**content, "input": {}}})
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(content["input"])}
+    yield _event("content_block_delta", {"index": 0, "delta": delta})
+    yield _event("content_block_stop", {"index": 0})
+    yield _event(
+        "message_delta", {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 5}}
+    )
+    yield _event("message_stop", {})
+
+
+def responses(request: dict[str, Any], log: Callable[..., None]) -> tuple[str, Iterable[bytes]]:
+    """(content type, body) of ``POST /v1/responses`` (platform.openai.com, "Streaming API responses")."""
+    items = [item for item in request.get("input", []) if isinstance(item, dict)]
+    results = [item for item in items if item.get("type") == "function_call_output"]
+    tools = [str(tool.get("name") or tool.get("type")) for tool in request.get("tools", [])]
+    log(
+        api="responses", model=request.get("model"), tools=tools, results=[json.dumps(r.get("output")) for r in results]
+    )
+    shell = next((name for name in ("shell", "exec_command", "shell_command") if name in tools), None)
+    if shell and len(results) < 2:
+        command = (FIRST, SECOND)[len(results)]
+        arguments: dict[str, Any] = {
+            "shell": {"command": ["bash", "-c", command]},
+            "exec_command": {"cmd": command},
+            "shell_command": {"command": command},
+        }[shell]
+        item: dict[str, Any] = {
+            "type": "function_call",
+            "id": f"fc_{len(results)}",
+            "call_id": f"call_{len(results)}",
+            "name": shell,
+            "arguments": json.dumps(arguments),
+        }
+    else:
+        item = {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": LAST, "annotations": []}],
+        }
+    usage = {
+        "input_tokens": 1,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 1,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 2,
+    }
+    body = (
+        _event("response.created", {"response": {"id": "resp_1"}}),
+        _event("response.output_item.done", {"output_index": 0, "item": item}),
+        _event("response.completed", {"response": {"id": "resp_1", "usage": usage}}),
+    )
+    return "text/event-stream", body

@@ -51,6 +51,12 @@ def make_private(path: str) -> None:
         HostError: it can not be made or belongs to somebody else.
     """
     try:
+        missing = path
+        while not os.path.lexists(os.path.dirname(missing)):
+            missing = os.path.dirname(missing)
+        while missing != path:  # os.makedirs would give the directories on the way the mode of the umask
+            os.mkdir(missing, 0o700)
+            missing = path[: (path + "/").index("/", len(missing) + 1)]
         os.makedirs(path, 0o700, exist_ok=True)
         details = os.stat(path)
     except OSError as error:

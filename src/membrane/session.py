@@ -46,6 +46,8 @@ from .host.launcher import Launch, ensure_streams
 from .plan import mounts
 from .plan.build import build
 from .value import Value
+from .workspace.guard import Guard
+from .workspace.scan import scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from .host.terminal import Relay
     from .plan.model import HostFacts, SandboxPlan
     from .policy.model import Policy
+    from .workspace.scan import ScanResult
 else:
     import _signal
 
@@ -65,6 +68,7 @@ FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 MOST_KEPT = 256  # distinct refusals kept for the summary
+WATCH_DELAY = 0.02  # seconds after the start when the whole workspace begins to be watched
 NETWORK_END = 2.0  # seconds for the network process to send its last events
 TIMED_OUT = 124  # exit status, as timeout(1)
 
@@ -102,7 +106,8 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     del command  # the plan does not depend on it: no decision by command text
     facts = facts_for(policy)
     plan = build(policy, facts)
-    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, (), ())))
+    found = scan(facts.workspace, policy.paths)
+    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
 
 
 def now() -> str:
@@ -213,6 +218,7 @@ class Network:
         self.pidfd = -1
         self.control = -1
         self.stats: dict[str, Any] = {}
+        self.error = ""
         self._config = config
         self._journal = journal
         self._socket: _socket.socket | None = None
@@ -238,8 +244,8 @@ class Network:
         # caller's environment and directory out of the process.
         source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         program = (
-            "import sys; sys.path.insert(0, sys.argv[1]); "
-            "from membrane.network.server import main; main(int(sys.argv[2]))"
+            "import sys; sys.path.append(sys.argv.pop(1)); "
+            "from membrane.network.server import main; sys.exit(main(sys.argv))"
         )
         argv = [sys.executable, "-I", "-c", program, source, str(highest)]
         try:
@@ -275,6 +281,8 @@ class Network:
             record = self._journal.add_line(line)
             if record and isinstance(record.get("stats"), dict):
                 self.stats = record["stats"]
+            if record and "error" in record:
+                self.error = str(record["error"])
         return True
 
     def stop(self) -> None:
@@ -390,9 +398,18 @@ class Session:
     def _start(self, facts: HostFacts) -> None:
         launch = self.launch
         launch.grant()
-        launch.send_workspace_operations(mounts.workspace(facts.workspace, (), ()))
+        found = self._scan(facts)
+        launch.send_workspace_operations(mounts.workspace(facts.workspace, found.hits, found.pins))
+        self.guard = Guard(
+            facts.workspace,
+            found,
+            store=os.path.join(facts.state, "quarantine", self.id),
+            mask=launch.mask,
+            report=self.journal.add,
+        )
+        self.guard.prime()
         mode, sockets = launch.network_sockets()
-        from .policy.load import dump
+        from .policy.codec import dump
 
         config = {
             "policy": dump(self.policy),
@@ -415,6 +432,16 @@ class Session:
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
         )
+
+    def _scan(self, facts: HostFacts) -> ScanResult:
+        caches = os.path.join(facts.state, "cache")
+        runs.make_private(caches)
+        cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(facts.workspace))
+        found = scan(facts.workspace, self.policy.paths, cache_file, progress=_say_progress)
+        for warning in found.warnings:
+            if not self.options.quiet:
+                say(warning)
+        return found
 
     # ------------------------------------------------------------ loop
 
@@ -443,15 +470,20 @@ class Session:
             self._watch(launch.terminal, self._on_output)
             if self._relay.reads_keyboard:
                 self._watch(self._relay.keyboard, self._on_keyboard)
+        self._watch(self.guard.fileno(), self.guard.on_change)
+        watch_at = time.monotonic() + WATCH_DELAY  # a short command is not slowed by a watch that it does not need
         launch.release()
         self._let_go_of_streams(own)
         while self.wait_status is None and not self.failure:
             deadline = min((at for at in (self._kill_at, time_out_at) if at), default=0.0)
-            timeout = max(0.0, deadline - time.monotonic()) if deadline else -1
+            wait_until = min((at for at in (deadline, watch_at) if at), default=0.0)
+            timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
+            if watch_at and time.monotonic() >= watch_at and self.guard.step():
+                watch_at = 0.0
             if deadline and time.monotonic() >= deadline:
                 if deadline == time_out_at:
                     self.timed_out = True
@@ -557,7 +589,11 @@ class Session:
     def _on_network_end(self) -> None:
         self._unwatch(self.network.control)
         self._unwatch(self.network.pidfd)
-        self.failure = "the network process died; the command was killed"
+        while self.network.read():
+            if not select.select([self.network.control], [], [], 0.1)[0]:
+                break
+        cause = f": {self.network.error}" if self.network.error else ""
+        self.failure = f"the network process died; the command was killed{cause}"
 
     def _on_output(self) -> None:
         assert self._relay is not None
@@ -590,6 +626,7 @@ class Session:
 
     def _end(self) -> int:
         self.network.stop()
+        self.guard.finish()
         status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
@@ -601,6 +638,7 @@ class Session:
                 dict(self.journal.counts),
                 self.journal.refused,
                 self.journal.lost,
+                tuple(self.guard.left),
             )
         )
         self.journal.close()
@@ -608,6 +646,8 @@ class Session:
             say(escape(self.failure))
         if self.timed_out:
             say(f"the time limit of {self.policy.limits.time} s ended the command")
+        for path in self.guard.left:
+            say(f"{escape(path)} is a protected name that the command made and that could not be moved away")
         if not self.options.quiet:
             self._tell_refusals()
         return status
@@ -640,6 +680,10 @@ class Session:
             colour=colour,
         ):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _say_progress(count: int) -> None:
+    say(f"looking at the workspace for the first time: {count} names so far")
 
 
 def _terminals() -> tuple[bool, bool, bool]:

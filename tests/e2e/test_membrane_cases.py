@@ -9,7 +9,6 @@ run with status 78 and say so; ``HTTP_INSPECTION`` is the one constant to flip w
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,7 +217,7 @@ def test_case(box: Box, case: Case) -> None:
     without = box.outside(*case.action, env=trusted)
     assert without.returncode == 0, f"positive control: {without}"
 
-    box.policy(json.dumps({"allow": case.allow, "deny": case.deny}))
+    box.allow(*case.allow, deny=case.deny)
     trust = [f"--extra-ca={box.world.ca}"] if case.http else box.tls
     done = box.run(*case.options, *trust, "--", *case.action)
 
@@ -276,7 +275,7 @@ def test_14_files(box: Box, number: str, policy: dict[str, list[str]], script: s
         (box.workspace / path).parent.mkdir(exist_ok=True)
         (box.workspace / path).write_text("text\n")
     assert box.outside("bash", "-c", script).returncode == 0
-    box.policy(json.dumps(policy))
+    box.allow(**policy)
     done = box.run("--", "bash", "-c", script)
     assert done.returncode == status, done
 

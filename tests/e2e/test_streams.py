@@ -114,9 +114,12 @@ def test_no_other_descriptor_reaches_the_command(box: Box, tmp_path: Path) -> No
 
 
 def test_twenty_at_once(box: Box) -> None:
-    command = shlex.join(box.argv("--", "sh", "-c", "cat; exit $0"))
-    script = f"seq 20 | parallel -j20 --keep-order 'echo {{}} | {command} {{}}; echo status $?'"
-    done = box.outside("bash", "-c", script, timeout=120)
+    job = box.workspace / "job"
+    job.write_text(
+        f"#!/bin/sh\necho $1 | {shlex.join(box.argv('--', 'sh', '-c', 'cat; exit $0'))} $1\necho status $?\n"
+    )
+    job.chmod(0o755)
+    done = box.outside("bash", "-c", "seq 20 | parallel -j20 --keep-order ./job", timeout=120)
     assert done.stdout.split() == [word for n in range(1, 21) for word in (str(n), "status", str(n))], done
 
 

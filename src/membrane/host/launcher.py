@@ -136,9 +136,7 @@ class Launch:
 
     def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
         """Pass the operations inside the workspace, known only after the scan."""
-        rows = [
-            (type(op).__name__, op.target, getattr(op, "directory", False), getattr(op, "link", False)) for op in ops
-        ]
+        rows = [(type(op).__name__, op.target) for op in ops]
         fd = os.memfd_create("operations", os.MFD_CLOEXEC)
         try:
             data = memoryview(marshal.dumps(rows))
@@ -243,7 +241,7 @@ class Launch:
 
     def mask(self, ops: Sequence[MountOp]) -> None:
         """Ask for masks over names that appeared; the answer is a ``k`` message on the launcher channel."""
-        rows = [(type(op).__name__, op.target, getattr(op, "directory", False), False) for op in ops]
+        rows = [(type(op).__name__, op.target) for op in ops]
         data = marshal.dumps(rows)
         if len(data) > MESSAGE - 1 and len(rows) > 1:
             half = len(rows) // 2

@@ -37,6 +37,7 @@ _NUMBERS = {
     "fsmount": (432, 432),
     "close_range": (436, 436),
     "openat2": (437, 437),
+    "bpf": (321, 280),
     "mount_setattr": (442, 442),
     "landlock_create_ruleset": (444, 444),
     "landlock_add_rule": (445, 445),
@@ -280,3 +281,12 @@ def landlock_add_rule(ruleset: int, kind: int, attributes: bytes) -> None:
 def landlock_restrict_self(ruleset: int) -> None:
     """landlock_restrict_self(2)."""
     _check(_syscall(_NR["landlock_restrict_self"], ctypes.c_int(ruleset), 0), "landlock_restrict_self")
+
+
+# ---------------------------------------------------------------- bpf
+
+
+def bpf(command: int, attributes: bytes) -> int:
+    """bpf(2); ``attributes`` is the union bpf_attr of the command, as far as it is used."""
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    return _check(_syscall(_NR["bpf"], ctypes.c_int(command), buffer, ctypes.c_uint(len(attributes))), "bpf", command)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import stat
 
 from ..errors import InternalError
 from ..plan.model import Bind, Devices, Directory, File, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
@@ -197,40 +198,45 @@ def _seal(path: str) -> None:
     sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | sc.MS_NOSUID | sc.MS_NODEV)
 
 
-def read_rows(fd: int) -> list[tuple[str, str, bool, bool]]:
-    size = os.fstat(fd).st_size
-    data = os.pread(fd, size, 0)
+def read_rows(fd: int) -> list[tuple[str, str]]:
+    """The (kind, target) rows of workspace operations, from a memfd of the supervisor."""
+    data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
-    rows: list[tuple[str, str, bool, bool]] = marshal.loads(data)  # noqa: S302 - from our own supervisor
+    rows: list[tuple[str, str]] = marshal.loads(data)  # noqa: S302 - from our own supervisor
     return rows
 
 
-def workspace_operation(kind: str, target: str, directory: bool, link: bool) -> None:
-    """One Pin, ReadOnly or Mask below the workspace, after the pivot: no link on the way is followed."""
-    parent, _, name = target.rpartition("/")
-    # The name itself may be a link made by the repository (a masked link hides what it leads to).
-    follow = kind == "Mask"
-    try:
-        if follow:
-            fd = _open_final(parent, name)
-        else:
-            fd = sc.openat2(
-                sc.AT_FDCWD,
-                target,
-                os.O_PATH | os.O_NOFOLLOW,
-                0,
-                sc.RESOLVE_NO_MAGICLINKS if link else sc.RESOLVE_NO_SYMLINKS,
-            )
-    except (FileNotFoundError, NotADirectoryError):
-        return  # gone since the scan: nothing to bind
+def workspace_operation(kind: str, target: str) -> None:
+    """One Pin, ReadOnly or Mask below the workspace, after the pivot: no link on the way is followed.
+
+    The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
+    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well.
+    """
     try:
         if kind == "Mask":
-            source = f"{MASK_SOURCE}/{'directory' if os.stat(fd).st_mode & 0o170000 == 0o040000 else 'file'}"
-            sc.mount(source, f"/proc/self/fd/{fd}", None, sc.MS_BIND)
+            fd = _open_final(target)
+            try:
+                source = f"{MASK_SOURCE}/{'directory' if stat.S_ISDIR(os.stat(fd).st_mode) else 'file'}"
+                sc.mount(source, f"/proc/self/fd/{fd}", None, sc.MS_BIND)
+            finally:
+                os.close(fd)
             return
+        # With O_PATH and O_NOFOLLOW a final link is opened itself (openat2(2)).
+        fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+        link = stat.S_ISLNK(os.stat(fd).st_mode)
+        _bind_onto_itself(fd, read_only=kind == "ReadOnly")
+        if link and kind == "ReadOnly":
+            _bind_onto_itself(_open_final(target), read_only=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # gone since the scan, or a dangling link: nothing to bind
+
+
+def _bind_onto_itself(fd: int, *, read_only: bool) -> None:
+    """Cover an O_PATH descriptor's object with a bind of itself; the descriptor is closed."""
+    try:
         tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH | sc.AT_RECURSIVE, dirfd=fd)
         try:
-            if kind == "ReadOnly":
+            if read_only:
                 sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
             sc.move_mount(tree, b"", dirfd=fd)
         finally:
@@ -239,8 +245,9 @@ def workspace_operation(kind: str, target: str, directory: bool, link: bool) -> 
         os.close(fd)
 
 
-def _open_final(parent: str, name: str) -> int:
-    """An O_PATH descriptor of ``parent/name``, following only a final link, never one on the way."""
+def _open_final(path: str) -> int:
+    """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+    parent, _, name = path.rpartition("/")
     directory = sc.openat2(sc.AT_FDCWD, parent, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
     try:
         return sc.openat2(directory, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)

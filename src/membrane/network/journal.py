@@ -104,15 +104,19 @@ class Journal:
                 return  # in order of age
             self._end(key, now)
 
-    def pending(self) -> memoryview:
-        """The bytes to send next; empty when there is nothing.  Release the view before ``sent``."""
+    def pending(self) -> bytearray:
+        """The bytes to send next; empty when there is nothing.  Not to be changed."""
         if not self._bytes and (self._queue or self._losses):
             self._encode(_BATCH)
-        return memoryview(self._bytes)
+        return self._bytes
 
     def sent(self, count: int) -> None:
         """``count`` bytes of ``pending`` were taken by the session."""
         del self._bytes[:count]
+
+    def counting(self) -> bool:
+        """Are repetitions of refusals being counted?"""
+        return bool(self._series)
 
     def waiting(self) -> bool:
         return bool(self._bytes or self._queue or self._losses)
@@ -134,7 +138,7 @@ class Journal:
     def _encode(self, most: int) -> None:
         import json
 
-        out = []
+        out: list[str] = []
         while self._queue and len(out) < most:
             when, event = self._queue.popleft()
             out.append(json.dumps(encode(event, time=stamp(when), session=self.session, seq=0)))

@@ -11,10 +11,6 @@ The server's bytes flow to the client as soon as the upstream is connected, so p
 first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
 judged them.  Only something that looks like TLS is held for more than its first byte.
 
-A direction starts by copying through one shared buffer, two system calls for a small message.  When it proves to be
-bulk it is spliced through a pipe: the pipe is taken from a bounded pool and goes back when it is empty, so idle
-connections hold neither pipes nor buffers.
-
 Rules
 -----
 1. Nothing reaches an upstream before ``Router`` has allowed the name, the address and the first bytes.
@@ -49,19 +45,25 @@ from _socket import socket as Socket
 from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
 from ..events import ConnectionClosed, ConnectionOpened
+from ..policy.model import Connect, Deny
 from . import sniff
 from .dns import TcpMessages
+from .flow import BUFFER, Budget, Flow, LimitReached, Pump
+from .journal import denial
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
 from .route import Refusal, Relay, Router, alert, http_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Concatenate, ParamSpec
 
     from ..events import Event
     from .dns import Answerer
     from .reactor import Reactor
     from .upstream import Answer, Handshake, Upstreams
+
+    P = ParamSpec("P")
 
 CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
 ATTEMPT = 5.0  # seconds for one address while there are others
@@ -72,61 +74,13 @@ DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
 _RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD = range(8)
-_COPY = 65536  # octets copied at a time
-_BULK = 2  # full buffers in a row that make a direction bulk
-_PIPE = 1 << 20  # octets of one pipe
-_PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
-_ROUNDS = 16  # of one direction in one turn: fairness
 _ACCEPTS = 64  # in one turn
 _DISCARD = 1 << 20  # octets read from a client that was answered already
-_F_SETPIPE_SZ = 1031
-_SPLICE = 1 | 2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
 _SO_ORIGINAL_DST = 80  # also IP6T_SO_ORIGINAL_DST
 _RESET = struct.pack("ii", 1, 0)
+_CUT = sniff.First("tls", flaw="ClientHello is not complete")
+_READABLE = IN | RDHUP | HUP | ERR
 _ALL = IN | OUT | RDHUP | EDGE
-
-
-class _Limit(Exception):
-    """The session has sent as much as it may."""
-
-
-class Budget:
-    """Octets that the session may still send to the network, TCP and UDP together; 0: no limit."""
-
-    __slots__ = ("left", "limited")
-
-    def __init__(self, limit: int = 0) -> None:
-        self.limited = limit > 0
-        self.left = limit
-
-    def spend(self, count: int) -> bool:
-        """Take ``count`` octets; false, and nothing taken, when there are not as many."""
-        if not self.limited:
-            return True
-        if count > self.left:
-            return False
-        self.left -= count
-        return True
-
-
-class _Flow:
-    """One direction of a connection."""
-
-    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "sink", "source")
-
-    def __init__(self, source: Socket, sink: Socket) -> None:
-        self.source, self.sink = source, sink
-        self.left: memoryview | None = None  # copied, not yet written
-        self.pipe: tuple[int, int] | None = None
-        self.piped = 0  # octets in the pipe
-        self.full = 0  # full buffers in a row
-        self.bulk = False
-        self.ended = False  # the source has no more
-        self.closed = False  # and the sink was told
-        self.moved = 0  # octets taken from the source
-
-    def pending(self) -> bool:
-        return self.left is not None or self.piped > 0
 
 
 class Engine:
@@ -151,11 +105,11 @@ class Engine:
         connections: int = 4096,
     ) -> None:
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
-        self.emit, self.crashed, self.budget = emit, crashed, budget
+        self.emit, self.crashed = emit, crashed
         self.limit = connections
         self.connections: set[Connection] = set()
-        self.accepted = self.refused = self.failed = self.bytes_up = self.bytes_down = 0
-        self.scratch = memoryview(bytearray(_COPY))
+        self.accepted = self.refused = self.failed = 0
+        self.pump = Pump(budget)
         self.connect = reactor.wait(CONNECT, Connection.too_late)
         self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
         self.hello = reactor.wait(HELLO, Connection.hello_late)
@@ -163,11 +117,14 @@ class Engine:
         self.linger = reactor.wait(LINGER, Connection.reset)
         self.dns_idle = reactor.wait(DNS_IDLE, Connection.reset)
         self._pause = reactor.wait(0.1, self._resume)
-        self._pipes: list[tuple[int, int]] = []
-        self._piped = 0  # pipes that exist
         self._busy: dict[Connection, None] = {}
         self._next_id = 1
         self._listeners: dict[int, Callable[[int], None]] = {}
+
+    def number(self) -> int:
+        """The next connection number."""
+        self._next_id += 1
+        return self._next_id - 1
 
     def listen(self, listener: Socket, *, dnat: bool = False) -> None:
         """Serve a listening socket.
@@ -189,11 +146,7 @@ class Engine:
         for fd in self._listeners:
             self.reactor.unwatch(fd)
         self._listeners.clear()
-        for pipe in self._pipes:
-            os.close(pipe[0])
-            os.close(pipe[1])
-        self._piped -= len(self._pipes)
-        self._pipes.clear()
+        self.pump.close()
 
     def _accept(self, listener: Socket, dnat: bool) -> None:
         for _ in range(_ACCEPTS):
@@ -211,11 +164,10 @@ class Engine:
             try:
                 client.setblocking(False)
                 destination = _original(client) if dnat else client.getsockname()
-                connection = Connection(self, client, self._next_id, peer[1])
+                connection = Connection(self, client, self.number(), peer[1])
             except OSError:
                 client.close()
                 continue
-            self._next_id += 1
             self.accepted += 1
             self.connections.add(connection)
             connection.begin(destination[0], destination[1])
@@ -224,8 +176,6 @@ class Engine:
         fd = listener.fileno()
         if fd in self._listeners:
             self.reactor.watch(fd, IN, self._listeners[fd])
-
-    # ------------------------------------------------------------ moving bytes
 
     def busy(self, connection: Connection) -> None:
         """Give ``connection`` another turn."""
@@ -238,108 +188,21 @@ class Engine:
         for connection in connections:
             connection.on_turn()
 
-    def move(self, flow: _Flow, *, upward: bool) -> bool:
-        """Move bytes until one end would block; true when there is more to do at once.
 
-        Raises:
-            OSError: one end failed.
-            _Limit: the upload limit is reached.
-        """
-        for _ in range(_ROUNDS):
-            if flow.left is not None:
-                flow.left = _send(flow.sink, flow.left)
-                if flow.left is not None:
-                    return False
-            elif flow.piped:
-                assert flow.pipe is not None
-                try:
-                    flow.piped -= os.splice(flow.pipe[0], flow.sink.fileno(), flow.piped, flags=_SPLICE)
-                except BlockingIOError:
-                    return False
-                if flow.piped:
-                    continue
-                self._give_pipe(flow)
-            if flow.ended:
-                if not flow.closed:
-                    flow.closed = True
-                    flow.sink.shutdown(SHUT_WR)
-                return False
-            try:
-                count = self._read(flow, upward)
-            except BlockingIOError:
-                return False
-            if count == 0:
-                flow.ended = True
-                continue
-            flow.moved += count
-            if upward:
-                self.bytes_up += count
-                if self.budget.limited:
-                    self.budget.left -= count
-            else:
-                self.bytes_down += count
-        return True
+def _guarded(call: Callable[Concatenate[Connection, P], None]) -> Callable[Concatenate[Connection, P], None]:
+    """Whatever goes wrong in ``call`` ends its connection, and nothing else."""
 
-    def _read(self, flow: _Flow, upward: bool) -> int:
-        """Take what the source has into the pipe or, through the buffer, to the sink; octets, 0 at the end."""
-        most = _PIPE
-        if upward and self.budget.limited:
-            most = min(most, self.budget.left)
-            if most <= 0:
-                if flow.source.recv(1, MSG_PEEK):
-                    raise _Limit
-                return 0
-        if flow.bulk and self._take_pipe(flow):
-            assert flow.pipe is not None
-            try:
-                flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
-            finally:
-                if not flow.piped:
-                    self._give_pipe(flow)
-            return flow.piped
-        count = flow.source.recv_into(self.scratch, min(most, _COPY))
-        if count:
-            data = self.scratch[:count]
-            rest = _send(flow.sink, data)
-            if rest is not None:
-                flow.left = memoryview(bytes(rest))
-            flow.full = flow.full + 1 if count == _COPY else 0
-            flow.bulk = flow.bulk or flow.full >= _BULK
-        return count
-
-    def _take_pipe(self, flow: _Flow) -> bool:
-        if self._pipes:
-            flow.pipe = self._pipes.pop()
-            return True
-        if self._piped >= _PIPES:
-            return False
+    def guarded(self: Connection, /, *args: P.args, **named: P.kwargs) -> None:
         try:
-            pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        from fcntl import fcntl
+            call(self, *args, **named)
+        except LimitReached:
+            self.over_limit()
+        except OSError as error:
+            self.abort(error.strerror or str(error))
+        except Exception as error:
+            self.crash(error)
 
-        try:
-            fcntl(pipe[1], _F_SETPIPE_SZ, _PIPE)
-        except OSError:
-            pass  # over the user's share of pipe memory: a small pipe works as well
-        self._piped += 1
-        flow.pipe = pipe
-        return True
-
-    def _give_pipe(self, flow: _Flow) -> None:
-        if flow.pipe is not None:
-            self._pipes.append(flow.pipe)
-            flow.pipe = None
-
-    def drop_pipe(self, flow: _Flow) -> None:
-        """Give back the pipe of a direction that ends; one that is not empty can not be used again."""
-        if flow.pipe is not None and flow.piped:
-            os.close(flow.pipe[0])
-            os.close(flow.pipe[1])
-            self._piped -= 1
-            flow.pipe = None
-        self._give_pipe(flow)
+    return guarded
 
 
 class Connection:
@@ -387,87 +250,99 @@ class Connection:
         self._failures: list[str] = []
         self._first: sniff.First | None = None
         self._handshake: Handshake | None = None
-        self._up: _Flow | None = None
-        self._down: _Flow | None = None
+        self._up: Flow | None = None
+        self._down: Flow | None = None
         self._dns: TcpMessages | None = None
 
     # ------------------------------------------------------------ entry points
 
+    @_guarded
     def begin(self, address: str, port: int) -> None:
         """Decide and start to dial."""
-        try:
-            self._begin(address, port)
-        except OSError as error:
-            self._break(error)
-        except Exception as error:
-            self._crash(error)
+        self._begin(address, port)
 
+    @_guarded
     def on_client(self, mask: int) -> None:
         """The client's socket is ready."""
-        try:
-            self._on_client(mask)
-        except _Limit:
-            self._over_limit()
-        except OSError as error:
-            self._break(error)
-        except Exception as error:
-            self._crash(error)
+        if mask & (RDHUP | HUP | ERR):
+            self._client_ended = True
+        state = self._state
+        if state <= _OPEN:
+            if mask & (ERR | HUP) and (self._held or state != _OPEN):
+                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+            if self._held:
+                self._look()
+            if self._state == _OPEN:
+                assert self._down is not None
+                self._drive(
+                    up=not self._held and bool(mask & _READABLE),
+                    down=bool(mask & OUT) and self._down.pending(),
+                )
+                if mask & ERR:
+                    self._check(self._client)
+        elif state == _EXPLAINING:
+            self._explain()
+        elif state == _LINGERING:
+            self._discard()
+        elif state == _DNS:
+            self._serve_dns()
 
+    @_guarded
     def on_upstream(self, mask: int) -> None:
         """The upstream socket is ready."""
-        try:
-            self._on_upstream(mask)
-        except _Limit:
-            self._over_limit()
-        except OSError as error:
-            self._break(error)
-        except Exception as error:
-            self._crash(error)
+        state, upstream = self._state, self._upstream
+        if upstream is None:
+            return
+        if state == _OPEN:
+            assert self._up is not None
+            self._drive(up=bool(mask & OUT) and self._up.pending(), down=bool(mask & _READABLE))
+            if mask & ERR:
+                self._check(upstream)
+        elif state == _CONNECTING:
+            if mask & (OUT | ERR | HUP):
+                code = upstream.getsockopt(SOL_SOCKET, SO_ERROR)
+                if code:
+                    self._failures.append(f"{self.address}: {os.strerror(code)}")
+                    self._drop_upstream()
+                    self._dial()
+                else:
+                    self._connected(mask)
+        elif state == _GREETING:
+            self._greet()
 
+    @_guarded
     def on_turn(self) -> None:
         """Another turn for a connection that has more to move."""
-        try:
-            if self._state == _OPEN:
-                self._drive(up=True, down=True)
-        except _Limit:
-            self._over_limit()
-        except OSError as error:
-            self._break(error)
-        except Exception as error:
-            self._crash(error)
+        if self._state == _OPEN:
+            self._drive(up=True, down=True)
 
+    @_guarded
     def resolved(self, answer: Answer) -> None:
         """The name of the destination, or of the proxy, was looked up."""
-        try:
-            if self._state == _RESOLVING:
-                self._resolved(answer)
-        except OSError as error:
-            self._break(error)
-        except Exception as error:
-            self._crash(error)
+        if self._state == _RESOLVING:
+            self._resolved(answer)
 
+    @_guarded
     def too_late(self) -> None:
         """No connection within ``CONNECT`` seconds."""
         self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
         self._addresses.clear()
         self._upstream_failed()
 
+    @_guarded
     def try_next(self) -> None:
         """This address does not answer and there are others."""
         self._failures.append(f"{self.address}: no answer within {ATTEMPT:.0f} s")
         self._drop_upstream()
         self._dial()
 
+    @_guarded
     def hello_late(self) -> None:
         """A TLS hello began and did not end."""
         assert self._route is not None
-        late = sniff.First("tls", flaw="ClientHello is not complete")
-        self._first = late
-        refusal = self._engine.router.judge_first(self._route, late)
-        if refusal is None:
-            self.reset()
-        else:
-            self._refuse(refusal)
+        refusal = self._engine.router.judge_first(self._route, _CUT)
+        assert refusal is not None
+        self._refuse(refusal)
 
     def reset(self) -> None:
         """Nothing more to say: RST."""
@@ -493,25 +368,24 @@ class Connection:
 
     def _begin(self, address: str, port: int) -> None:
         engine = self._engine
-        if port == DNS_PORT:
-            self._state = _DNS
-            self._dns = TcpMessages()
-            engine.dns_idle.begin(self)
-            self._watch_client()
-            return
-        route = engine.router.arrive(address, port)
-        if isinstance(route, Refusal):
-            self._watch_client()
-            self._refuse(route)
-            return
-        self._route = route
         if len(engine.connections) > engine.limit:
             engine.refused += 1
-            engine.emit(engine.router.limit(route, "too many connections at once").event)
+            access = Connect("", address, port)
+            engine.emit(denial(access, Deny(None, "limit reached", f"{engine.limit} connections at once")))
             self._state = _EXPLAINING
             self.reset()
             return
         self._watch_client()
+        if port == DNS_PORT:
+            self._state = _DNS
+            self._dns = TcpMessages()
+            engine.dns_idle.begin(self)
+            return
+        route = engine.router.arrive(address, port)
+        if isinstance(route, Refusal):
+            self._refuse(route)
+            return
+        self._route = route
         engine.connect.begin(self)
         self._dial_port = route.dial_port
         resolver = engine.upstreams.resolver
@@ -539,12 +413,13 @@ class Connection:
             self._failures.append(answer.error)
             self._upstream_failed()
             return
-        addresses: tuple[str, ...] | Refusal = answer.addresses
+        addresses = answer.addresses
         if self._handshake is None:
-            addresses = self._engine.router.candidates(self._route, answer.addresses)
-            if isinstance(addresses, Refusal):
-                self._refuse(addresses)
+            allowed = self._engine.router.candidates(self._route, addresses)
+            if isinstance(allowed, Refusal):
+                self._refuse(allowed)
                 return
+            addresses = allowed
         self._addresses = list(addresses)
         self._dial()
 
@@ -574,24 +449,24 @@ class Connection:
             return
         self._upstream_failed()
 
-    def _connected(self) -> None:
+    def _connected(self, mask: int) -> None:
         engine = self._engine
         upstream = self._upstream
         assert upstream is not None
         engine.attempt.end(self)
         upstream.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-        self._up = _Flow(self._client, upstream)
-        self._down = _Flow(upstream, self._client)
+        self._up = Flow(self._client, upstream)
+        self._down = Flow(upstream, self._client)
         if self._handshake is not None:
             self._state = _GREETING
             upstream.sendall(self._handshake.start())
             return
-        self._opened()
+        self._opened(bool(mask & _READABLE))
 
-    def _opened(self) -> None:
+    def _opened(self, readable: bool) -> None:
         self._engine.connect.end(self)
         self._state = _OPEN
-        self._drive(up=True, down=self._handshake is not None)
+        self._drive(up=True, down=readable)
 
     def _greet(self) -> None:
         """Talk to the proxy; what follows its answer belongs to the client already."""
@@ -602,8 +477,6 @@ class Connection:
                 data = upstream.recv(4096)
             except BlockingIOError:
                 return
-            if not data:
-                handshake.fail("closed the connection")
             reply = handshake.feed(data)
             if reply:
                 upstream.sendall(reply)
@@ -615,8 +488,8 @@ class Connection:
         if handshake.rest:
             down.left = memoryview(handshake.rest)
             down.moved = len(handshake.rest)
-            self._engine.bytes_down += down.moved
-        self._opened()
+            self._engine.pump.bytes_down += down.moved
+        self._opened(readable=True)
 
     def _upstream_failed(self) -> None:
         """Every address failed: tell, and tell the client."""
@@ -627,69 +500,33 @@ class Connection:
         self._tell_closed(reason)
         self._start_to_explain(reason)
 
-    # ------------------------------------------------------------ readiness
-
-    def _on_client(self, mask: int) -> None:
-        if mask & (RDHUP | HUP | ERR):
-            self._client_ended = True
-        state = self._state
-        if state <= _OPEN:
-            if mask & (ERR | HUP) and self._held:
-                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
-            if self._held:
-                self._look()
-            if self._state == _OPEN:
-                down = self._down
-                assert down is not None
-                self._drive(
-                    up=bool(mask & (IN | RDHUP | HUP | ERR)), down=bool(mask & (OUT | ERR)) and down.pending()
-                )
-        elif state == _EXPLAINING:
-            self._explain()
-        elif state == _LINGERING:
-            self._discard()
-        elif state == _DNS:
-            self._serve_dns()
-
-    def _on_upstream(self, mask: int) -> None:
-        state = self._state
-        upstream = self._upstream
-        if upstream is None:
-            return
-        if state == _OPEN:
-            up = self._up
-            assert up is not None
-            self._drive(up=bool(mask & (OUT | ERR)) and up.pending(), down=bool(mask & (IN | RDHUP | HUP | ERR)))
-        elif state == _CONNECTING:
-            if mask & (OUT | ERR | HUP):
-                code = upstream.getsockopt(SOL_SOCKET, SO_ERROR)
-                if code:
-                    self._failures.append(f"{self.address}: {os.strerror(code)}")
-                    self._drop_upstream()
-                    self._dial()
-                else:
-                    self._connected()
-        elif state == _GREETING:
-            self._greet()
+    # ------------------------------------------------------------ relaying
 
     def _drive(self, *, up: bool, down: bool) -> None:
         engine, upward, downward = self._engine, self._up, self._down
         assert upward is not None and downward is not None
         more = False
-        if self._held and up:
-            self._look()
-            if self._state != _OPEN:
-                return
-        if up and not self._held:
-            more = engine.move(upward, upward=True)
+        if up:
+            if self._held:
+                self._look()
+                if self._state != _OPEN:
+                    return
+            if not self._held:
+                more = engine.pump.move(upward, upward=True)
         if down:
-            more = engine.move(downward, upward=False) or more
+            more = engine.pump.move(downward, upward=False) or more
             if not self.told and downward.moved:
                 self._tell_opened("tcp", "")
         if upward.closed and downward.closed:
             self.finish("")
         elif more:
             engine.busy(self)
+
+    @staticmethod
+    def _check(socket: Socket) -> None:
+        """A reset that no read will report, because that direction has ended already."""
+        if socket.fileno() >= 0 and (code := socket.getsockopt(SOL_SOCKET, SO_ERROR)):
+            raise OSError(code, os.strerror(code))
 
     def _look(self) -> None:
         """Judge the client's first bytes without taking them."""
@@ -704,7 +541,7 @@ class Connection:
             if not self._client_ended:
                 engine.hello.begin(self)
                 return
-            first = sniff.First("tls", flaw="ClientHello is not complete")
+            first = _CUT
         engine.hello.end(self)
         if first is not None:
             self._first = first
@@ -781,21 +618,22 @@ class Connection:
 
     def _discard(self) -> None:
         """Read what an answered client still sends: closing on unread bytes would reset the answer away."""
-        for _ in range(_DISCARD // _COPY):
+        for _ in range(_DISCARD // BUFFER):
             try:
-                if not self._client.recv_into(self._engine.scratch):
+                if not self._client.recv_into(self._engine.pump.scratch):
                     self.finish("")
                     return
             except BlockingIOError:
                 return
         self.reset()
 
-    def _over_limit(self) -> None:
+    def over_limit(self) -> None:
+        """The session has sent as much as it may."""
         assert self._route is not None
         engine = self._engine
         engine.refused += 1
         engine.emit(engine.router.limit(self._route, "limits: upload").event)
-        self._abort("upload limit reached")
+        self.abort("upload limit reached")
 
     # ------------------------------------------------------------ DNS over TCP
 
@@ -822,15 +660,13 @@ class Connection:
 
     # ------------------------------------------------------------ ending
 
-    def _break(self, error: OSError) -> None:
-        """One side failed: the other is reset."""
-        self._abort(error.strerror or str(error))
-
-    def _crash(self, error: Exception) -> None:
+    def crash(self, error: Exception) -> None:
+        """A defect of ours: count it, and refuse."""
         self._engine.crashed(error)
-        self._abort("internal error")
+        self.abort("internal error")
 
-    def _abort(self, error: str) -> None:
+    def abort(self, error: str) -> None:
+        """Reset both sides."""
         for socket in (self._client, self._upstream):
             if socket is not None and socket.fileno() >= 0:
                 socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
@@ -843,7 +679,7 @@ class Connection:
             self._upstream = None
         for flow in (self._up, self._down):
             if flow is not None:
-                engine.drop_pipe(flow)
+                engine.pump.drop_pipe(flow)
 
     def _tell_opened(self, protocol: str, sni: str) -> None:
         route = self._route
@@ -858,19 +694,12 @@ class Connection:
 
     def _tell_closed(self, error: str) -> None:
         self._tell_opened("tcp", "")
+        if not self.told:
+            return
         up = self._up.moved if self._up is not None else 0
         down = self._down.moved if self._down is not None else 0
         duration = round((self._engine.reactor.now - self._started) * 1000, 3)
         self._engine.emit(ConnectionClosed(self.id, up, down, duration, error))
-
-
-def _send(sink: Socket, data: memoryview) -> memoryview | None:
-    """Send what the sink takes; the rest, or ``None``."""
-    try:
-        count = sink.send(data)
-    except BlockingIOError:
-        return data
-    return data[count:] if count < len(data) else None
 
 
 def _original(client: Socket) -> tuple[str, int]:

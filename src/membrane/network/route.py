@@ -165,7 +165,7 @@ class Router:
 
     @staticmethod
     def limit(relay: Relay, hint: str) -> Refusal:
-        """The refusal of a connection that is one too many, or has sent too much."""
+        """The refusal of a connection when a limit of the session is reached."""
         access = Connect(relay.host, relay.address, relay.port, relay.protocol)
         return Refusal(denial(access, Deny(None, "limit reached", hint)), relay.host or relay.address)
 
@@ -218,4 +218,3 @@ def http_answer(status: int, first: First, host: str, reason: str, hint: str) ->
     if first.method == "HEAD":
         return head.encode()
     return head.encode() + body
-

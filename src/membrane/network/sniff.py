@@ -167,7 +167,9 @@ def _hello(body: bytes) -> First:
     extensions = _Cursor(cursor.vector(2))
     if cursor.more():
         raise _Malformed("ClientHello is malformed")
-    sni, alpn, ech = "", (), False
+    sni = ""
+    alpn: tuple[str, ...] = ()
+    ech = False
     seen: set[int] = set()
     while extensions.more():
         kind = extensions.number(2)

@@ -14,7 +14,7 @@ from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..policy.model import HostRule, Policy
+    from ..policy.model import HostRule, MountRule, Policy, SocketRule
     from .model import HostFacts
 
 # First kuid of the private range of root callers.  The range is above the ids of users and services
@@ -30,18 +30,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     Raises:
         PolicyError: with the rule, the reason and what to do instead.
     """
-    if facts.workspace == "/" or mounts.inside(facts.home, facts.workspace):
-        raise PolicyError(
-            "use the workspace",
-            f"the workspace {facts.workspace} holds the home directory {facts.home}: every file of it would be open",
-            fix=("cd into a project directory and run membrane there",),
-        )
-    if mounts.inside(facts.state, facts.workspace) or mounts.inside(facts.workspace, facts.state):
-        raise PolicyError(
-            "use the workspace",
-            f"the workspace {facts.workspace} and membrane's own state {facts.state} overlap",
-            fix=("run membrane in another directory, or set MEMBRANE_HOME to a directory outside of it",),
-        )
+    _refuse_workspace(facts)
     for rule in (*policy.allow, *policy.deny):
         if rule.http is not None or rule.inspect or rule.insecure:
             raise _unbound(
@@ -70,15 +59,77 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
                 f"unix_sockets: the adapter {socket.adapter!r} is not available in this version",
                 "name the socket without an adapter to open it as a whole",
             )
+    if policy.args:
+        raise _unbound("policy", "args are for the Docker backend, which this version does not have")
+    if policy.view == "host" and policy.home != "workspace":
+        raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
+    for socket in policy.unix_sockets:
+        _refuse_socket(socket, facts)
     for mount in policy.mounts:
-        path = facts.git_root if mount.git_root else mount.path
-        if mount.git_root and not path:
-            raise _unbound(str(mount.origin), "mounts: the workspace is not inside a git repository")
-        target = mount.target or path
-        if path == "/" or target == "/" or mounts.inside(facts.state, path):
-            raise _unbound(str(mount.origin), f"mounts: {path} would open membrane's own state or everything")
-    if policy.limits.upload:
-        return  # bound by the network process
+        _refuse_mount(mount, facts)
+
+
+def _overlap(one: str, other: str) -> bool:
+    return mounts.inside(one, other) or mounts.inside(other, one)
+
+
+def _refuse_workspace(facts: HostFacts) -> None:
+    workspace = facts.workspace
+    if workspace == "/" or mounts.inside(facts.home, workspace):
+        cause = f"the workspace {workspace} holds the home directory {facts.home}: every file of it would be open"
+    elif _overlap(facts.state, workspace):
+        raise PolicyError(
+            "use the workspace",
+            f"the workspace {workspace} and membrane's own state {facts.state} overlap",
+            fix=("run membrane in another directory, or set MEMBRANE_HOME to a directory outside of it",),
+        )
+    elif workspace in mounts.SHARED_PLACES or workspace == f"/run/user/{facts.uid}":
+        cause = f"the workspace {workspace} holds files and sockets of other programs: all of them would be open"
+    else:
+        return
+    raise PolicyError("use the workspace", cause, fix=("cd into a project directory and run membrane there",))
+
+
+def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
+    where, path = str(rule.origin), mounts.absolute(rule.path, facts.workspace)
+    whole = path in mounts.SHARED_PLACES or mounts.inside(facts.home, path) or mounts.inside(facts.workspace, path)
+    if whole or _overlap(path, facts.state) or mounts.inside(path, "/proc"):
+        raise _unbound(where, f"unix_sockets: {path} is not a socket that may be opened", "name one socket")
+    if mounts.inside(path, facts.workspace):
+        # Inside, the agent makes the links: the next run would open the socket that one leads to.
+        raise _unbound(where, f"unix_sockets: {path} is in the workspace, where every socket is reachable already")
+
+
+def _refuse_mount(rule: MountRule, facts: HostFacts) -> None:
+    where = str(rule.origin)
+    source, target = mounts.places(rule, facts)
+    if not source:
+        raise _unbound(where, "mounts: the workspace is not inside a git repository")
+    if source == "/" or target == "/":
+        raise _unbound(where, "mounts: / would open everything", "name the directories that are needed")
+    for path in (source, target):
+        if _overlap(path, facts.state):
+            raise _unbound(where, f"mounts: {path} and membrane's own state {facts.state} overlap")
+    for made in (mounts.MASK_SOURCE, "/proc", "/dev"):
+        if mounts.inside(made, target) or (made != "/dev" and mounts.inside(target, made)):
+            raise _unbound(where, f"mounts: {target} would cover {made}, which the sandbox makes itself")
+    if rule.git_root and source == target == facts.workspace:
+        return  # in the view already, and writable
+    if mounts.inside(source, facts.workspace):
+        # Inside, the agent makes the links: the next run would mount what they lead to.
+        raise _unbound(
+            where,
+            f"mounts: {source} is in the workspace and in the view already",
+            "use readonly or ignore for names in the workspace",
+        )
+    if mounts.inside(target, facts.workspace):
+        raise _unbound(where, f"mounts: the target {target} is in the workspace, where nothing may be left behind")
+    if mounts.inside(facts.workspace, source) and target != source:
+        raise _unbound(
+            where,
+            f"mounts: {source} holds the workspace: at {target} its hidden and read-only names would be open",
+            f"mount it at its own path, {source}",
+        )
 
 
 def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
@@ -102,9 +153,13 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
         out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), (by, "re-mount on replacement")))
     for mount in policy.mounts:
-        out.append(RuleBinding(f"mount {mount.path} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
+        name = "git-root" if mount.git_root else mount.path
+        out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
     for socket in policy.unix_sockets:
         out.append(RuleBinding(f"unix socket {socket.path}", str(socket.origin), ("mount namespace",)))
+    for port in policy.connect:
+        rule_text = f"connect host.internal:{port.inside} to host loopback port {port.outside}"
+        out.append(RuleBinding(rule_text, str(port.origin), ("DNS name", "destination port")))
     limits = policy.limits
     for name, mechanism in (
         ("memory", "RLIMIT_DATA per process"),

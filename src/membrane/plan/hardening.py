@@ -9,6 +9,7 @@ that name proxies or CA bundles of the host, or that inject code into every prog
 from __future__ import annotations
 
 from .model import HardeningPlan
+from .mounts import absolute, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,6 +95,6 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     writable = [*WRITABLE_SCRATCH, facts.workspace]
     if policy.view == "project":
         writable.append(home)
-    writable += [rule.target or rule.path or facts.git_root for rule in policy.mounts if rule.mode == "rw"]
-    writable += [rule.path for rule in policy.unix_sockets]
+    writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]
+    writable += [absolute(rule.path, facts.workspace) for rule in policy.unix_sockets]
     return HardeningPlan(policy.limits, tuple(writable))

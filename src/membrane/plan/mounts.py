@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 The view is built from nothing: a private tmpfs is the root, and only what is named here appears in it.  Later
 operations cover earlier ones, so the order is: system trees, private scratch, home, further mounts, workspace,
-and then, inside the workspace, pins, read-only names and masks (masks last: hide beats read-only).
+sockets, masks over host credentials, and then, inside the workspace, pins, read-only names and masks (masks last:
+hide beats read-only, and no later tree uncovers a mask).
 
 Rules
 -----
@@ -13,6 +14,7 @@ Rules
 2. A tree of the caller's home is visible only when it is a toolchain, read-only, and never as a whole.
 3. Everything is nosuid; nodev except the six device nodes of /dev.
 4. The order of the operations does not decide what a mask covers: masks are computed from the scanned tree.
+5. PATH and links never show more than the rules: whatever leads to the home, the workspace or our state is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..policy.model import Policy
+    from ..policy.model import MountRule, Policy
     from .model import HostFacts, MountOp, ScanHit
 
 # Read-only system trees.  On a merged-/usr system the short ones are symlinks and are recreated as such.
@@ -45,31 +47,33 @@ VAR_TREES = ("/var/lib/dpkg", "/var/lib/rpm", "/var/lib/pacman", "/var/lib/ca-ce
 # Of sysfs only what runtimes ask for to count processors and memory; the rest describes the host.
 SYS_TREES = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage")
 # Host credentials below /etc: unreadable for most callers anyway, hidden as a second wall.
-ETC_SECRETS = (
+ETC_SECRET_FILES = (
     "/etc/shadow",
     "/etc/shadow-",
     "/etc/gshadow",
     "/etc/gshadow-",
     "/etc/sudoers",
-    "/etc/sudoers.d",
     "/etc/security/opasswd",
     "/etc/ssh/ssh_host_rsa_key",
     "/etc/ssh/ssh_host_ecdsa_key",
     "/etc/ssh/ssh_host_ed25519_key",
     "/etc/ssh/ssh_host_dsa_key",
+    "/etc/krb5.keytab",
+    "/etc/ipsec.secrets",
+    "/etc/ppp/chap-secrets",
+    "/etc/subuid",
+    "/etc/subgid",
+)
+ETC_SECRET_TREES = (
+    "/etc/sudoers.d",
     "/etc/ssl/private",
     "/etc/pki/tls/private",
-    "/etc/krb5.keytab",
     "/etc/NetworkManager/system-connections",
     "/etc/wireguard",
     "/etc/kubernetes",
     "/etc/rancher",
     "/etc/docker",
     "/etc/letsencrypt",
-    "/etc/ipsec.secrets",
-    "/etc/ppp/chap-secrets",
-    "/etc/subuid",
-    "/etc/subgid",
 )
 # Toolchains below the home directory: programs and libraries, never credentials or caches.
 TOOLCHAINS = (
@@ -117,6 +121,15 @@ TOOLCHAINS = (
     "miniforge3",
     "sdk",
 )
+# Never shown as a whole because PATH names them, and never a workspace: they hold what belongs to other programs and
+# users, such as their sockets.
+SHARED_PLACES = frozenset(
+    (
+        *("/", "/bin", "/boot", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib64", "/proc", "/run", "/run/user"),
+        *("/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),  # noqa: S108
+    )
+)
+KERNEL_TREES = ("/dev", "/proc", "/sys")
 RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
@@ -128,10 +141,11 @@ def path_trees(path_variable: str, home: str) -> tuple[str, ...]:
     """
     out: list[str] = []
     for entry in path_variable.split(":"):
-        entry = entry.rstrip("/")
-        if not entry.startswith("/") or entry == home or "/../" in entry + "/" or "/./" in entry + "/":
+        parts = [part for part in entry.split("/") if part]
+        if not entry.startswith("/") or not parts or "." in parts or ".." in parts:
             continue
-        if entry not in out:
+        entry = "/" + "/".join(parts)
+        if entry != home and entry not in out:
             out.append(entry)
     return tuple(out)
 
@@ -149,11 +163,13 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         *SYSTEM_TREES,
         *VAR_TREES,
         *SYS_TREES,
-        *ETC_SECRETS,
+        *ETC_SECRET_FILES,
+        *ETC_SECRET_TREES,
         "/etc/resolv.conf",
         "/etc/hosts",
         *(f"{home}/{name}" for name in TOOLCHAINS),
         *trees,
+        *(tree.rpartition("/")[0] for tree in trees if prefix_marks(tree)),
         *(mark for tree in trees for mark in prefix_marks(tree)),
     )
 
@@ -163,18 +179,55 @@ def inside(path: str, tree: str) -> bool:
     return path == tree or path.startswith("/" if tree == "/" else tree + "/")
 
 
-def _installations(policy: Policy, facts: HostFacts) -> list[str]:
+def absolute(path: str, base: str) -> str:
+    """``path`` seen from the directory ``base``, without ``.``, ``..`` and doubled slashes; links are not looked at."""
+    parts: list[str] = []
+    for part in (path if path.startswith("/") else f"{base}/{path}").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def places(rule: MountRule, facts: HostFacts) -> tuple[str, str]:
+    """Source and target of a mount rule; the source is empty when there is no enclosing repository."""
+    source = absolute(rule.path, facts.workspace) if not rule.git_root else facts.git_root
+    return source, absolute(rule.target, "/") if rule.target else source
+
+
+def _shows_too_much(tree: str, facts: HostFacts) -> bool:
+    """Whether a read-only bind of ``tree`` would show what only another rule may show."""
+    shared = (*SHARED_PLACES, f"/run/user/{facts.uid}")
+    if tree in shared or any(inside(tree, kernel) for kernel in KERNEL_TREES) or inside(tree, facts.state):
+        return True
+    secrets = (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
+    return any(inside(kept, tree) for kept in (facts.home, facts.workspace, facts.state, *secrets))
+
+
+def _from_path(tree: str, facts: HostFacts) -> bool:
+    """Whether PATH may add ``tree``: judged by its name and, for a link, by where it leads."""
+    leads_to = dict(facts.links).get(tree, tree)
+    if _shows_too_much(tree, facts) or _shows_too_much(leads_to, facts):
+        return False
+    if leads_to == tree:
+        return True
+    # A link may have been made by an agent in an earlier run: it opens no part of the home or the workspace.
+    if any(inside(leads_to, f"{facts.home}/{name}") for name in TOOLCHAINS):
+        return True
+    return not any(inside(leads_to, tree) for tree in (facts.home, facts.workspace, *ETC_SECRET_TREES))
+
+
+def _installations(facts: HostFacts) -> list[str]:
     """Read-only trees from PATH that no other operation shows."""
     shown = [*SYSTEM_TREES, facts.workspace, *(f"{facts.home}/{name}" for name in TOOLCHAINS)]
     out: list[str] = []
     for entry in path_trees(dict(facts.environ).get("PATH", ""), facts.home):
-        if entry not in facts.existing or any(inside(entry, tree) for tree in shown):
+        if entry not in facts.existing or any(inside(entry, tree) for tree in shown) or not _from_path(entry, facts):
             continue
         tree = entry
         parent = entry.rpartition("/")[0]
-        marks = any(mark in facts.existing for mark in prefix_marks(entry))
-        # Never widen to the home itself, to something above the workspace or the state, or to a top-level directory.
-        if marks and not any(inside(kept, parent) for kept in (facts.home, facts.workspace, facts.state)):
+        if any(mark in facts.existing for mark in prefix_marks(entry)) and _from_path(parent, facts):
             tree = parent
         if not any(inside(tree, other) for other in out):
             out.append(tree)
@@ -203,30 +256,46 @@ def home_store(policy: Policy, facts: HostFacts) -> str:
         return ""
     if policy.home == "shared":
         return f"{facts.state}/home"
-    import hashlib
-
-    # The name is kept readable; the digest makes it exact.
-    digest = hashlib.sha256(facts.workspace.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    readable = "".join(c if c.isalnum() or c in "-_." else "_" for c in facts.workspace.rpartition("/")[2])[:40]
-    return f"{facts.state}/homes/{readable}-{digest}"
+    return f"{facts.state}/homes/{workspace_key(facts.workspace)}"
 
 
-def _etc(facts: HostFacts) -> list[MountOp]:
-    ops: list[MountOp] = [
-        Mask(path, path.endswith((".d", "/private", "connections", "wireguard", "kubernetes", "rancher", "docker")))
-        for path in ETC_SECRETS
-        if path in facts.existing
-    ]
+def workspace_key(path: str) -> str:
+    """A file name for what is kept per workspace: the last component to be readable, a digest to be exact."""
+    from _blake2 import blake2b  # hashlib would load OpenSSL: 5 ms
+
+    digest = blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in path.rpartition("/")[2])[:40]
+    return f"{readable}-{digest}"
+
+
+def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """The name service files of the sandbox."""
+    ops: list[MountOp] = []
     links = dict(facts.links)
     hosts = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {facts.hostname}\n".encode()
     for path, content in (("/etc/resolv.conf", RESOLV_CONF), ("/etc/hosts", hosts)):
         target = links.get(path, path)
         if path not in facts.existing:
             continue  # glibc then asks 127.0.0.1:53, which is answered too
+        if target.startswith("/var/run/"):
+            target = target.removeprefix("/var")
         # A link into /run or another private place: the file is made there; else it is bound over the real one.
-        private = target.startswith(("/run/", "/var/run/", "/tmp/"))  # noqa: S108
-        ops.append(File(target.replace("/var/run/", "/run/"), content, bind=not private))
+        private = target.startswith(("/run/", "/tmp/"))  # noqa: S108
+        if policy.view == "project":
+            private = not any(inside(target, tree) for tree in SYSTEM_TREES)
+        ops.append(File(target, content, bind=not private))
     return ops
+
+
+def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """Masks over host credentials, except those that a rule names."""
+    named = [facts.workspace, *(places(rule, facts)[1] for rule in policy.mounts)]
+    links = dict(facts.links)
+    return [
+        Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
+        for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
+        if path in facts.existing and not any(inside(tree, path) for tree in named)
+    ]
 
 
 def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
@@ -258,30 +327,32 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         Directory(f"/run/user/{facts.uid}", 0o700),
         Tmpfs(MASK_SOURCE, 0o755),
     ]
-    ops += _etc(facts)
+    ops += _etc(policy, facts)
     if policy.view == "project":
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.
         ops += _home(policy, facts, home_store(policy, facts))
-        ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(policy, facts)]
+        ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
     for rule in policy.mounts:
-        source = facts.git_root if rule.git_root else rule.path
-        target = rule.target or source
-        ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
+        source, target = places(rule, facts)
+        if source != facts.workspace:  # the enclosing repository may be the workspace itself
+            ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
     ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     for socket in policy.unix_sockets:
-        ops.append(Bind(socket.path, socket.path, writable=True, own=True, make=True, origin=str(socket.origin)))
-    return tuple(_only_private_mount_points(ops, policy.view))
+        path = absolute(socket.path, facts.workspace)
+        ops.append(Bind(path, path, writable=True, own=True, make=True, origin=str(socket.origin)))
+    ops += _masks(policy, facts)
+    return tuple(_only_private_mount_points(ops, policy.view, facts.state))
 
 
-def _only_private_mount_points(ops: Sequence[MountOp], view: str) -> Iterable[MountOp]:
+def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) -> Iterable[MountOp]:
     """Take ``make`` away where the mount point would be created in a host tree (rule 1)."""
     covers: list[tuple[str, bool]] = [("/", view == "project")]
     for op in ops:
         if isinstance(op, Bind) and op.target != "/":
             private = next(made for tree, made in reversed(covers) if inside(op.target, tree))
             yield op if private else op.replace(make=False)
-            # Our home store may hold mount points; every other bind is somebody's tree.
-            covers.append((op.target, op.writable and op.own and not op.origin))
+            # Our own stores may hold mount points; every other bind is somebody's tree.
+            covers.append((op.target, op.writable and inside(op.source, state)))
         else:
             yield op
             if isinstance(op, (Tmpfs, Devices)):

@@ -28,7 +28,7 @@ def plan_network(policy: Policy) -> NetworkPlan:
         for ports in rule.ports:
             span = range(ports.first, ports.last + 1)
             if ports.protocol == "udp":
-                if len(udp) + len(span) > MOST_UDP_PORTS:
+                if len(span) > MOST_UDP_PORTS or len(udp.union(span)) > MOST_UDP_PORTS:
                     raise _too_many(rule)
                 udp.update(span)
             elif len(span) <= MOST_UDP_PORTS:

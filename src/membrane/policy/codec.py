@@ -55,7 +55,7 @@ _TYPES: tuple[type[Value], ...] = (
     Policy,
 )
 _NUMBER = {kind: number for number, kind in enumerate(_TYPES)}
-_FIELDS = [kind.__match_args__ for kind in _TYPES]  # type: ignore[attr-defined]
+_FIELDS = [kind.field_names for kind in _TYPES]
 _LAYOUT = ("membrane policy 1", tuple(tuple(fields) for fields in _FIELDS))
 
 

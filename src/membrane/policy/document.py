@@ -35,7 +35,7 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f'; did you mean "{found[0]}"?' if found else ""
 
 
-class _Placed:
+class Placed:
     """Something at a line and column (1-based) of a file."""
 
     __slots__ = ("column", "file", "line")
@@ -65,7 +65,7 @@ def what_example(node: object) -> str:
     return node.text if isinstance(node, Scalar) and node.text else "..."
 
 
-class Scalar(_Placed):
+class Scalar(Placed):
     """One value; ``plain``: written without quotes."""
 
     __slots__ = ("plain", "text")
@@ -115,7 +115,7 @@ class Scalar(_Placed):
         return self.text
 
 
-class Sequence(_Placed):
+class Sequence(Placed):
     """A list."""
 
     __slots__ = ("items",)
@@ -135,7 +135,7 @@ class Sequence(_Placed):
             yield scalar, scalar.string(f"an entry of {what}")
 
 
-class Mapping(_Placed):
+class Mapping(Placed):
     """Keys and values, in order."""
 
     __slots__ = ("known", "pairs")

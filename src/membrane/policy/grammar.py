@@ -346,6 +346,39 @@ def expand_home(path: str, home: str) -> str:
     return home + path[1:]
 
 
+def expand_variables(text: str, environ: Mapping[str, str], used: dict[str, str | None]) -> str:
+    """Replace ``$NAME`` and ``${NAME}`` from ``environ``; ``$$`` is a dollar.  ``used`` collects what was looked up.
+
+    Raises:
+        Malformed: a variable that is not set (an empty value would change the meaning in silence), or a lone dollar.
+    """
+    out, rest = [], text
+    while "$" in rest:
+        before, _, rest = rest.partition("$")
+        out.append(before)
+        if rest.startswith("$"):
+            out.append("$")
+            rest = rest[1:]
+            continue
+        if rest.startswith("{"):
+            name, brace, rest = rest[1:].partition("}")
+            if not brace:
+                raise Malformed('"${" is not closed')
+        else:
+            length = 0
+            while length < len(rest) and rest[length].isascii() and (rest[length].isalnum() or rest[length] == "_"):
+                length += 1
+            name, rest = rest[:length], rest[length:]
+        if not name:
+            raise Malformed('a "$" without a name; write "$$" for a dollar')
+        parse_variable(name)
+        value = used[name] = environ.get(name)
+        if value is None:
+            raise Malformed(f"the variable {name} is not set")
+        out.append(value)
+    return "".join([*out, rest])
+
+
 def mount_rule(path: str, target: str, mode: Literal["ro", "rw"], origin: Origin, home: str) -> MountRule:
     """A further tree; ``path`` is absolute, below ``~``, or relative to the workspace.
 
@@ -431,3 +464,34 @@ def parse_proxy(text: str) -> str:
     elif kind != "host":
         raise Malformed("a proxy is one host")
     return f"{scheme}://{name}:{number}"
+
+
+def parse_secret_source(text: str) -> str:
+    """Read ``env:NAME``, ``file:PATH`` or ``keyring:SERVICE/USER``.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    kind, _, value = text.partition(":")
+    if not value or kind not in ("env", "file", "keyring"):
+        raise Malformed("expected env:NAME, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}")
+    if kind == "env":
+        parse_variable(value)
+    if "\0" in value or (kind == "keyring" and "/" not in value):
+        raise Malformed(f"{value!r} is not usable after {kind}:")
+    return text
+
+
+def parse_header(text: str) -> str:
+    """Read ``NAME`` or ``NAME: TEMPLATE`` where ``{}`` stands for the secret; return the second form.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    name, colon, template = text.partition(":")
+    template = template.strip() if colon else "{}"
+    if not name or not _TOKEN.issuperset(name.upper()):
+        raise Malformed(f"{name!r} is not a header name")
+    if template.count("{}") != 1 or not (template.isascii() and template.isprintable()):
+        raise Malformed('the template after ":" needs one "{}" for the secret')
+    return f"{name.lower()}: {template}"

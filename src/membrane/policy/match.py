@@ -598,7 +598,7 @@ class Pattern:
     ``literal``: the name it stands for when it has no wildcard; ``suffix``: what follows the star in ``*.ext``.
     """
 
-    __slots__ = ("by_name", "directories_only", "literal", "negated", "regex", "suffix")
+    __slots__ = ("_compiled", "by_name", "directories_only", "literal", "negated", "regex", "suffix")
 
     def __init__(self, text: str) -> None:
         """Translate ``text``.
@@ -643,6 +643,17 @@ class Pattern:
                 self.suffix = segments[0][1:]
         else:
             self.regex = self._path(segments)
+        self._compiled: Callable[[str], object] | None = None
+
+    def matches(self, name: str, relpath: str, is_dir: bool) -> bool:
+        """Does the pattern match this one entry, its ``!`` left aside?  Arguments as ``PatternSet.match``."""
+        if self.directories_only and not is_dir:
+            return False
+        if self._compiled is None:
+            import re
+
+            self._compiled = re.compile(self.regex, re.S).fullmatch
+        return self._compiled(name if self.by_name else relpath) is not None
 
     @staticmethod
     def _path(segments: list[str]) -> str:

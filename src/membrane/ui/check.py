@@ -9,11 +9,10 @@ workspace is looked up in the planned mounts, because the view, not a rule, deci
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import stat
 
-from ..policy import match
+from ..policy import grammar, match
 from ..policy.decide import decide
 from ..policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, PathAccess, SocketAccess
 from ..value import Value
@@ -49,8 +48,8 @@ def _ip(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
     try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
+        return match.format_address(*match.parse_address(text))
+    except match.Malformed:
         return ""
 
 
@@ -166,7 +165,7 @@ def _protected(root: str, relative: str) -> bool:
     context, path = protect.TREE, root
     parts = relative.split("/")
     for number, part in enumerate(parts):
-        context = protect.settled_context(context, _layout_keys(path))
+        context = protect.settled(context, _layout_keys(path))
         path = f"{path}/{part}"
         link = os.path.islink(path)
         directory = not link and (number + 1 < len(parts) or os.path.isdir(path))
@@ -274,7 +273,11 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
     if "://" in target:
         if method in operations:
             raise _cannot(target, f"is a URL; {method} is for paths")
-        access, verdict = _url(policy, target, (method or "GET").upper())
+        try:
+            method = grammar.parse_method(method or "GET")
+        except match.Malformed as error:
+            raise UsageError("check", str(error)) from None
+        access, verdict = _url(policy, target, method)
         return Answer(target, access, verdict, bound_by(access, verdict))
     network = _network(target)
     if network and not os.path.lexists(target):
@@ -304,8 +307,11 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
 
 def _network(target: str) -> str:
     """The first usable address of a CIDR block, or an empty string."""
-    try:
-        block = ipaddress.ip_network(target, strict=False)
-    except ValueError:
+    if "/" not in target:
         return ""
-    return str(block[1] if block.num_addresses > 1 else block[0]) if "/" in target else ""
+    try:
+        block = match.parse_network(target)
+    except match.Malformed:
+        return ""
+    host_bits = (32 if block.version == 4 else 128) - block.prefix
+    return match.format_address(block.version, block.base + (1 if host_bits else 0))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import EX_WRAPPER, HostError, MembraneError
+from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..events import escape
 from . import options
 
@@ -70,6 +70,8 @@ def _more(debug: bool) -> tuple[str, ...]:
 
 def _say(lines: Iterable[str]) -> None:
     """Print lines on stderr, the first one with our name; a closed stderr is not an error."""
+    if sys.stderr is None:  # print() would take stdout, which belongs to the command
+        return
     try:
         for number, line in enumerate(lines):
             # A cause may quote a file of the workspace; it is one line and steers no terminal.
@@ -80,7 +82,7 @@ def _say(lines: Iterable[str]) -> None:
 
 def _visible(line: str) -> str:
     """Escape control and hidden characters; a backslash is ordinary text here."""
-    return escape(line.replace("\\", "\0")).replace("\\u{0}", "\\")
+    return "\\".join(map(escape, line.split("\\")))
 
 
 def _note(line: str) -> None:
@@ -108,21 +110,13 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        print(f"membrane {version()}")
+        from ..session import VERSION
+
+        print(f"membrane {VERSION}")
         return 0
     if invocation.command is options.RUN:
         return _reset(invocation) if invocation.has("reset") else _run(invocation)
     return _SUBCOMMANDS[invocation.command.name](invocation)
-
-
-def version() -> str:
-    """The installed version, or where this copy comes from when it is not installed."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("membrane")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 # ---------------------------------------------------------------- a run
@@ -189,7 +183,7 @@ def _run(invocation: Invocation) -> int:
 def _reset(invocation: Invocation) -> int:
     if invocation.words:
         raise options.UsageError("parse the command line", "--reset runs no command", fix=("membrane --reset=c",))
-    from .. import session, settings
+    from .. import runs, settings
     from . import reset
 
     letters = reset.check_letters(invocation.last("reset"))
@@ -198,8 +192,8 @@ def _reset(invocation: Invocation) -> int:
         letters,
         state,
         yes=invocation.has("yes"),
-        alive=[record.id for record in session.list_sessions(state) if record.alive],
-        collect=lambda: session.collect_garbage(state),
+        alive=[record.id for record in runs.list_sessions(state) if record.alive],
+        collect=lambda: runs.collect_garbage(state),
         ask=reset.confirm,
         say=_note,
     )
@@ -225,16 +219,17 @@ def _state() -> str:
 
 def _check(invocation: Invocation) -> int:
     from ..host import facts
+    from ..plan import build
     from ..policy.model import Allow, Deny
     from . import check, show
 
-    loaded = _load(invocation, ())
-    found = check.check(
-        invocation.words[0],
-        invocation.last("method"),
-        loaded.policy,
-        facts.gather(dict(os.environ), want_git_root=True),
-    )
+    policy = _load(invocation, ()).policy
+    host = facts.gather(dict(os.environ), want_git_root=True)
+    found = check.check(invocation.words[0], invocation.last("method"), policy, host)
+    try:
+        build.refuse(policy, host)
+    except PolicyError as error:
+        _note(f"warning: a run would stop: {error.headline()}")
     if invocation.has("json"):
         print(show.as_json(show.answer_data(found)))
     else:
@@ -299,10 +294,10 @@ def _trust(invocation: Invocation) -> int:
 def _ps(invocation: Invocation) -> int:
     import time
 
-    from .. import session
+    from .. import runs
     from . import show
 
-    records = [record for record in session.list_sessions(_state()) if record.alive]
+    records = [record for record in runs.list_sessions(_state()) if record.alive]
     if invocation.has("json"):
         print(show.as_json(show.sessions_data(records)))
     else:
@@ -311,10 +306,10 @@ def _ps(invocation: Invocation) -> int:
 
 
 def _gc(invocation: Invocation) -> int:
-    from .. import session
+    from .. import runs
     from . import show
 
-    removed = session.collect_garbage(_state())
+    removed = runs.collect_garbage(_state())
     if invocation.has("json"):
         print(show.as_json({"removed": removed}))
     else:

@@ -482,27 +482,30 @@ class Invocation(Value):
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that ``word`` most likely stands for, or an empty string."""
+    """The known word that ``word`` begins or most likely stands for, or an empty string."""
     import difflib
 
-    found = difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)
+    known = tuple(known)
+    begun = [name for name in known if name.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
     return found[0] if found else ""
 
 
 def _unknown(typed: str, command: Command) -> UsageError:
-    names = [f"--{option.name}" for option in options_of(command)]
-    guess = ""
-    if typed.startswith("--"):
-        guess = closest(typed, names) or next((name for name in names if name.startswith(typed)), "")
+    guess = closest(typed, [f"--{option.name}" for option in options_of(command)]) if len(typed) > 4 else ""
+    elsewhere = [
+        other.name
+        for other in COMMANDS
+        for option in options_of(other)
+        if typed in (f"--{option.name}", f"-{option.short}")
+    ]
     hint = f"; did you mean {guess}?" if guess else ""
+    if elsewhere:
+        hint = f"; it is an option of membrane {', '.join(elsewhere)}"
     of = "" if command is RUN else f" {command.name}"
-    return UsageError(
-        "parse the command line",
-        f"unknown option {typed}{hint}",
-        fix=(f"membrane{of} --help", f"membrane -- {typed} ... if it is the name of a program")
-        if command is RUN
-        else (f"membrane{of} --help",),
-    )
+    return UsageError("parse the command line", f"unknown option {typed}{hint}", fix=(f"membrane{of} --help",))
 
 
 def _check_value(option: Option, typed: str, value: str) -> str:

@@ -13,6 +13,7 @@ from ..policy.model import (
     Allow,
     Ask,
     Deny,
+    EnvRule,
     HostRule,
     HttpRequest,
     MountRule,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from ..doctor import Finding
     from ..plan.model import SandboxPlan
-    from ..policy.model import Origin, Policy, PortRange, Verdict
-    from ..session import SessionRecord
+    from ..policy.model import HttpRule, Origin, Policy, PortRange, Verdict
+    from ..runs import SessionRecord
     from .check import Answer
 
 # Said by the rule itself, so not repeated in a line of its own.
@@ -67,22 +68,23 @@ def ports_text(ports: Iterable[PortRange]) -> str:
     return ",".join(out)
 
 
+def _http_text(item: HttpRule) -> str:
+    methods = f"methods {' '.join(map(escape, item.methods))}" if item.methods else ""
+    paths = f"paths {' '.join(map(escape, item.paths))}" if item.paths else ""
+    return "  ".join(filter(None, (methods, paths))) or "any request"
+
+
 def rule_text(rule: object) -> str:
     """A rule on one line, as close as possible to what was written."""
     if isinstance(rule, HostRule):
         parts = [escape(rule.text)]
         if rule.ports and not rule.scheme and not rule.text.endswith(f":{rule.ports[0].first}"):
             parts.append(f"ports {ports_text(rule.ports)}")
-        items = []
-        for item in rule.http or ():
-            words = []
-            if item.methods:
-                words.append(f"methods {' '.join(map(escape, item.methods))}")
-            if item.paths and "://" not in rule.text.partition("/")[0] and (item.methods or len(item.paths) > 1):
-                words.append(f"paths {' '.join(map(escape, item.paths))}")
-            items.append("  ".join(words))
-        parts += [" or ".join(filter(None, items))] if any(items) else []
-        return "  ".join(parts)
+        alternatives = rule.http or ()
+        if len(alternatives) == 1 and rule.scheme and not alternatives[0].methods and len(alternatives[0].paths) == 1:
+            alternatives = ()  # the path of the URL itself
+        parts.append("  or  ".join(_http_text(item) for item in alternatives))
+        return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
         return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
     if isinstance(rule, MountRule):
@@ -341,11 +343,13 @@ def _identity(plan: SandboxPlan) -> str:
 
 
 def policy_data(policy: Policy) -> dict[str, Any]:
-    """The JSON object of ``membrane config show --json``: the policy, field by field."""
+    """The JSON object of ``membrane config show --json``: the policy, field by field, without values of variables."""
 
     def data(value: Any) -> Any:
         if isinstance(value, tuple):
             return [data(item) for item in value]
+        if isinstance(value, EnvRule):
+            return {"name": value.name, "set": value.value is not None, "origin": data(value.origin)}
         if hasattr(value, "field_names"):
             return {name: data(getattr(value, name)) for name in value.field_names}
         return value

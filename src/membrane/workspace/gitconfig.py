@@ -123,7 +123,7 @@ class _Reader:
                     raise ConfigError(f"line {self.line() - 1}: unclosed quote")
                 return key, value
             if not quoted and char in " \t":
-                spaces += char
+                spaces += char if value else ""
                 continue
             if not quoted and char in "#;":
                 self.at = text.index("\n", self.at)
@@ -141,44 +141,48 @@ class _Reader:
             elif char == '"':
                 quoted = not quoted
                 char = ""
+            if "\t" in spaces:
+                raise ConfigError(f"line {self.line()}: tab")  # a space to older git, a tab to newer
             value, spaces = value + spaces + char, ""
 
 
 # ---------------------------------------------------------------- what is harmless
 
-_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""})
-
-# Exact keys whose value git does not run, whatever it is.
-_PLAIN = frozenset(
-    """
-    core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase
-    core.precomposeunicode core.symlinks core.autocrlf core.eol core.safecrlf core.quotepath core.abbrev
-    core.sparsecheckout core.sparsecheckoutcone core.compression core.bigfilethreshold core.commitgraph
-    core.untrackedcache core.preloadindex core.longpaths core.checkstat core.trustctime core.sharedrepository
-    core.multipackindex core.splitindex core.whitespace
-    extensions.objectformat extensions.worktreeconfig extensions.partialclone extensions.preciousobjects
-    extensions.noop extensions.refstorage extensions.compatobjectformat extensions.relativeworktrees
-    user.name user.email user.useconfigonly
-    author.name author.email committer.name committer.email
-    init.defaultbranch init.defaultobjectformat
-    pull.rebase pull.ff push.default push.autosetupremote push.followtags
-    fetch.prune fetch.prunetags fetch.recursesubmodules fetch.parallel fetch.writecommitgraph
-    merge.ff merge.conflictstyle merge.renames merge.renamelimit merge.log
-    rebase.autosquash rebase.autostash rebase.updaterefs rerere.enabled rerere.autoupdate
-    commit.gpgsign commit.verbose commit.cleanup tag.gpgsign tag.sort
-    diff.renames diff.renamelimit diff.algorithm diff.colormoved diff.submodule diff.ignoresubmodules
-    diff.mnemonicprefix diff.noprefix diff.context
-    status.showuntrackedfiles status.submodulesummary status.branch status.short
-    branch.autosetupmerge branch.autosetuprebase branch.sort
-    index.version index.threads index.sparse feature.manyfiles
-    gc.auto gc.autopacklimit gc.pruneexpire gc.reflogexpire gc.writecommitgraph maintenance.auto maintenance.strategy
-    pack.threads pack.windowmemory pack.usesparse pack.writebitmaps repack.writebitmaps receive.denycurrentbranch
-    checkout.defaultremote clone.defaultremotename
-    submodule.recurse submodule.active submodule.fetchjobs submodule.alternatelocation
-    submodule.alternateerrorstrategy submodule.propagatebranches
-    lfs.repositoryformatversion
-    """.split()
-)
+# Per section, the keys whose value git does not run, whatever it is.
+_PLAIN = {
+    "core": (
+        "repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks "
+        "autocrlf eol safecrlf quotepath abbrev sparsecheckout sparsecheckoutcone compression "
+        "bigfilethreshold commitgraph untrackedcache preloadindex longpaths checkstat trustctime "
+        "sharedrepository multipackindex splitindex whitespace"
+    ),
+    "extensions": "objectformat worktreeconfig preciousobjects noop refstorage compatobjectformat relativeworktrees",
+    "user": "name email useconfigonly",
+    "author": "name email",
+    "committer": "name email",
+    "init": "defaultbranch defaultobjectformat",
+    "pull": "rebase ff",
+    "push": "default autosetupremote followtags",
+    "fetch": "prune prunetags recursesubmodules parallel writecommitgraph",
+    "merge": "ff conflictstyle renames renamelimit log",
+    "rebase": "autosquash autostash updaterefs",
+    "rerere": "enabled autoupdate",
+    "commit": "gpgsign verbose cleanup",
+    "tag": "gpgsign sort",
+    "diff": ("renames renamelimit algorithm colormoved submodule ignoresubmodules mnemonicprefix noprefix context"),
+    "status": "showuntrackedfiles submodulesummary branch short",
+    "branch": "autosetupmerge autosetuprebase sort",
+    "index": "version threads sparse",
+    "feature": "manyfiles",
+    "gc": "auto autopacklimit pruneexpire reflogexpire writecommitgraph",
+    "maintenance": "auto strategy",
+    "pack": "threads windowmemory usesparse writebitmaps",
+    "repack": "writebitmaps",
+    "receive": "denycurrentbranch",
+    "clone": "defaultremotename",
+    "submodule": "recurse active fetchjobs alternatelocation alternateerrorstrategy propagatebranches",
+    "lfs": "repositoryformatversion",
+}
 
 # (section, key) with any subsection between them.
 _SUBSECTION = frozenset(
@@ -205,10 +209,11 @@ _SUBSECTION = frozenset(
         ("submodule", "fetchrecursesubmodules"),
         ("lfs", "access"),
         ("lfs", "locksverify"),
-        ("color", "ui"),
     }
 )
 
+_DISPLAY = frozenset({"advice", "color", "column"})
+_REMOTES = frozenset({"remote.pushdefault", "checkout.defaultremote", "extensions.partialclone"})  # name or address
 _ADDRESSES = frozenset(
     {("remote", "url"), ("remote", "pushurl"), ("branch", "remote"), ("branch", "pushremote"), ("submodule", "url")}
 )
@@ -221,18 +226,20 @@ def objection(key: str, value: str | None) -> str:
     section, name, sub = _split(key)
     shown = f"{key} = {value}"[:200]
     if sub is None:
-        if key in _PLAIN or (section in ("advice", "color", "column") and (value or "").lower() not in ("", None)):
+        if section in _DISPLAY or name in _PLAIN.get(section, "").split():
             return ""
         if key == "core.fsmonitor" and value is not None and value.lower() in ("false", "no", "off", "0"):
             return ""
-        if key == "remote.pushdefault":
+        if key in _REMOTES:
             return _address(value, shown)
         return f"{shown} is not a setting that git writes by itself"
+    if section == "remote" and _address(sub, shown):
+        return f"{shown}: the name of the remote would be used as its address"
     if (section, name) in _ADDRESSES:
         return _address(value, shown)
     if (section, name) == ("submodule", "update"):
         return "" if value in _UPDATES else f"{shown} is a command"
-    if (section, name) in _SUBSECTION or section in ("advice", "color"):
+    if (section, name) in _SUBSECTION or section in _DISPLAY:
         return ""
     return f"{shown} is not a setting that git writes by itself"
 
@@ -281,5 +288,6 @@ def _address(value: str | None, shown: str) -> str:
 def _is_inside(path: str) -> bool:
     parts = path.replace("\\", "/").split("/")
     return not path.startswith("/") and all(
-        part not in ("", "..") and not part.lower().rstrip(". ").startswith((".git", "git~")) for part in parts
+        part not in ("", "..") and part.lower().partition(":")[0].rstrip(". ") not in (".git", "git~1")
+        for part in parts
     )

@@ -14,9 +14,7 @@ Names that exist at the start are bound read-only, and every directory between t
 (a mount point can not be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
 ``existing`` adds what the names point to: symbolic links, ``core.hooksPath``, included configuration.
 
-Names that appear during a session are judged by ``judge``: what git writes by itself for a new clone, worktree or
-submodule is benign, everything else is moved out by ``quarantine``.  Both run outside of the sandbox on hostile
-trees: they walk by directory descriptors and ``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`` only.
+Names that appear during a session are judged and moved out by ``workspace.judge``.
 """
 
 from __future__ import annotations
@@ -29,15 +27,12 @@ from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Literal
 
 LARGEST_READ = 1 << 20  # bytes of a file that a validator looks at
-LARGEST_COPY = 256 << 20  # bytes that quarantine copies across file systems
-MOST_COPIED = 20_000  # names that quarantine copies across file systems
-DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
 MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
-PARTS_OF_LISTING = 4096  # entries of a hooks directory that are looked at
+MOST_HOOKS = 4096  # entries of a hooks directory that are looked at
 
 
 class Protected(Value):
@@ -48,25 +43,25 @@ class Protected(Value):
     reason: str
 
 
-_HOOK = "git runs it on the next commit, checkout, merge, push"
-_CONFIG = "git runs programs named in it (fsmonitor, hooksPath, sshCommand, pager, filters)"
-_REDIRECT = "git takes configuration and hooks from where it points"
+HOOK = "git runs it on the next commit, checkout, merge, push"
+CONFIG = "git runs programs named in it (fsmonitor, hooksPath, sshCommand, pager, filters)"
+REDIRECT = "git takes configuration and hooks from where it points"
 _EDITOR = "the editor runs tasks and tools named in it"
 _AGENT = "the agent runs hooks and servers named in it, outside of the sandbox"
 _SHELL = "a shell that starts here or in a home directory runs it"
 _TOOLS = "a shell prompt hook chooses or runs programs by it"
 
 PROTECTED = (
-    Protected("hooks", "git", _HOOK),
-    Protected("config", "git", _CONFIG),
-    Protected("config.worktree", "git", _CONFIG),
+    Protected("hooks", "git", HOOK),
+    Protected("config", "git", CONFIG),
+    Protected("config.worktree", "git", CONFIG),
     Protected("info/attributes", "git", "it puts files under filter, diff and merge programs"),
-    Protected("commondir", "git", _REDIRECT),
+    Protected("commondir", "git", REDIRECT),
     Protected("gitdir", "git", "git worktree repair and prune trust it"),
     Protected("rebase-merge/git-rebase-todo", "git", "git rebase --continue runs its exec lines"),
     Protected(".gitmodules", "tree", "git clones what it names and checks out where it says"),
-    Protected(".gitconfig", "tree", _CONFIG),
-    Protected(".husky", "tree", _HOOK),
+    Protected(".gitconfig", "tree", CONFIG),
+    Protected(".husky", "tree", HOOK),
     Protected(".bashrc", "tree", _SHELL),
     Protected(".bash_profile", "tree", _SHELL),
     Protected(".bash_login", "tree", _SHELL),
@@ -129,13 +124,13 @@ DATA = -2  # objects, refs and logs of a repository: nothing below is protected
 SWEEP = -3  # protected, but judged only when the session has ended
 
 TREE, PACKAGE, GIT, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_REBASE = range(7)
-_FIRST_PARENT = 7  # further contexts: directories of the table that hold protected names
+FIRST_PARENT = 7  # further contexts: directories of the table that hold protected names
 KIND = 0xFF
 # Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree: anybody can
 # plant HEAD, objects and refs in an ordinary directory, so a repository by layout adds names and never takes any away.
 NAMED = 0x100
 
-_GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)
+GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)
 _GIT_PROTECTED = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir"})
 _GIT_CHILDREN = {
     "info": GIT_INFO,
@@ -149,7 +144,7 @@ LAYOUT = frozenset({"head", "objects", "refs", "commondir"})
 
 def _tables() -> tuple[dict[str, int], tuple[tuple[frozenset[str], tuple[tuple[str, str], ...]], ...]]:
     """The "tree" rows as lookups: first component -> code, and per parent its exact and wildcard names."""
-    first: dict[str, int] = {name: PACKAGE for name in PACKAGES}
+    first: dict[str, int] = dict.fromkeys(PACKAGES, PACKAGE)
     parents: dict[str, tuple[set[str], list[tuple[str, str]]]] = {}
     for row in PROTECTED:
         if row.where == "tree":
@@ -165,7 +160,7 @@ def _tables() -> tuple[dict[str, int], tuple[tuple[frozenset[str], tuple[tuple[s
                 exact.add(name)
     children = []
     for number, (parent, (exact, wild)) in enumerate(parents.items()):
-        first[parent] = _FIRST_PARENT + number
+        first[parent] = FIRST_PARENT + number
         children.append((frozenset(exact), tuple(wild)))
     return first, tuple(children)
 
@@ -207,7 +202,7 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         directory: it is a directory itself.
         link: it is a symbolic link.
     """
-    if key in _GIT_NAMES:
+    if key in GIT_NAMES:
         return GIT | NAMED if directory else PROTECT  # a file or a link that redirects git
     if context == TREE:
         return _in_tree(key, directory, link)
@@ -227,8 +222,8 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         return (GIT_MODULES if kind == GIT_MODULES else GIT) | named
     elif kind == GIT_REBASE and key == "git-rebase-todo":
         return SWEEP
-    elif kind >= _FIRST_PARENT:
-        exact, wild = _CHILDREN[kind - _FIRST_PARENT]
+    elif kind >= FIRST_PARENT:
+        exact, wild = _CHILDREN[kind - FIRST_PARENT]
         if key in exact or any(key.startswith(before) and key.endswith(after) for before, after in wild):
             return PROTECT
     if named:
@@ -240,7 +235,7 @@ def _in_tree(key: str, directory: bool, link: bool) -> int:
     code = _TREE.get(key, TREE)
     if code <= TREE or directory:
         return code
-    return PROTECT if link and code >= _FIRST_PARENT else TREE
+    return PROTECT if link and code >= FIRST_PARENT else TREE
 
 
 def is_git_layout(keys: set[str]) -> bool:
@@ -338,7 +333,7 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
 def _work_tree(git: str) -> str:
     """Where git runs hooks of this repository: above ``.git``, else (bare) the directory itself (githooks(5))."""
     parent, _, name = git.rpartition("/")
-    return parent if fold(name) in _GIT_NAMES else git
+    return parent if fold(name) in GIT_NAMES else git
 
 
 def _parent(path: str) -> str:
@@ -355,7 +350,7 @@ def _readlink(path: str) -> str:
 def _links_in(path: str) -> list[tuple[str, str]]:
     try:
         with os.scandir(path) as listing:
-            names = [entry.name for _, entry in zip(range(PARTS_OF_LISTING), listing) if entry.is_symlink()]
+            names = [entry.name for _, entry in zip(range(MOST_HOOKS), listing, strict=False) if entry.is_symlink()]
     except OSError:
         return []
     return [(name, _readlink(f"{path}/{name}")) for name in names]
@@ -370,7 +365,7 @@ def _settings(path: str) -> list[tuple[str, str]]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return []
-        data = _read(fd)
+        data = read_bounded(fd)
     finally:
         os.close(fd)
     lower = data.lower()
@@ -412,7 +407,9 @@ def _trace(root: str, base: str, target: str) -> tuple[str | None, list[str]]:
         try:
             mode = os.lstat(f"{root}/{path}").st_mode
         except OSError:
-            return (None if ".." in todo else "/".join([*at, *(p for p in reversed(todo) if p not in ("", "."))])), links
+            return (
+                None if ".." in todo else "/".join([*at, *(p for p in reversed(todo) if p not in ("", "."))])
+            ), links
         if stat.S_ISLNK(mode):
             links.append(path)
             if len(links) > MOST_LINKS:
@@ -428,286 +425,7 @@ def _resolved(root: str, path: str) -> str | None:
     return real[len(root) + 1 :] if real.startswith(root.rstrip("/") + "/") else None
 
 
-# ---------------------------------------------------------------- names that appeared: benign or not
-
-
-def judge(root_fd: int, path: str) -> str:
-    """Why a protected name that appeared during the session must go; empty when it is benign.
-
-    Args:
-        root_fd: the workspace.
-        path: relative to it, as the scan or the watcher reported it.
-
-    Benign is only what git itself writes for new clones, worktrees and submodules.  A name that vanished is benign.
-    Whatever can not be read is not.  Never follows a symbolic link, never blocks on a fifo.
-    """
-    parent, _, name = path.rpartition("/")
-    key, above = fold(name), fold(parent.rpartition("/")[2])
-    try:
-        mode = _stat(root_fd, path).st_mode
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"it can not be looked at ({error.strerror})"
-    if stat.S_ISLNK(mode):
-        return "it is a symbolic link"
-    if key == "hooks" and stat.S_ISDIR(mode) and above != ".claude":
-        return _judge_hooks(root_fd, path)
-    validator = _VALIDATORS.get(key)
-    if validator is None or (key == "attributes" and above != "info"):
-        return _reason(key, above)
-    if stat.S_ISDIR(mode) and key in _GIT_NAMES:
-        return ""  # its contents are judged name by name
-    if not stat.S_ISREG(mode):
-        return "it is not a regular file"
-    try:
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"it can not be read ({error.strerror})"
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return "it is not a regular file"
-        if status.st_size > LARGEST_READ:
-            return f"it is larger than {LARGEST_READ} bytes"
-        data = _read(fd)
-    except OSError as error:
-        return f"it can not be read ({error.strerror})"
-    finally:
-        os.close(fd)
-    if not data:
-        return ""  # created and not written yet: the write is reported again
-    return validator(root_fd, path, data.decode("utf-8", "surrogateescape"))
-
-
-def _reason(key: str, above: str) -> str:
-    for row in PROTECTED:
-        parent, slash, name = row.name.rpartition("/")
-        if row.where == "tree" and (not slash or parent == above):
-            before, star, after = name.partition("*")
-            if key == name or (star and key.startswith(before) and key.endswith(after)):
-                return row.reason
-    return "git or a tool outside of the sandbox uses it"
-
-
-def _judge_hooks(root_fd: int, path: str) -> str:
-    try:
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"it can not be read ({error.strerror})"
-    try:
-        with os.scandir(fd) as listing:
-            for number, entry in enumerate(listing):
-                if number >= PARTS_OF_LISTING:
-                    return "it holds too many names"
-                if not (entry.name.endswith(".sample") and entry.is_file(follow_symlinks=False)):
-                    return f"{_HOOK}: {entry.name}"
-    finally:
-        os.close(fd)
-    return ""
-
-
-def _judge_config(root_fd: int, path: str, text: str) -> str:
-    from .gitconfig import ConfigError, objection, parse
-
-    try:
-        settings = parse(text)
-    except ConfigError as error:
-        return f"it is not plain git configuration ({error})"
-    for key, value in settings:
-        if key == "core.worktree":
-            # A submodule's configuration points from .git/modules/NAME back to its work tree.
-            place = _normal(_parent(path), value or "", _own_path(root_fd))
-            if "modules" not in map(fold, path.split("/")) or not place or not _is_tree(place):
-                return f"core.worktree = {value} leads out of its submodule"
-            continue
-        why = objection(key, value)
-        if why:
-            return why
-    return ""
-
-
-def _judge_modules(root_fd: int, path: str, text: str) -> str:
-    from .gitconfig import ConfigError, module_objection, parse
-
-    try:
-        settings = parse(text)
-    except ConfigError as error:
-        return f"it is not plain git configuration ({error})"
-    return next((why for why in (module_objection(key, value) for key, value in settings) if why), "")
-
-
-def _judge_layout(root_fd: int, path: str, text: str) -> str:
-    """``HEAD`` of a directory that became a repository by its layout: taking it away unmakes the repository.
-
-    What else is in the directory may be somebody's files with the same names, so they are judged but not moved.
-    """
-    place = _parent(path)
-    base = f"{place}/" if place else ""
-    for name in ("config", "config.worktree", "commondir", "hooks", "info/attributes"):
-        try:
-            mode = _stat(root_fd, base + name).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            return f"{name} can not be looked at ({error.strerror})"
-        if name == "hooks" and not stat.S_ISDIR(mode):
-            return f"{name} is not a directory"
-        why = judge(root_fd, base + name)
-        if why:
-            return f"it makes this directory a git repository, and in its {name}: {why}"
-    return ""
-
-
-def _judge_commondir(root_fd: int, path: str, text: str) -> str:
-    parts = path.split("/")
-    if len(parts) >= 4 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
-        return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT else _REDIRECT
-    return _REDIRECT
-
-
-def _judge_backlink(root_fd: int, path: str, text: str) -> str:
-    """``worktrees/NAME/gitdir``: the ``.git`` file of the worktree, in this workspace."""
-    parts = path.split("/")
-    place = _normal(_parent(path), text.removesuffix("\n"), _own_path(root_fd))
-    if len(parts) < 4 or fold(parts[-3]) != "worktrees" or not place or place.rpartition("/")[2] != ".git":
-        return "it leads to something else than a worktree of this workspace"
-    return "" if _is_tree(_parent(place)) else "it leads into a git directory"
-
-
-def _judge_pointer(root_fd: int, path: str, text: str) -> str:
-    """A ``.git`` file: "gitdir: PATH" (gitrepository-layout(5)) to a git directory that the scan reaches."""
-    line = text.removesuffix("\n")
-    if not line.startswith("gitdir: ") or "\n" in line:
-        return "it is not a pointer to a git directory"
-    place = _normal(_parent(path), line[len("gitdir: ") :], _own_path(root_fd))
-    if not place:
-        return "it points out of the workspace"
-    if _context_at(root_fd, place.split("/")) & KIND != GIT:
-        return "it points to something else than a git directory of this workspace"
-    return ""
-
-
-def _judge_attributes(root_fd: int, path: str, text: str) -> str:
-    return "" if not text.strip() else "it puts files under filter, diff and merge programs"
-
-
-def _judge_todo(root_fd: int, path: str, text: str) -> str:
-    for line in text.splitlines():
-        word = line.split(None, 1)[:1]
-        if word and word[0] in ("x", "exec"):
-            return "git rebase --continue runs its exec lines"
-    return ""
-
-
-_VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
-    ".git": _judge_pointer,
-    "git~1": _judge_pointer,
-    "config": _judge_config,
-    "config.worktree": _judge_config,
-    "head": _judge_layout,
-    ".gitmodules": _judge_modules,
-    "commondir": _judge_commondir,
-    "gitdir": _judge_backlink,
-    "attributes": _judge_attributes,
-    "git-rebase-todo": _judge_todo,
-}
-
-
-def _normal(base: str, target: str, root: str) -> str:
-    """``target`` seen from the directory ``base``, without "." and "..", relative to ``root``; empty: outside.
-
-    Lexical: the caller opens the result without following links, so a link on the way is refused, not resolved.
-    """
-    if not target or any(ord(char) < 0x20 or char == "\x7f" for char in target):
-        return ""
-    if target.startswith("/"):
-        if not target.startswith(root.rstrip("/") + "/"):
-            return ""
-        parts: list[str] = []
-        target = target[len(root.rstrip("/")) :]
-    else:
-        parts = base.split("/") if base else []
-    for part in target.split("/"):
-        if part in ("", "."):
-            continue
-        if part == "..":
-            if not parts:
-                return ""
-            parts.pop()
-        else:
-            parts.append(part)
-    return "/".join(parts)
-
-
-def _is_tree(path: str) -> bool:
-    """No component names a git directory."""
-    return not any(fold(part) in _GIT_NAMES for part in path.split("/"))
-
-
-def _own_path(fd: int) -> str:
-    return os.readlink(f"/proc/self/fd/{fd}")
-
-
-def _context_at(root_fd: int, parts: list[str]) -> int:
-    """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
-    context, path = TREE, ""
-    for part in parts:
-        context = settled(context, _layout_keys(root_fd, path))
-        context = classify(context, fold(part), True, False)
-        if context < 0:
-            return DATA
-        path = f"{path}/{part}" if path else part
-    try:
-        if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
-            return DATA
-    except OSError:
-        return DATA
-    return settled(context, _layout_keys(root_fd, path))
-
-
-def _layout_keys(root_fd: int, path: str) -> set[str]:
-    """Which names of ``LAYOUT`` a directory holds; a directory that can not be read holds none."""
-    try:
-        fd = _open(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return set()
-    try:
-        with os.scandir(fd) as listing:
-            return {fold(entry.name) for entry in listing if 4 <= len(entry.name) <= 12} & LAYOUT
-    except OSError:
-        return set()
-    finally:
-        os.close(fd)
-
-
-# ---------------------------------------------------------------- access by descriptor
-
-
-def _open(root_fd: int, path: str, flags: int) -> int:
-    """open(2) below ``root_fd`` without following any symbolic link."""
-    from ..host import syscalls
-
-    return syscalls.openat2(
-        root_fd, path, flags | os.O_NOFOLLOW, 0, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-    )
-
-
-def _stat(root_fd: int, path: str) -> os.stat_result:
-    """lstat(2) below ``root_fd`` without following any symbolic link on the way."""
-    parent, _, name = path.rpartition("/")
-    fd = _open(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
-    try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False)
-    finally:
-        os.close(fd)
-
-
-def _read(fd: int) -> bytes:
+def read_bounded(fd: int) -> bytes:
     """At most ``LARGEST_READ`` bytes and one more."""
     data = b""
     while len(data) <= LARGEST_READ:
@@ -716,131 +434,3 @@ def _read(fd: int) -> bytes:
             break
         data += piece
     return data
-
-
-# ---------------------------------------------------------------- quarantine
-
-
-def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
-    """Move a name out of the workspace; return where it went, relative to the quarantine directory.
-
-    Each name gets a new numbered directory, so nothing is ever overwritten.  Across file systems it is copied
-    (regular files, directories, links as they are; nothing setuid, no devices) and then removed.
-
-    Raises:
-        FileNotFoundError: it vanished.
-        OSError: it could not be moved, or is larger than may be copied (EFBIG); it is then still there.
-    """
-    parent, _, name = path.rpartition("/")
-    source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.stat(name, dir_fd=source, follow_symlinks=False)
-        number = len(os.listdir(quarantine_fd)) + 1
-        while True:
-            try:
-                os.mkdir(str(number), 0o700, dir_fd=quarantine_fd)
-                break
-            except FileExistsError:
-                number += 1
-        place = os.open(
-            str(number), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=quarantine_fd
-        )
-        try:
-            _move(source, name, place)
-        except OSError:
-            _remove_children(place, 0)
-            os.rmdir(str(number), dir_fd=quarantine_fd)
-            raise
-        finally:
-            os.close(place)
-        return f"{number}/{name}"
-    finally:
-        os.close(source)
-
-
-def _move(source: int, name: str, place: int) -> None:
-    import errno
-
-    try:
-        os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
-        return
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    _copy(source, name, place, [LARGEST_COPY, MOST_COPIED], 0)
-    _remove(source, name, 0)
-
-
-def _copy(source: int, name: str, place: int, left: list[int], depth: int) -> None:
-    """Copy one name; ``left`` counts down bytes and names."""
-    import errno
-
-    left[1] -= 1
-    if left[1] < 0 or depth > DEEPEST_COPY:
-        raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
-    mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=place)
-    elif stat.S_ISREG(mode):
-        _copy_file(source, name, place, left)
-    elif stat.S_ISDIR(mode):
-        os.mkdir(name, 0o700, dir_fd=place)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        inner = os.open(name, flags, dir_fd=source)
-        try:
-            outer = os.open(name, flags, dir_fd=place)
-            try:
-                for child in os.listdir(inner):
-                    _copy(inner, child, outer, left, depth + 1)
-            finally:
-                os.close(outer)
-        finally:
-            os.close(inner)
-
-
-def _copy_file(source: int, name: str, place: int, left: list[int]) -> None:
-    import errno
-
-    reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-    try:
-        if not stat.S_ISREG(os.fstat(reader).st_mode):
-            raise OSError(errno.EAGAIN, "it changed while it was copied", name)
-        writer = os.open(
-            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place
-        )
-        try:
-            while piece := os.read(reader, 1 << 20):
-                left[0] -= len(piece)
-                if left[0] < 0:
-                    raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(writer, view) :]
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
-
-
-def _remove(parent: int, name: str, depth: int) -> None:
-    """Remove one name and what is below it, by descriptors only."""
-    try:
-        os.unlink(name, dir_fd=parent)
-        return
-    except IsADirectoryError:
-        pass
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        _remove_children(fd, depth + 1)
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent)
-
-
-def _remove_children(fd: int, depth: int) -> None:
-    import errno
-
-    if depth > DEEPEST_COPY + 1:
-        raise OSError(errno.ELOOP, "directories nested too deeply to remove")
-    for child in os.listdir(fd):
-        _remove(fd, child, depth)

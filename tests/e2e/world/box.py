@@ -61,8 +61,8 @@ class Box:
         (self.state / "config.yaml").write_text(text)
 
     def allow(self, *entries: Any, **keys: Any) -> None:
-        """Write a user's policy of these ``allow`` entries (JSON is YAML) and keys, and nothing else."""
-        self.policy(json.dumps({"allow": list(entries), **keys}))
+        """Write a user's policy of these ``allow`` entries (JSON is YAML) and keys, and of no preset."""
+        self.policy(json.dumps({"presets": [], "allow": list(entries), **keys}))
 
     @property
     def tls(self) -> list[str]:

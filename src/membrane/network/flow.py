@@ -1,0 +1,200 @@
+"""One direction of a relayed connection: from one socket to another.
+
+Theory of operation
+-------------------
+A direction starts by copying through one shared buffer: two system calls for a small message.  When it proves to be
+bulk it is spliced through a pipe (splice(2)): the bytes stay in the kernel.  The pipe is taken from a bounded pool
+for as long as bytes are in it, so a connection that waits holds neither a pipe nor a buffer.  Without a free pipe a
+bulk direction copies on.
+
+What the sink does not take at once is at most one buffer (copied) or one pipe (spliced); nothing more is read until
+it is gone: back-pressure goes to the source through the kernel's own window.
+"""
+
+from __future__ import annotations
+
+import os
+from _socket import MSG_PEEK, SHUT_WR
+from _socket import socket as Socket
+
+BUFFER = 65536  # octets copied at a time
+_BULK = 2  # full buffers in a row that make a direction bulk
+_PIPE = 1 << 20  # octets of one pipe
+_PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
+_ROUNDS = 16  # of one direction in one turn: fairness
+_F_SETPIPE_SZ = 1031
+_SPLICE = 1 | 2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
+
+
+class LimitReached(Exception):
+    """The session has sent as much as it may."""
+
+
+class Budget:
+    """Octets that the session may still send to the network, TCP and UDP together; 0: no limit."""
+
+    __slots__ = ("left", "limited")
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limited = limit > 0
+        self.left = limit
+
+    def spend(self, count: int) -> bool:
+        """Take ``count`` octets; false, and nothing taken, when there are not as many."""
+        if not self.limited:
+            return True
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+class Flow:
+    """One direction of a connection."""
+
+    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "sink", "source")
+
+    def __init__(self, source: Socket, sink: Socket) -> None:
+        self.source, self.sink = source, sink
+        self.left: memoryview | None = None  # copied, not yet written
+        self.pipe: tuple[int, int] | None = None
+        self.piped = 0  # octets in the pipe
+        self.full = 0  # full buffers in a row
+        self.bulk = False
+        self.ended = False  # the source has no more
+        self.closed = False  # and the sink was told
+        self.moved = 0  # octets taken from the source
+
+    def pending(self) -> bool:
+        return self.left is not None or self.piped > 0
+
+
+class Pump:
+    """Moves the bytes of all directions; owns the buffer, the pipes and the totals."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.bytes_up = self.bytes_down = 0
+        self.scratch = memoryview(bytearray(BUFFER))
+        self._pipes: list[tuple[int, int]] = []
+        self._made = 0  # pipes that exist
+
+    def close(self) -> None:
+        """Close the pipes that are not in use."""
+        for pipe in self._pipes:
+            os.close(pipe[0])
+            os.close(pipe[1])
+        self._made -= len(self._pipes)
+        self._pipes.clear()
+
+    def move(self, flow: Flow, *, upward: bool) -> bool:
+        """Move bytes until one end would block; true when there is more to do at once.
+
+        Raises:
+            OSError: one end failed.
+            LimitReached: the upload limit is reached.
+        """
+        for _ in range(_ROUNDS):
+            if flow.left is not None:
+                flow.left = _send(flow.sink, flow.left)
+                if flow.left is not None:
+                    return False
+            elif flow.piped:
+                assert flow.pipe is not None
+                try:
+                    flow.piped -= os.splice(flow.pipe[0], flow.sink.fileno(), flow.piped, flags=_SPLICE)
+                except BlockingIOError:
+                    return False
+                if flow.piped:
+                    continue
+                self._give_pipe(flow)
+            if flow.ended:
+                if not flow.closed:
+                    flow.closed = True
+                    flow.sink.shutdown(SHUT_WR)
+                return False
+            try:
+                count = self._read(flow, upward)
+            except BlockingIOError:
+                return False
+            if count == 0:
+                flow.ended = True
+                continue
+            flow.moved += count
+            if upward:
+                self.bytes_up += count
+                if self.budget.limited:
+                    self.budget.left -= count
+            else:
+                self.bytes_down += count
+        return True
+
+    def _read(self, flow: Flow, upward: bool) -> int:
+        """Take what the source has into the pipe or, through the buffer, to the sink; octets, 0 at the end."""
+        most = _PIPE
+        if upward and self.budget.limited:
+            most = min(most, self.budget.left)
+            if most <= 0:
+                if flow.source.recv(1, MSG_PEEK):
+                    raise LimitReached
+                return 0
+        if flow.bulk and self._take_pipe(flow):
+            assert flow.pipe is not None
+            try:
+                flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
+            finally:
+                if not flow.piped:
+                    self._give_pipe(flow)
+            return flow.piped
+        count = flow.source.recv_into(self.scratch, min(most, BUFFER))
+        if count:
+            data = self.scratch[:count]
+            rest = _send(flow.sink, data)
+            if rest is not None:
+                flow.left = memoryview(bytes(rest))
+            flow.full = flow.full + 1 if count == BUFFER else 0
+            flow.bulk = flow.bulk or flow.full >= _BULK
+        return count
+
+    def _take_pipe(self, flow: Flow) -> bool:
+        if self._pipes:
+            flow.pipe = self._pipes.pop()
+            return True
+        if self._made >= _PIPES:
+            return False
+        try:
+            pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        from fcntl import fcntl
+
+        try:
+            fcntl(pipe[1], _F_SETPIPE_SZ, _PIPE)
+        except OSError:
+            pass  # over the user's share of pipe memory: a small pipe works as well
+        self._made += 1
+        flow.pipe = pipe
+        return True
+
+    def _give_pipe(self, flow: Flow) -> None:
+        if flow.pipe is not None:
+            self._pipes.append(flow.pipe)
+            flow.pipe = None
+
+    def drop_pipe(self, flow: Flow) -> None:
+        """Give back the pipe of a direction that ends; one that is not empty can not be used again."""
+        if flow.pipe is not None and flow.piped:
+            os.close(flow.pipe[0])
+            os.close(flow.pipe[1])
+            self._made -= 1
+            flow.pipe = None
+        self._give_pipe(flow)
+
+
+def _send(sink: Socket, data: memoryview) -> memoryview | None:
+    """Send what the sink takes; the rest, or ``None``."""
+    try:
+        count = sink.send(data)
+    except BlockingIOError:
+        return data
+    return data[count:] if count < len(data) else None

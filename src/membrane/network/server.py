@@ -1,0 +1,335 @@
+"""The network process of one session: ``python -I -m membrane.network.server CONTROL_FD``.
+
+Theory of operation
+-------------------
+It runs in the host's network namespace; the sockets that it serves were made inside the sandbox's.  Nothing else
+connects the two, so when this process ends, the sandbox has no network.
+
+Control socket (AF_UNIX stream, its number in argv):
+
+* first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
+  ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
+  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``);
+* then, to the session: JSON lines: ``{"ready": true}``, events (``seq`` 0: the session numbers them),
+  ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
+  clean, and last ``{"stats": {...}}``;
+* from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
+
+Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
+``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same).
+
+An exception that is not one connection's ends the process with status 1, and the session then kills the command.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # signal itself imports enum
+import marshal
+import resource
+import sys
+from _socket import AF_INET6
+from _socket import socket as Socket
+
+from ..errors import InternalError, MembraneError
+from ..policy.codec import restore
+from ..policy.decide import Decider
+from .dns import Answerer, Names
+from .flow import Budget
+from .journal import Journal
+from .reactor import IN, OUT, Reactor
+from .relay import Engine
+from .route import Router
+from .udp import UdpRelay, serve_dns
+from .upstream import (
+    RESOLVER_DEADLINE,
+    SYSTEM_DEADLINE,
+    Proxy,
+    Resolver,
+    Upstreams,
+    parse_proxy,
+    proxy_from_environment,
+    resolver_look_up,
+    system_look_up,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..policy.model import Policy
+
+_LARGEST_CONFIG = 64 << 20  # octets
+_LONGEST_COMMAND = 65536  # octets
+_CRASHES_TOLD = 10
+_SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
+_FLUSH = 2.0  # seconds to get rid of the last lines
+_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
+
+
+def main(argv: list[str]) -> int:
+    """Serve until the session says stop or is gone; the exit status."""
+    control = Socket(fileno=int(argv[1]))
+    files = _harden()
+    journal = Journal("")
+    try:
+        config = read_config(control)
+        journal.session = config["session"]
+        service = Service(control, journal, config, files)
+        service.run()
+    except Exception as error:
+        journal.note({"error": explain(error)})
+        send_all(control, journal)
+        return 1
+    service.close()
+    send_all(control, journal)
+    return 0
+
+
+def _harden() -> int:
+    """No core dumps, as many descriptors as allowed, deaf to the terminal; the number of descriptors.
+
+    The session runs the process with no_new_privs and an empty environment.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for number in _TERMINAL_SIGNALS:  # meant for the command; the end of the control socket is meant for us
+        _signal.signal(number, _signal.SIG_IGN)
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def read_config(control: Socket) -> dict[str, Any]:
+    """The first message of the session.
+
+    Raises:
+        InternalError: the session closed early, or sent something else.
+    """
+
+    def take(count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            part = control.recv(min(count - len(data), 1 << 20))
+            if not part:
+                raise InternalError("read the network configuration", "the session closed the control socket")
+            data += part
+        return bytes(data)
+
+    size = int.from_bytes(take(4), "big")
+    if size > _LARGEST_CONFIG:
+        raise InternalError("read the network configuration", f"{size} octets announced")
+    config = marshal.loads(take(size))  # noqa: S302  written by the session, over a socket that only it has
+    if not isinstance(config, dict):
+        raise InternalError("read the network configuration", "not a dict")
+    return config
+
+
+def explain(error: BaseException) -> str:
+    """The headline of an error of ours; the place of any other."""
+    if isinstance(error, MembraneError):
+        return "\n".join(error.lines())
+    import traceback
+
+    return "".join(traceback.format_exception(error))[-4000:]
+
+
+def send_all(control: Socket, journal: Journal) -> None:
+    """Write what is queued, for at most ``_FLUSH`` seconds."""
+    try:
+        control.settimeout(_FLUSH)
+        while journal.waiting():
+            journal.sent(control.send(journal.pending()))
+    except OSError:
+        return  # the session is gone, or does not read
+
+
+def own_addresses() -> frozenset[tuple[int, int]]:
+    """The addresses of this machine's interfaces, as (version, integer); what /proc/net shows (proc(5))."""
+    found: set[tuple[int, int]] = set()
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as table:
+            found.update((6, int(line[:32], 16)) for line in table)
+    except OSError:
+        pass  # no IPv6
+    try:
+        with open("/proc/net/fib_trie", encoding="ascii") as table:
+            address = ""
+            for line in table:
+                if "|--" in line:
+                    address = line.rpartition(" ")[2].strip()
+                elif "/32 host LOCAL" in line:
+                    found.add((4, int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")))
+    except OSError:
+        pass  # not mounted; private addresses are refused anyway
+    return frozenset(found)
+
+
+def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | None, tuple[str, ...]]:
+    """The proxy to go through, and the hosts that are dialled all the same.
+
+    Raises:
+        PolicyError: it can not be understood.
+    """
+    if not policy.upstream_proxy:
+        return None, ()
+    if policy.upstream_proxy == "env":
+        return proxy_from_environment(environ)
+    return parse_proxy(policy.upstream_proxy), ()
+
+
+class Service:
+    """Everything that one session's sockets are served by."""
+
+    def __init__(self, control: Socket, journal: Journal, config: Mapping[str, Any], files: int) -> None:
+        self._control, self._journal = control, journal
+        self._commands = b""
+        self._blocked = False
+        self._crashes = 0
+        policy = restore(config["policy"])
+        limits = config.get("limits") or {}
+        decide = Decider(policy, own_addresses()).decide
+        self._reactor = reactor = Reactor()
+        system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
+        resolver = system
+        if policy.dns_resolver:
+            resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
+        proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
+        upstreams = Upstreams(resolver, system, proxy, exceptions)
+        sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
+        names = Names(limits.get("names", 16384))
+        ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
+        self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
+        budget = Budget(policy.limits.upload)
+        router = Router(names, decide)
+        connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
+        self._engine = engine = Engine(
+            reactor,
+            router,
+            self._answerer,
+            upstreams,
+            journal.emit,
+            self._crashed,
+            budget=budget,
+            connections=connections,
+        )
+        self._udp = UdpRelay(
+            reactor,
+            router,
+            upstreams,
+            journal.emit,
+            self._crashed,
+            engine.number,
+            budget=budget,
+            flows=limits.get("udp_flows", 256),
+        )
+        self._sockets = sockets
+        self._names = names
+        self._repetitions = reactor.wait(1.0, self._tell_repetitions)
+        for role, socket in sockets:
+            self._serve(role, socket)
+        control.setblocking(False)
+        reactor.watch(control.fileno(), IN, self._on_control)
+        reactor.at_end.append(self._flush)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self._control.send(b'{"ready": true}\n')
+        self._reactor.run()
+
+    def close(self) -> None:
+        """End all connections and write the totals."""
+        self._engine.close()
+        self._udp.close()
+        self._journal.tell_repetitions(everything=True)
+        engine, udp, answerer = self._engine, self._udp, self._answerer
+        stats = {
+            "connections": engine.accepted,
+            "connections_refused": engine.refused,
+            "connections_failed": engine.failed,
+            "bytes_up": engine.pump.bytes_up + udp.bytes_up,
+            "bytes_down": engine.pump.bytes_down + udp.bytes_down,
+            "dns_queries": answerer.queries,
+            "dns_refused": answerer.refused,
+            "names": len(self._names),
+            "udp_flows": udp.opened,
+            "udp_refused": udp.refused,
+            "udp_datagrams": udp.datagrams,
+            "denied": self._journal.denied,
+            "events_lost": self._journal.lost,
+            "crashes": self._crashes,
+        }
+        self._journal.note({"stats": stats})
+        self._reactor.close()
+        for _role, socket in self._sockets:
+            socket.close()
+
+    def _serve(self, role: str, socket: Socket) -> None:
+        kind, _, port = role.partition(":")
+        six = socket.family == AF_INET6
+        family = "6" if six else "4"
+        if kind in (f"tcp{family}", f"tcp{family}-dnat"):
+            self._engine.listen(socket, dnat=kind.endswith("-dnat"))
+        elif kind == f"dns{family}":
+            serve_dns(self._reactor, socket, self._answerer, self._crashed)
+        elif kind == f"udp{family}" and port.isdigit():
+            self._udp.listen(socket, int(port))
+        else:
+            raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
+
+    def _crashed(self, error: BaseException) -> None:
+        self._crashes += 1
+        if self._crashes <= _CRASHES_TOLD:
+            self._journal.note({"crash": explain(error)})
+
+    def _on_control(self, mask: int) -> None:
+        if mask & OUT:
+            self._blocked = False
+            self._reactor.change(self._control.fileno(), IN)
+        if mask & ~OUT:
+            self._read_commands()
+
+    def _read_commands(self) -> None:
+        try:
+            data = self._control.recv(_LONGEST_COMMAND)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # the session died
+        self._commands += data
+        if not data:
+            self._reactor.stop()
+            return
+        import json
+
+        *lines, self._commands = self._commands.split(b"\n")
+        for line in lines:
+            command = json.loads(line)
+            if command != {"command": "stop"}:
+                raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
+            self._reactor.stop()
+        if len(self._commands) > _LONGEST_COMMAND:
+            raise InternalError("obey the session", "a command is too long")
+
+    def _tell_repetitions(self, _item: None) -> None:
+        self._journal.tell_repetitions()
+
+    def _flush(self) -> None:
+        """At the end of each turn: hand the session what it takes."""
+        journal = self._journal
+        if journal.counting() and self._repetitions.first() is None:
+            self._repetitions.begin(None)
+        if self._blocked:
+            return
+        try:
+            while journal.waiting():
+                count = self._control.send(journal.pending())
+                journal.sent(count)
+        except BlockingIOError:
+            self._blocked = True
+            self._reactor.change(self._control.fileno(), IN | OUT)
+        except OSError:
+            self._reactor.stop()  # the session died
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,322 @@
+"""UDP: the resolver's sockets, and one relay socket for each port that a rule opens.
+
+Theory of operation
+-------------------
+The sockets are wildcard sockets inside the sandbox's network namespace, where every address is local.  The
+destination of a datagram is in its control message (``IP_PKTINFO``, ``IPV6_RECVPKTINFO``: ip(7), ipv6(7)), and an
+answer leaves from that address by the same means, so that connected clients take it.
+
+A *flow* is one client address and one destination.  It is judged once, has one connected socket outside, and ends
+after ``IDLE`` seconds of silence in both directions.  Datagrams that come while the name is being looked up wait, a
+few of them; more are dropped, as UDP may.  What is refused is dropped: there is no answer that a client would expect.
+"""
+
+from __future__ import annotations
+
+import os
+from _socket import (
+    AF_INET,
+    AF_INET6,
+    IPPROTO_IP,
+    IPPROTO_IPV6,
+    SOCK_CLOEXEC,
+    SOCK_DGRAM,
+    SOCK_NONBLOCK,
+    inet_ntop,
+)
+from _socket import socket as Socket
+
+from ..events import ConnectionClosed, ConnectionOpened
+from ..policy.model import Connect, Deny
+from .journal import denial
+from .reactor import IN
+from .route import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..events import Event
+    from .dns import Answerer
+    from .flow import Budget
+    from .reactor import Reactor
+    from .route import Relay, Router
+    from .upstream import Answer, Upstreams
+
+IDLE = 60.0  # seconds
+_BURST = 64  # datagrams taken in one turn
+_LARGEST = 65535
+_QUEUED = 8  # datagrams that wait for a look-up
+_CONTROL = 128  # octets of control messages
+_IP_PKTINFO, _IPV6_PKTINFO = 8, 50
+
+
+def destination(six: bool, control: list[tuple[int, int, bytes]]) -> bytes | None:
+    """The packed address that a datagram was sent to."""
+    for level, kind, data in control:
+        if six and level == IPPROTO_IPV6 and kind == _IPV6_PKTINFO:
+            return data[:16]
+        if not six and level == IPPROTO_IP and kind == _IP_PKTINFO:
+            return data[8:12]
+    return None
+
+
+def from_address(six: bool, address: bytes) -> list[tuple[int, int, bytes]]:
+    """The control message that makes a datagram leave from ``address``."""
+    if six:
+        return [(IPPROTO_IPV6, _IPV6_PKTINFO, address + bytes(4))]
+    return [(IPPROTO_IP, _IP_PKTINFO, bytes(4) + address + bytes(4))]
+
+
+def serve_dns(reactor: Reactor, socket: Socket, answerer: Answerer, crashed: Callable[[BaseException], None]) -> None:
+    """Answer the queries that arrive on ``socket``, each from the address that was asked."""
+    socket.setblocking(False)
+    six = socket.family == AF_INET6
+
+    def ready(_mask: int) -> None:
+        for _ in range(_BURST):
+            try:
+                query, control, _flags, client = socket.recvmsg(4096, _CONTROL)
+            except OSError:
+                return
+            try:
+                answer = answerer.answer(query)
+            except Exception as error:  # of the policy: no answer is a refusal
+                crashed(error)
+                continue
+            address = destination(six, control)
+            if answer is None or address is None:
+                continue
+            try:
+                socket.sendmsg([answer], from_address(six, address), 0, client)
+            except OSError:
+                continue  # the client is gone, or its buffer is full
+
+    reactor.watch(socket.fileno(), IN, ready)
+
+
+class _Flow:
+    """One client address and one destination."""
+
+    __slots__ = (
+        "address",
+        "client",
+        "control",
+        "down",
+        "id",
+        "key",
+        "listener",
+        "route",
+        "started",
+        "up",
+        "upstream",
+        "waiting",
+    )
+
+    def __init__(self, key: Any, ident: int, listener: Socket, client: Any, control: Any, route: Relay) -> None:
+        self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
+        self.route = route
+        self.upstream: Socket | None = None
+        self.address = ""
+        self.waiting: list[bytes] | None = []
+        self.up = self.down = 0
+        self.started = 0.0
+
+
+class UdpRelay:
+    """All UDP flows of one session.
+
+    Args:
+        flows: how many may exist at once.
+        number: gives the next connection number, shared with TCP.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        router: Router,
+        upstreams: Upstreams,
+        emit: Callable[[Event], None],
+        crashed: Callable[[BaseException], None],
+        number: Callable[[], int],
+        *,
+        budget: Budget,
+        flows: int = 256,
+    ) -> None:
+        self.opened = self.refused = self.datagrams = self.bytes_up = self.bytes_down = 0
+        self._reactor, self._router, self._upstreams = reactor, router, upstreams
+        self._emit, self._crashed, self._number = emit, crashed, number
+        self._budget = budget
+        self._limit = flows
+        self._flows: dict[Any, _Flow] = {}
+        self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
+
+    def listen(self, socket: Socket, port: int) -> None:
+        """Relay what arrives on a wildcard socket of ``port``."""
+        socket.setblocking(False)
+        six = socket.family == AF_INET6
+
+        def ready(_mask: int) -> None:
+            for _ in range(_BURST):
+                try:
+                    data, control, _flags, client = socket.recvmsg(_LARGEST, _CONTROL)
+                except OSError:
+                    return
+                target = destination(six, control)
+                if target is None:
+                    continue
+                try:
+                    self._inbound(socket, port, target, client, data)
+                except Exception as error:  # of one datagram; it is dropped
+                    self._crashed(error)
+
+        self._reactor.watch(socket.fileno(), IN, ready)
+
+    def close(self) -> None:
+        """End every flow."""
+        for flow in list(self._flows.values()):
+            self._end(flow, "session ended")
+
+    def _inbound(self, listener: Socket, port: int, target: bytes, client: Any, data: bytes) -> None:
+        key = (listener.fileno(), client[0], client[1], target)
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = self._open(key, listener, port, target, client)
+            if flow is None:
+                return
+        self._idle.begin(flow)
+        if flow.waiting is not None:
+            if len(flow.waiting) < _QUEUED:
+                flow.waiting.append(data)
+            return
+        self._send(flow, data)
+
+    def _open(self, key: Any, listener: Socket, port: int, target: bytes, client: Any) -> _Flow | None:
+        six = listener.family == AF_INET6
+        address = inet_ntop(AF_INET6 if six else AF_INET, target)
+        route = self._router.arrive(address, port, "udp")
+        if isinstance(route, Refusal):
+            self._refuse(route)
+            return None
+        if self._upstreams.via(route) is not None:
+            self._refuse_access(route, "port not allowed", "UDP can not go through upstream_proxy")
+            return None
+        if len(self._flows) >= self._limit:
+            self._refuse_access(route, "limit reached", f"{self._limit} UDP flows at once")
+            return None
+        flow = _Flow(key, self._number(), listener, client, from_address(six, target), route)
+        flow.started = self._reactor.now
+        self._flows[key] = flow
+        self.opened += 1
+        if route.addresses:
+            self._dial(flow, route.addresses)
+        else:
+            answer = self._upstreams.resolver.cached(route.host)
+            if answer is None:
+                self._upstreams.resolver.resolve(route.host, lambda answer: self._resolved(flow, answer))
+            else:
+                self._resolved(flow, answer)
+        return flow if self._flows.get(key) is flow else None
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.refused += 1
+        self._emit(refusal.event)
+
+    def _refuse_access(self, route: Relay, reason: str, hint: str) -> None:
+        self.refused += 1
+        access = Connect(route.host, route.address, route.port, "udp")
+        self._emit(denial(access, Deny(None, reason, hint)))
+
+    def _resolved(self, flow: _Flow, answer: Answer) -> None:
+        if self._flows.get(flow.key) is not flow:
+            return
+        try:
+            if not answer.addresses:
+                self._end(flow, answer.error)
+                return
+            allowed = self._router.candidates(flow.route, answer.addresses)
+            if isinstance(allowed, Refusal):
+                self._refuse(allowed)
+                self._forget(flow)
+                return
+            self._dial(flow, allowed)
+        except Exception as error:
+            self._crashed(error)
+            self._end(flow, "internal error")
+
+    def _dial(self, flow: _Flow, addresses: tuple[str, ...]) -> None:
+        error = ""
+        for address in addresses:
+            family = AF_INET6 if ":" in address else AF_INET
+            try:
+                upstream = Socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+            except OSError as failure:
+                error = f"{address}: {failure.strerror}"
+                continue
+            code = upstream.connect_ex((address, flow.route.dial_port))
+            if code:
+                upstream.close()
+                error = f"{address}: {os.strerror(code)}"
+                continue
+            flow.upstream, flow.address = upstream, address
+            self._reactor.watch(upstream.fileno(), IN, lambda _mask: self._outbound(flow))
+            self._tell_opened(flow)
+            waiting, flow.waiting = flow.waiting or [], None
+            for data in waiting:
+                self._send(flow, data)
+            return
+        self._end(flow, error)
+
+    def _send(self, flow: _Flow, data: bytes) -> None:
+        if not self._budget.spend(len(data)):
+            self._refuse_access(flow.route, "limit reached", "limits: upload")
+            self._end(flow, "upload limit reached")
+            return
+        if flow.upstream is None:
+            return
+        self.datagrams += 1
+        try:
+            flow.upstream.send(data)
+        except OSError:
+            return  # lost, as datagrams may be
+        flow.up += len(data)
+        self.bytes_up += len(data)
+
+    def _outbound(self, flow: _Flow) -> None:
+        upstream = flow.upstream
+        if upstream is None:
+            return
+        for _ in range(_BURST):
+            try:
+                data = upstream.recv(_LARGEST)
+            except OSError:
+                return  # nothing more, or an ICMP error, which is reported once
+            self._idle.begin(flow)
+            flow.down += len(data)
+            self.bytes_down += len(data)
+            try:
+                flow.listener.sendmsg([data], flow.control, 0, flow.client)
+            except OSError:
+                continue
+
+    def _forget(self, flow: _Flow) -> None:
+        self._flows.pop(flow.key, None)
+        self._idle.end(flow)
+        if flow.upstream is not None:
+            self._reactor.bury(flow.upstream)
+            flow.upstream = None
+
+    def _end(self, flow: _Flow, error: str) -> None:
+        if self._flows.get(flow.key) is not flow:
+            return
+        if not flow.address:
+            self._tell_opened(flow)
+        duration = round((self._reactor.now - flow.started) * 1000, 3)
+        self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error))
+        self._forget(flow)
+
+    def _tell_opened(self, flow: _Flow) -> None:
+        route = flow.route
+        host = route.host or route.address
+        self._emit(ConnectionOpened(flow.id, "udp", host, flow.address, route.port, "", flow.client[1]))

@@ -1,0 +1,459 @@
+"""The one decision function.
+
+Theory of operation
+-------------------
+``Decider`` indexes a policy once: exact names in a dictionary, wildcards by their suffix, networks by prefix length.
+A question is made canonical (``match``), the deny rules are asked, then the allow rules.  Nothing is allowed unless a
+rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its reason.
+
+* A deny rule without ports refuses every port and protocol; an allow rule without ports is any TCP port.
+* A destination with an HTTP rule is *constrained*: ``Allow.inspect`` is set on that port whatever else admits it, and
+  each request is asked again as ``HttpRequest``.
+* ``Connect`` with a name is asked without an address, then with each resolved address: the *floor* below a name refuses
+  addresses that are not public, unless a network rule names the address for that port.
+* ``Connect`` without a name is decided by network rules, and by ``**`` where no deny rule names hosts (the literal
+  could be one of them).
+* ``host.internal`` is the host's loopback: only a rule with its name and a port, or ``ports: connect``, opens it.
+"""
+
+from __future__ import annotations
+
+from . import match
+from .match import HOST_INTERNAL, Malformed, address_class, judged_forms, parse_address
+from .model import (
+    Allow,
+    Connect,
+    Deny,
+    HostRule,
+    HttpRequest,
+    MountRule,
+    NameQuery,
+    PathAccess,
+    PathRule,
+    Policy,
+    SocketAccess,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .match import Address
+    from .model import Access, HttpRule, Verdict
+
+_LOOPBACK = ((4, 0x7F00_0001), (6, 1))
+_NARROW = {4: 24, 6: 64}  # prefix lengths from which a CIDR may open link-local and metadata addresses
+_UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule names them: they echo or tunnel
+_METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
+
+
+class _Index:
+    """The rules of one list, by what they name."""
+
+    __slots__ = ("any", "hosts", "networks", "wildcards")
+
+    def __init__(self, rules: Iterable[HostRule]) -> None:
+        self.any: list[HostRule] = []
+        self.hosts: dict[str, list[HostRule]] = {}
+        self.wildcards: dict[str, list[HostRule]] = {}
+        self.networks: dict[tuple[int, int], dict[int, list[HostRule]]] = {}  # (version, shift): base >> shift
+        for rule in rules:
+            if rule.kind == "any":
+                self.any.append(rule)
+            elif rule.kind == "host":
+                self.hosts.setdefault(rule.host, []).append(rule)
+            elif rule.kind == "wildcard":
+                self.wildcards.setdefault(rule.host, []).append(rule)
+            elif rule.network is not None:
+                block = rule.network
+                shift = (32 if block.version == 4 else 128) - block.prefix
+                blocks = self.networks.setdefault((block.version, shift), {})
+                blocks.setdefault(block.base >> shift, []).append(rule)
+
+    def named(self, name: str) -> list[HostRule]:
+        """Rules that match a canonical name, the most specific first."""
+        found = list(self.hosts.get(name, ()))
+        if self.wildcards:
+            for suffix in match.wildcard_suffixes(name):
+                found += self.wildcards.get(suffix, ())
+        return found + self.any
+
+    def addressed(self, address: Address) -> list[HostRule]:
+        """Rules of kind "network" that name an address."""
+        version, value = address
+        found: list[HostRule] = []
+        for (family, shift), blocks in self.networks.items():
+            if family == version:
+                found += blocks.get(value >> shift, ())
+        return found
+
+
+def _admits(rule: HostRule, port: int, protocol: str) -> bool:
+    """Does an allow rule cover the port?"""
+    if not rule.ports:
+        return protocol == "tcp"
+    return any(each.protocol == protocol and each.first <= port <= each.last for each in rule.ports)
+
+
+def _refuses(rule: HostRule, port: int, protocol: str) -> bool:
+    """Does a deny rule cover the port?  Without ports it covers everything."""
+    return not rule.ports or _admits(rule, port, protocol)
+
+
+def _constrained(rule: HostRule) -> bool:
+    return rule.http is not None or rule.inspect
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _destination(host: str, port: int, protocol: str) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{port}/udp" if protocol == "udp" else f"{shown}:{port}"
+
+
+def _allow_hint(host: str, port: int, protocol: str = "tcp") -> str:
+    return f"allow: [{_quoted(_destination(host, port, protocol))}]"
+
+
+def _literal(host: str) -> Address | None:
+    """The address that ``host`` is a literal of, with or without brackets."""
+    if not host or (":" not in host and not host[-1].isdigit()):
+        return None
+    try:
+        return parse_address(host[1:-1] if host[0] == "[" and host[-1] == "]" and ":" in host else host)
+    except Malformed:
+        return None
+
+
+class Decider:
+    """A policy, indexed.
+
+    Args:
+        policy: the rules.
+        own_addresses: addresses of this machine's interfaces; judged as private addresses.
+    """
+
+    def __init__(self, policy: Policy, own_addresses: Iterable[Address] = ()) -> None:
+        self.policy = policy
+        self._own = frozenset(own_addresses)
+        self._allow = _Index(policy.allow)
+        self._deny = _Index(policy.deny)
+        self._loopback = [rule for rule in self._allow.hosts.get(HOST_INTERNAL, ()) if rule.ports]
+        self._named_denies = [rule for rule in policy.deny if rule.kind in ("host", "wildcard")]
+        self._loopback_ports = {rule.inside: rule for rule in policy.connect}
+        self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
+        self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
+        self._matchers: dict[str, Callable[[str], bool]] = {}
+
+    def decide(self, access: Access) -> Verdict:
+        """May this be done?  The only place where this is answered."""
+        if isinstance(access, NameQuery):
+            return self._name(access)
+        if isinstance(access, Connect):
+            return self._connect(access)
+        if isinstance(access, HttpRequest):
+            return self._request(access)
+        if isinstance(access, PathAccess):
+            return self._path(access)
+        if isinstance(access, SocketAccess):
+            return self._socket(access)
+        raise TypeError(f"not an access: {type(access).__name__}")
+
+    # ------------------------------------------------------------ names
+
+    def _allowing(self, name: str) -> list[HostRule]:
+        """Allow rules for a canonical name; the host's loopback is never opened by a wildcard or without a port."""
+        return self._loopback if name == HOST_INTERNAL else self._allow.named(name)
+
+    def _name(self, access: NameQuery) -> Verdict:
+        try:
+            name = match.canonical_host(access.name)
+        except Malformed:
+            return Deny(None, "name malformed")
+        for rule in self._deny.named(name):
+            if not rule.ports and rule.http is None:
+                return Deny(rule, "denied by rule")
+        rules = self._allowing(name)
+        if rules:
+            answer = self._answers[id(rules[0])]
+        elif name == HOST_INTERNAL and self._loopback_ports:
+            answer = Allow(next(iter(self._loopback_ports.values())), "name allowed")
+        else:
+            # The port is not known yet; 443 is the narrowest line that helps the usual client.
+            return Deny(None, "name not allowed", _allow_hint(name, 443))
+        if access.type not in ("A", "AAAA"):
+            return Deny(None, "query type not answered")
+        return answer
+
+    # ------------------------------------------------------------ connections
+
+    def _connect(self, access: Connect) -> Verdict:
+        port, protocol = access.port, access.protocol
+        if not 0 < port < 65536 or protocol not in ("tcp", "udp"):
+            return Deny(None, "port not allowed")
+        literal = _literal(access.host)
+        if not access.host or literal is not None:
+            try:
+                address = parse_address(access.address) if access.address else literal
+            except Malformed:
+                address = None
+            if address is None or (literal is not None and address != literal):
+                return Deny(None, "address not allowed")
+            return self._connect_literal(address, port, protocol)
+        try:
+            name = match.canonical_host(access.host)
+        except Malformed:
+            return Deny(None, "name malformed")
+        verdict = self._connect_name(name, port, protocol)
+        if not access.address or isinstance(verdict, Deny):
+            return verdict
+        refusal = self._below_name(name, access.address, port, protocol)
+        return refusal or verdict
+
+    def _connect_name(self, name: str, port: int, protocol: str) -> Allow | Deny:
+        inspect = False
+        for rule in self._deny.named(name):
+            if _refuses(rule, port, protocol):
+                if rule.http is None:
+                    return Deny(rule, "denied by rule")
+                inspect = True
+        named = self._allowing(name)
+        admitting = [rule for rule in named if _admits(rule, port, protocol)]
+        if not admitting and name == HOST_INTERNAL and protocol == "tcp" and port in self._loopback_ports:
+            return Allow(self._loopback_ports[port], "port of the host's loopback", inspect)
+        if not admitting:
+            reason = "port not allowed" if named else "name not allowed"
+            return Deny(None, reason, _allow_hint(name, port, protocol))
+        constrained = [rule for rule in admitting if _constrained(rule)]
+        return Allow((constrained or admitting)[0], "name and port allowed", inspect or bool(constrained))
+
+    def _below_name(self, name: str, text: str, port: int, protocol: str) -> Deny | None:
+        """The floor: is this resolved address one that a name may stand for?"""
+        try:
+            address = parse_address(text)
+        except Malformed:
+            return Deny(None, "address not allowed")
+        forms = judged_forms(*address)
+        for form in forms:
+            for rule in self._deny.addressed(form):
+                # An HTTP constraint of a network can not be applied to requests by name: it refuses.
+                if _refuses(rule, port, protocol):
+                    return Deny(rule, "denied by rule")
+        if name == HOST_INTERNAL:
+            return None if address in _LOOPBACK else Deny(None, "private address")
+        for form in forms:
+            refusal = self._floor(form, port, protocol)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _floor(self, form: Address, port: int, protocol: str) -> Deny | None:
+        kind = "private" if form in self._own else address_class(*form)
+        if kind == "public":
+            return None
+        rules = [
+            rule for rule in self._allow.addressed(form) if _admits(rule, port, protocol) and not _constrained(rule)
+        ]
+        if kind in ("link-local", "metadata"):
+            narrow = _NARROW[form[0]]
+            if any(rule.network is not None and rule.network.prefix >= narrow for rule in rules):
+                return None
+            return Deny(None, "metadata address")
+        return None if rules else Deny(None, "private address")
+
+    def _allowing_literal(self, address: Address, port: int, protocol: str) -> list[HostRule]:
+        """Allow rules for an address that no name stands for."""
+        rules = self._allow.addressed(address)
+        kind = "private" if address in self._own else address_class(*address)
+        if kind in ("link-local", "metadata"):
+            narrow = _NARROW[address[0]]
+            return [rule for rule in rules if rule.network is not None and rule.network.prefix >= narrow]
+        if kind == "public" and not any(_refuses(rule, port, protocol) for rule in self._named_denies):
+            return rules + self._allow.any
+        return rules
+
+    def _denying_literal(self, address: Address) -> list[HostRule]:
+        return [rule for form in judged_forms(*address) for rule in self._deny.addressed(form)] + self._deny.any
+
+    def _connect_literal(self, address: Address, port: int, protocol: str) -> Allow | Deny:
+        inspect = False
+        for rule in self._denying_literal(address):
+            if _refuses(rule, port, protocol):
+                if rule.http is None:
+                    return Deny(rule, "denied by rule")
+                inspect = True
+        for form in judged_forms(*address)[1:]:  # an IPv4 address inside: it must pass on its own
+            refusal = self._floor(form, port, protocol)
+            if refusal is not None:
+                return refusal
+        allowing = self._allowing_literal(address, port, protocol)
+        admitting = [rule for rule in allowing if _admits(rule, port, protocol)]
+        if not admitting:
+            if address_class(*address) in ("link-local", "metadata") and not allowing:
+                return Deny(None, "metadata address")
+            reason = "port not allowed" if allowing else "address not allowed"
+            return Deny(None, reason, _allow_hint(match.format_address(*address), port, protocol))
+        constrained = [rule for rule in admitting if _constrained(rule)]
+        return Allow((constrained or admitting)[0], "address and port allowed", inspect or bool(constrained))
+
+    # ------------------------------------------------------------ requests
+
+    def _request(self, access: HttpRequest) -> Verdict:
+        method, path, port = access.method, access.path, access.port
+        literal = _literal(access.host)
+        if literal is not None:
+            verdict = self._connect_literal(literal, port, "tcp")
+            denies, allows = self._denying_literal(literal), self._allowing_literal(literal, port, "tcp")
+            host = match.format_address(*literal)
+        else:
+            try:
+                host = match.canonical_host(access.host)
+            except Malformed:
+                return Deny(None, "name malformed")
+            verdict = self._connect_name(host, port, "tcp")
+            denies, allows = self._deny.named(host), self._allowing(host)
+        if isinstance(verdict, Deny):
+            return verdict
+        try:
+            canonical = match.canonical_path(path)
+        except Malformed:
+            canonical = ""
+        if not method or not _METHOD_BYTES.issuperset(method) or canonical != path:
+            return Deny(None, "request malformed")
+        # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
+        loose = _decoded(path)
+        for rule in denies:
+            if rule.http is not None and _refuses(rule, port, "tcp"):
+                for item in rule.http:
+                    if (not item.methods or method in item.methods) and (
+                        self._covers(item, path) or self._covers(item, loose)
+                    ):
+                        return Deny(rule, "denied by rule")
+        return self._admit_request(access, host, allows, verdict)
+
+    def _admit_request(self, access: HttpRequest, host: str, allows: Sequence[HostRule], connect: Verdict) -> Verdict:
+        method, path, port = access.method, access.path, access.port
+        path_seen = False
+        for rule in allows:
+            if not _admits(rule, port, "tcp") or (rule.scheme and rule.scheme != access.scheme):
+                continue
+            if rule.http is None:
+                if method not in _UNASKED_METHODS:
+                    return Allow(rule, "every request is allowed", True)
+                path_seen = True
+                continue
+            for item in rule.http:
+                if self._covers(item, path):
+                    if method in item.methods or (not item.methods and method not in _UNASKED_METHODS):
+                        return Allow(rule, "method and path allowed", True)
+                    path_seen = True
+        if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and method not in _UNASKED_METHODS:
+            return Allow(connect.rule, "every request is allowed", True)  # ports: connect
+        reason = "method not allowed" if path_seen else "path not allowed"
+        default = 443 if access.scheme == "https" else 80
+        authority = _destination(host, port, "tcp") if port != default else f"[{host}]" if ":" in host else host
+        url = f"{access.scheme}://{authority}{path}"
+        return Deny(None, reason, f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]")
+
+    def _covers(self, item: HttpRule, path: str) -> bool:
+        if not item.paths:
+            return True
+        for pattern in item.paths:
+            matcher = self._matchers.get(pattern)
+            if matcher is None:
+                matcher = self._matchers[pattern] = match.path_matcher(pattern)
+            if matcher(path):
+                return True
+        return False
+
+    # ------------------------------------------------------------ files and sockets
+
+    def _path(self, access: PathAccess) -> Verdict:
+        path = access.path
+        directory = access.directory or path.endswith("/")
+        if path.startswith("/"):
+            return self._outside(path, access)
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts or "\0" in path:
+            return Deny(None, "not in the view")
+        if not self._paths:
+            for effect in ("hide", "readonly"):
+                rules = [rule for rule in reversed(self.policy.paths) if rule.effect == effect]
+                self._paths[effect] = [(rule, match.Pattern(rule.text)) for rule in rules]
+        hidden = self._match_path("hide", parts, directory)
+        if hidden is not None:
+            return Deny(hidden, "hidden")
+        if access.operation == "write":
+            fixed = self._match_path("readonly", parts, directory)
+            if fixed is not None:
+                return Deny(fixed, "read-only")
+        return Allow(None, "in the workspace")
+
+    def _match_path(self, effect: str, parts: list[str], directory: bool) -> PathRule | None:
+        """The rule that decides for the path or for the first of its parents that a rule matches."""
+        for depth, name in enumerate(parts, 1):
+            relpath = "/".join(parts[:depth])
+            is_dir = directory or depth < len(parts)
+            for rule, pattern in self._paths[effect]:  # the last one written comes first
+                if pattern.matches(name, relpath, is_dir):
+                    if not pattern.negated:
+                        return rule
+                    break
+        return None
+
+    def _outside(self, path: str, access: PathAccess) -> Verdict:
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        clean = "/" + "/".join(parts)
+        if ".." in parts or "\0" in path:
+            return Deny(None, "not in the view")
+        covering: list[tuple[int, MountRule]] = []
+        for rule in self.policy.mounts:
+            root = (rule.target or rule.path).rstrip("/")
+            if root.startswith("/") and (clean == root or clean.startswith(f"{root}/")):
+                covering.append((len(root), rule))
+        if not covering:
+            return Deny(None, "not in the view", f"mounts: [{{path: {_quoted(clean)}, mode: {_mode(access)}}}]")
+        rule = max(reversed(covering), key=lambda each: each[0])[1]  # the innermost; of equals, the last one mounted
+        if access.operation == "write" and rule.mode != "rw":
+            return Deny(None, "read-only", f"mounts: [{{path: {_quoted(rule.path)}, mode: rw}}]")
+        return Allow(rule, "mounted")
+
+    def _socket(self, access: SocketAccess) -> Verdict:
+        for rule in self.policy.unix_sockets:
+            if rule.path == access.path:
+                return Allow(rule, "socket allowed")
+        return Deny(None, "socket not allowed", f"unix_sockets: [{_quoted(access.path)}]")
+
+
+def _mode(access: PathAccess) -> str:
+    return "rw" if access.operation == "write" else "ro"
+
+
+def _decoded(path: str) -> str:
+    """Every escape of a printable ASCII character decoded."""
+    head, *parts = path.split("%")
+    out = [head]
+    for part in parts:
+        char = chr(int(part[:2], 16))
+        out.append(char + part[2:] if "!" <= char <= "~" else f"%{part}")
+    return "".join(out)
+
+
+_deciders: dict[int, Decider] = {}
+_MOST_DECIDERS = 8
+
+
+def decide(policy: Policy, access: Access) -> Verdict:
+    """May this be done under this policy?
+
+    The index of the last few policies is kept; whoever asks often about one policy keeps a ``Decider``.
+    """
+    decider = _deciders.get(id(policy))
+    if decider is None or decider.policy is not policy:
+        if len(_deciders) >= _MOST_DECIDERS:
+            _deciders.clear()
+        decider = _deciders[id(policy)] = Decider(policy)
+    return decider.decide(access)

@@ -1,0 +1,134 @@
+"""File rules while the command runs: names that appear are masked, frozen or taken away.
+
+Theory of operation
+-------------------
+The mounts made at the start bind what existed then.  The kernel drops a mount when somebody outside replaces the
+file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
+outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
+read-only mount, and a protected name that is not what git itself writes is moved to the quarantine.  At the end
+of the session the tree is compared with the index of the start once more, so that nothing slips through between
+the last event and the death of the last process.
+
+The guard runs in the supervisor, in small steps; the mounts themselves are made by the launcher.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..events import AccessDenied, FileRemoved, access_as_data
+from ..plan.model import Mask, ReadOnly
+from ..policy.model import PathAccess
+from .judge import judge, quarantine
+from .scan import rescan
+from .watch import Watcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..events import Event
+    from ..plan.model import MountOp, ScanHit
+    from .scan import ScanResult
+    from .watch import Appeared
+
+SLICE = 0.003  # seconds of one background step
+
+
+class Guard:
+    """Live file rules of one session.
+
+    Args:
+        root: the workspace.
+        result: the scan of the start.
+        store: host directory that protected names are moved to; made when it is first needed.
+        mask: mounts operations inside the sandbox.
+        report: takes events.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        result: ScanResult,
+        *,
+        store: str,
+        mask: Callable[[Sequence[MountOp]], None],
+        report: Callable[[Event], None],
+    ) -> None:
+        self._root = root
+        self._prefix = root.rstrip("/") + "/"
+        self._index = result.index
+        self._store = store
+        self._mask = mask
+        self._report = report
+        self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._watcher = Watcher(result.index)
+        self._settled: dict[str, str] = {}  # protected names that were dealt with, and how
+        self.left: list[str] = []  # protected names that could not be taken away
+        self.moved: list[tuple[str, str]] = []  # (path, where it went)
+
+    def prime(self) -> None:
+        """Watch the places that matter most; before the command is released."""
+        self._watcher.prime()
+
+    def fileno(self) -> int:
+        return self._watcher.fileno()
+
+    def step(self) -> bool:
+        """Extend the watch by a few milliseconds of work; True when everything is watched."""
+        return self._watcher.step(SLICE)
+
+    def on_change(self) -> None:
+        """Deal with what appeared."""
+        self._deal_with(self._watcher.read())
+
+    def _deal_with(self, names: Iterable[Appeared | ScanHit]) -> None:
+        ops: list[MountOp] = []
+        for name in names:
+            target = self._prefix + name.path
+            if name.effect == "hide":
+                ops.append(Mask(target, name.directory))
+            elif name.effect == "readonly":
+                ops.append(ReadOnly(target))
+            else:
+                self._judge(name.path, ops)
+        if ops:
+            self._mask(ops)
+
+    def _judge(self, path: str, ops: list[MountOp]) -> None:
+        try:
+            if not judge(self._root_fd, path):
+                return
+        except FileNotFoundError:
+            return
+        self._report(
+            AccessDenied(
+                access_as_data(PathAccess(path, "write")), "protected name", rule=None, hint=None, source="mount"
+            )
+        )
+        try:
+            os.makedirs(self._store, 0o700, exist_ok=True)
+            directory = os.open(self._store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                to = quarantine(self._root_fd, path, directory)
+            finally:
+                os.close(directory)
+        except FileNotFoundError:
+            return
+        except OSError:
+            # It can not be moved: freeze it, and say at the end that it is still there.
+            ops.append(ReadOnly(self._prefix + path))
+            if path not in self.left:
+                self.left.append(path)
+            return
+        self.moved.append((path, os.path.join(self._store, to)))
+        self._report(FileRemoved(path, os.path.join(self._store, to)))
+
+    def finish(self) -> None:
+        """After the last process of the sandbox has ended: what appeared since the start, once more."""
+        self._watcher.close()
+        # Masks of a dead sandbox need no mending; only protected names are still a danger.
+        for hit in rescan(self._index).hits:
+            if hit.effect == "protect":
+                self._judge(hit.path, [])
+        os.close(self._root_fd)

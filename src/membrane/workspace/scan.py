@@ -1,0 +1,468 @@
+"""What the rules match in a workspace, before the start and after the end of a session.
+
+Theory of operation
+-------------------
+One walk without following links finds, per directory, the names that a ``hide`` or ``readonly`` pattern matches and
+the names of ``protect``.  A hidden directory is not walked (it is masked whole); a read-only one is walked for hidden
+names only.  A directory that can not be read is hidden whole when anything is hidden.
+
+The walk is incremental.  Per directory the index keeps inode, mtime and ctime (ctime, because the agent can set
+mtime back), its subdirectories and its matches; the next walk costs one lstat(2) per directory and lists only what
+changed, or changed less than ``RACY`` before it was listed (a second change in the same clock tick would not show).
+Patterns are compiled only when a directory must be listed.  The index is kept between runs as a marshal file with
+a checksum, readable and owned by the caller alone; anything else in its place is ignored.
+
+``rescan`` compares with the index of the start and returns what appeared since.
+
+Paths are relative to the workspace, with undecodable bytes as surrogate escapes.  The walk trusts names only as names:
+whoever mounts or moves something opens it by ``openat2`` without following links.
+"""
+
+from __future__ import annotations
+
+import binascii
+import marshal
+import os
+import stat
+import sys
+import time
+
+from ..errors import HostError
+from ..plan.model import ScanHit
+from ..value import Value
+from . import protect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Literal, TypeAlias
+
+    from ..policy.match import PatternSet
+    from ..policy.model import PathRule
+
+    Effect: TypeAlias = Literal["hide", "readonly", "protect"]
+    # path, code, directory, link.  Codes: h hide, r readonly, p protect, g protect because the directory has the
+    # layout of a repository, s protect but judged at the end only
+    Hit: TypeAlias = tuple[str, str, bool, bool]
+    # inode, mtime, ctime (negative: racy, list again), context given, context settled,
+    # (path, context) of subdirectories, hits
+    Entry: TypeAlias = tuple[int, int, int, int, int, tuple[tuple[str, int], ...], tuple[Hit, ...]]
+
+RACY = 2_000_000_000  # ns: the coarsest time stamp of a file system in use (FAT)
+LONGEST_PATH = 3_800  # bytes: below PATH_MAX (4096) with room for one name
+LARGEST_INDEX = 512 << 20  # bytes
+PROGRESS_AFTER = 1.0  # seconds
+PROGRESS_EVERY = 64  # directories between two looks at the clock
+
+# Contexts above those of protect: only hidden names are looked for.
+READ_ONLY = 0x1000  # below a read-only directory
+DATA = 0x1001  # objects, refs and logs of a repository; not watched either
+CLOSED = -1  # not walked
+UNREADABLE = 0x1002  # settled context of a directory that could not be listed
+
+EFFECTS: dict[str, Effect] = {"h": "hide", "r": "readonly", "p": "protect", "g": "protect", "s": "protect"}
+_FORMAT = ("membrane scan", 1, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+
+
+class Patterns:
+    """The two pattern lists, compiled on first use (importing ``re`` costs 5 ms)."""
+
+    __slots__ = ("_compiled", "hides", "readonly")
+
+    def __init__(self, rules: Iterable[PathRule]) -> None:
+        self.hides = tuple(rule.text for rule in rules if rule.effect == "hide")
+        self.readonly = tuple(rule.text for rule in rules if rule.effect == "readonly")
+        self._compiled: tuple[PatternSet | None, PatternSet | None] | None = None
+
+    @property
+    def key(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (self.hides, self.readonly)
+
+    @property
+    def anchored(self) -> bool:
+        """A hide pattern looks at the path: a renamed parent would end the match."""
+        return any("/" in text.rstrip("/") for text in self.hides)
+
+    def place(self, context: int, name: str, key: str, path: str, directory: bool, link: bool) -> tuple[str, int]:
+        """What one name is: (code of the hit or "", context of what is below or ``CLOSED``).
+
+        Args:
+            context: settled, of the directory that holds it.
+            name: as listed; ``key``: folded; ``path``: relative to the workspace.
+        """
+        hides, readonly = self._compiled or self.compiled()
+        if hides is not None and hides.match(name, path, directory):
+            return "h", CLOSED
+        below = READ_ONLY if hides is not None else CLOSED
+        if context >= READ_ONLY:
+            return "", context
+        if readonly is not None and readonly.match(name, path, directory):
+            return "r", below
+        child = protect.classify(context, key, directory, link)
+        if child >= 0:
+            return "", child
+        if child == protect.DATA:
+            return "", DATA if hides is not None else CLOSED
+        if child == protect.SWEEP:
+            return "s", CLOSED
+        if protect.PACKAGE < context < protect.FIRST_PARENT:  # repository names outside of a ``.git``
+            anyway = protect.classify(protect.TREE, key, directory, link) == protect.PROTECT
+            return "p" if anyway else "g", below
+        return "p", below
+
+    def compiled(self) -> tuple[PatternSet | None, PatternSet | None]:
+        if self._compiled is None:
+            if self.hides or self.readonly:
+                from ..policy.match import compile_patterns
+
+                self._compiled = (
+                    compile_patterns(self.hides) if self.hides else None,
+                    compile_patterns(self.readonly) if self.readonly else None,
+                )
+            else:
+                self._compiled = (None, None)
+        return self._compiled
+
+
+class Index:
+    """What one walk saw; the base of the next one, of ``rescan`` and of the watcher."""
+
+    __slots__ = ("also", "entries", "missing", "patterns", "root")
+
+    def __init__(
+        self,
+        root: str,
+        patterns: Patterns,
+        entries: dict[str, Entry],
+        also: tuple[str, ...] = (),
+        missing: tuple[str, ...] = (),
+    ) -> None:
+        self.root = root
+        self.patterns = patterns
+        self.entries = entries
+        self.also = also  # protected because configuration or a link names it
+        self.missing = missing  # named in the same way, but not there: protected when it appears
+
+
+class ScanResult(Value):
+    """``hits``: parents before children.  ``pins``: directories to bind onto themselves first, shallow first."""
+
+    hits: tuple[ScanHit, ...]
+    warnings: tuple[str, ...]
+    index: Index
+    pins: tuple[str, ...] = ()
+
+
+def scan(
+    root: str,
+    rules: tuple[PathRule, ...],
+    cache_file: str | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> ScanResult:
+    """Find everything that the start must hide, bind read-only or pin.
+
+    Args:
+        root: the workspace, absolute, symbolic links resolved.
+        rules: the path rules of the policy, in order.
+        cache_file: where the index is kept between runs; None: nowhere.
+        progress: called with the number of names listed so far, when the walk takes longer than a second.
+
+    Raises:
+        HostError: the workspace itself can not be listed.
+        PatternError: a pattern can never match (policy.match).
+    """
+    patterns = Patterns(rules)
+    old = _load(cache_file, root, patterns) if cache_file else {}
+    entries, changed = _walk(root, old, patterns, progress)
+    if cache_file and (changed or len(old) != len(entries)):
+        _save(cache_file, root, patterns, entries)
+    hits: list[ScanHit] = []
+    gits: list[str] = []
+    warnings: list[str] = []
+    for path, entry in entries.items():
+        for hit, code, directory, link in entry[6]:
+            if code != "s":
+                hits.append(ScanHit(hit, EFFECTS[code], directory, link))
+        if entry[4] & protect.KIND == protect.GIT and entry[4] < READ_ONLY:
+            gits.append(path)
+        if entry[4] == UNREADABLE:
+            warnings.append(_unreadable(path, entry))
+    protected = [hit for hit in hits if hit.effect == "protect"]
+    found = protect.existing(root, gits, protected)
+    known = {hit.path for hit in hits}
+    also = [hit for hit in found.hits if hit.path not in known]
+    hits += also
+    warnings += _hard_links(root, hits)
+    pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
+    return ScanResult(
+        tuple(hits),
+        tuple(warnings),
+        Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing),
+        protect.pins(pinned, [path for path in gits if path]),
+    )
+
+
+def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> ScanResult:
+    """What appeared since ``index``: names that match now and did not exist then.
+
+    The hits are names to judge (``protect.judge``) or to report; the new index has the old start as no memory, so
+    ask again with the old one.
+    """
+    entries, _ = _walk(index.root, index.entries, index.patterns, progress)
+    hits: dict[str, ScanHit] = {}
+    warnings: list[str] = []
+    for path, entry in entries.items():
+        old = index.entries.get(path)
+        if old is entry:
+            continue
+        known = {hit[0] for hit in old[6]} if old else ()
+        for hit in entry[6]:
+            if hit[0] not in known:
+                new = appeared(path, entry, old, hit)
+                if new is not None:
+                    hits.setdefault(new.path, new)
+        if entry[4] == UNREADABLE:
+            warnings.append(_unreadable(path, entry))
+    for path in index.missing:
+        try:
+            mode = os.lstat(f"{index.root}/{path}").st_mode
+        except OSError:
+            continue
+        hits.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode), stat.S_ISLNK(mode)))
+    return ScanResult(
+        tuple(hits.values()), tuple(warnings), Index(index.root, index.patterns, entries, index.also, index.missing)
+    )
+
+
+def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | None:
+    """How a new hit in the directory ``path`` is reported, given its entry of the start; None: it is not.
+
+    Where a directory became a repository by its layout, the names in it may have been there before and mean
+    something else, so ``HEAD`` is reported: it is judged with all of them, and without it there is no repository.
+    """
+    name, code, directory, link = hit
+    if code == "g" and (old is None or old[4] != entry[4]):
+        if entry[4] & protect.KIND != protect.GIT:
+            return None if old is not None else ScanHit(name, "protect", directory, link)
+        return ScanHit(f"{path}/HEAD" if path else "HEAD", "protect", False)
+    return ScanHit(name, EFFECTS[code], directory, link)
+
+
+# ---------------------------------------------------------------- the walk
+
+
+def _walk(
+    root: str, old: dict[str, Entry], patterns: Patterns, progress: Callable[[int], None] | None
+) -> tuple[dict[str, Entry], bool]:
+    """All entries, parents before children, and whether any differs from ``old``."""
+    entries: dict[str, Entry] = {}
+    changed = False
+    stack: list[tuple[str, int]] = [("", protect.TREE)]
+    prefix = root.rstrip("/") + "/"
+    lstat, get, pop = os.lstat, old.get, stack.pop
+    listed = 0
+    look_at = PROGRESS_EVERY
+    since = time.monotonic()
+    while stack:
+        path, context = pop()
+        try:
+            status = lstat(prefix + path)
+        except OSError as error:
+            if path == "":
+                raise HostError("scan the workspace", str(error.strerror), target=root) from error
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                entries[path] = _closed(path, context, patterns, None)
+                changed = changed or entries[path] != get(path)
+            continue
+        entry = get(path)
+        if (
+            entry is None
+            or entry[2] != status.st_ctime_ns
+            or entry[0] != status.st_ino
+            or entry[1] != status.st_mtime_ns
+            or entry[3] != context
+        ):
+            if not stat.S_ISDIR(status.st_mode):
+                continue  # replaced since its parent was listed
+            try:
+                fresh, names = list_directory(prefix + path, path, context, status, patterns)
+            except HostError as error:
+                raise HostError("scan the workspace", error.cause, target=root) from error
+            if fresh is None:
+                continue
+            changed = changed or fresh != entry
+            entry = fresh
+            listed += names
+            if progress is not None:
+                look_at -= 1
+                if look_at <= 0:
+                    look_at = PROGRESS_EVERY
+                    if time.monotonic() - since > PROGRESS_AFTER:
+                        progress(listed)
+        entries[path] = entry
+        if entry[5]:
+            stack += entry[5]
+    return entries, changed
+
+
+def list_directory(
+    place: str | int, path: str, context: int, status: os.stat_result, patterns: Patterns
+) -> tuple[Entry | None, int]:
+    """List one directory; (None, 0) when it vanished.
+
+    Args:
+        place: its absolute path, or a descriptor of it.
+        path: relative to the workspace.
+        context: in which it stands, not settled.
+        status: taken before the listing.
+
+    Raises:
+        HostError: it is the workspace itself and can not be listed.
+    """
+    shown = place if isinstance(place, str) else path
+    if len(shown) > LONGEST_PATH // 4 and len(os.fsencode(shown)) > LONGEST_PATH:
+        return _closed(path, context, patterns, status), 0
+    names: list[tuple[str, str, bool, bool]] = []  # name, folded, directory, link
+    keys: set[str] = set()
+    fold, layout = protect.fold, protect.LAYOUT
+    try:
+        with os.scandir(place) as listing:
+            for item in listing:
+                name = item.name
+                key = fold(name)
+                if key in layout:
+                    keys.add(key)
+                directory = item.is_dir(follow_symlinks=False)
+                names.append((name, key, directory, False if directory else item.is_symlink()))
+        searchable = status.st_mode & 0o111 == 0o111 or not names or _searchable(place, names[0][0])
+    except (FileNotFoundError, NotADirectoryError):
+        return None, 0
+    except OSError as error:
+        if path == "":
+            raise HostError("list", str(error.strerror)) from error
+        return _closed(path, context, patterns, status), 0
+    if not searchable:
+        return _closed(path, context, patterns, status), 0
+    names.sort()
+    below = f"{path}/" if path else ""
+    settled = context if context >= READ_ONLY else protect.settled(context, keys)
+    subs: list[tuple[str, int]] = []
+    hits: list[Hit] = []
+    place_of = patterns.place
+    for name, key, directory, link in names:
+        full = below + name
+        code, child = place_of(settled, name, key, full, directory, link)
+        if code:
+            hits.append((full, code, directory, link))
+        if directory and child != CLOSED:
+            subs.append((full, child))
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    stable = time.time_ns() - changed > RACY
+    return (
+        status.st_ino,
+        status.st_mtime_ns,
+        status.st_ctime_ns if stable else -status.st_ctime_ns,
+        context,
+        settled,
+        tuple(subs),
+        tuple(hits),
+    ), len(names)
+
+
+def _searchable(place: str | int, name: str) -> bool:
+    """Can the names of a listed directory be reached (it has search permission)?"""
+    try:
+        if isinstance(place, int):
+            os.stat(name, dir_fd=place, follow_symlinks=False)
+        else:
+            os.lstat(f"{place}/{name}")
+    except FileNotFoundError:
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def _closed(path: str, context: int, patterns: Patterns, status: os.stat_result | None) -> Entry:
+    """The entry of a directory that can not be looked into: covered whole."""
+    code = "h" if patterns.hides else "p"
+    hits: tuple[Hit, ...] = ()
+    if context < READ_ONLY or patterns.hides:
+        hits = ((path, code, True, False),)
+    inode = status.st_ino if status else 0
+    return (inode, -1, -1, context, UNREADABLE, (), hits)
+
+
+def _unreadable(path: str, entry: Entry) -> str:
+    how = "hidden" if entry[6] and entry[6][0][1] == "h" else "read-only"
+    return f"{path}: this directory can not be read here, so it is {how} as a whole"
+
+
+def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
+    """Hidden files that have a second name: the mask covers one name, not the file."""
+    out = []
+    for hit in hits:
+        if hit.effect == "hide" and not hit.directory and not hit.link:
+            try:
+                status = os.lstat(f"{root}/{hit.path}")
+            except OSError:
+                continue
+            if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                out.append(f"{hit.path}: the hidden file has {status.st_nlink} hard links; the other names show it")
+    return out
+
+
+# ---------------------------------------------------------------- the index between runs
+
+
+def _load(cache_file: str, root: str, patterns: Patterns) -> dict[str, Entry]:
+    """The entries of the last run, or nothing when the file is not ours, damaged, or of other rules."""
+    try:
+        fd = os.open(cache_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return {}
+    try:
+        status = os.fstat(fd)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o077
+            or status.st_size > LARGEST_INDEX
+        ):
+            return {}
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read()
+    except OSError:
+        return {}
+    finally:
+        os.close(fd)
+    if len(data) < 4 or binascii.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
+        return {}
+    try:
+        key, entries = marshal.loads(data[4:])  # noqa: S302  the file is ours and whole
+    except (ValueError, EOFError, TypeError):
+        return {}
+    if key != (_FORMAT, root, patterns.key) or type(entries) is not dict:
+        return {}
+    return entries
+
+
+def _save(cache_file: str, root: str, patterns: Patterns, entries: dict[str, Entry]) -> None:
+    """Write the index beside and rename it in place; without it the next start is slower, nothing else."""
+    data = marshal.dumps(((_FORMAT, root, patterns.key), entries))
+    temporary = f"{cache_file}.{os.getpid()}"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    try:
+        with open(fd, "wb") as file:
+            file.write(binascii.crc32(data).to_bytes(4, "big"))
+            file.write(data)
+        os.rename(temporary, cache_file)
+    except OSError:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass

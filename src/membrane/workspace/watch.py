@@ -1,0 +1,385 @@
+"""Names that appear or are replaced in the workspace while a session runs.
+
+Theory of operation
+-------------------
+inotify(7) watches every directory of the index from outside of the sandbox.  A created or renamed-in name that a rule
+matches is returned by ``read``; a new directory is watched first and listed then, so nothing inside is missed.  A
+directory is always opened without following links and watched through its descriptor, so a swapped parent can not
+lead the watch elsewhere.  Directories are compared with the index when their watch is added: what changed in
+between is found by listing.
+
+Hidden and read-only names are returned at once.  Protected names are returned when nothing has been written to them
+for ``SETTLE`` seconds (at the latest after ``LATEST``): git creates ``config`` and ``hooks`` in many steps, and taking
+a directory away under a running ``git clone`` would break it.  They are returned again whenever they change.
+
+One thread, small slices: ``prime`` watches the places that matter most, ``step`` adds the rest.  Without inotify
+(limit of instances or watches reached) the rest is polled and ``warnings`` says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import time
+
+from ..host import syscalls
+from ..host.syscalls import (
+    IN_CLOSE_WRITE,
+    IN_CREATE,
+    IN_EXCL_UNLINK,
+    IN_IGNORED,
+    IN_ISDIR,
+    IN_MOVED_TO,
+    IN_ONLYDIR,
+    IN_Q_OVERFLOW,
+    RESOLVE_BENEATH,
+    RESOLVE_NO_SYMLINKS,
+)
+from ..value import Value
+from . import protect
+from .scan import CLOSED, DATA, EFFECTS, READ_ONLY, UNREADABLE, appeared, list_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .scan import Effect, Entry, Hit, Index
+
+SETTLE = 0.1  # seconds without a write after which a protected name is returned
+LATEST = 1.0  # seconds after which it is returned in any case
+POLL = 1.0  # seconds between two polls, when directories can not be watched
+POLL_SHARE = 50  # a poll may use one part in so many of the time
+BUFFER = 16_384  # bytes of events per read: about 500, 5 ms of work at worst
+URGENT = 0.002  # seconds that ``read`` spends on new directories
+PRIMED = 256  # directories watched before the start
+MOST_FILES = 4_096  # watches on protected names themselves
+MOST_SEEN = 200_000  # names whose identity is remembered
+
+IN_MODIFY, IN_MASK_ADD = 0x2, 0x20000000
+# One inode has one watch; a directory may be watched both for itself and as a protected name.
+_DIRECTORY = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR | IN_EXCL_UNLINK | IN_MASK_ADD
+_CONTENT = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK | IN_MASK_ADD
+_NO_LINKS = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
+
+
+class Appeared(Value):
+    """A name that matches now.
+
+    ``known``: it matched at the start as well, so somebody outside replaced it and the kernel dropped its mount
+    (inside it was a mount point): bind it again.  It is nobody's doing inside and must not be quarantined.
+    """
+
+    path: str
+    effect: Effect
+    directory: bool
+    link: bool = False
+    known: bool = False
+
+
+class Watcher:
+    """Live watch of one workspace.
+
+    Args:
+        index: from the scan of the start.
+
+    Raises:
+        OSError: the workspace can not be opened.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.warnings: list[str] = []
+        self._index = index
+        self._patterns = index.patterns
+        self._prefix = index.root.rstrip("/") + "/"
+        self._entries: dict[str, Entry] = dict(index.entries)
+        self._directories: dict[int, str] = {}  # watch descriptor -> path
+        self._contents: dict[int, str] = {}  # watch descriptor of a protected name -> path to report
+        self._found: dict[str, Appeared] = {}
+        self._pending: dict[str, tuple[float, float]] = {}  # path -> (due, latest)
+        self._seen: dict[str, tuple[int, int]] = {}  # reported hidden and read-only names: inode, ctime
+        self._urgent: list[tuple[str, int]] = []  # directories to visit now
+        self._rest: list[tuple[str, int]] | None = None  # of the start, in the background; None: not laid out yet
+        self._primed: set[str] = set()
+        self._known = {hit[0] for entry in index.entries.values() for hit in entry[6]}
+        self._known.update(index.also)
+        self._also = frozenset((*index.also, *index.missing))
+        self._poll_at = 0.0  # 0: everything is watched
+        self._poll_began = 0.0
+        self._root_fd = os.open(index.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._watching = False
+        try:
+            self._fd = syscalls.inotify_init()
+            self._watching = True
+        except OSError as error:
+            self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # never readable
+            self._unwatched(f"inotify is not available ({error.strerror}: fs.inotify.max_user_instances)")
+
+    def fileno(self) -> int:
+        """Readable when ``read`` has something to do (besides what ``timeout`` says)."""
+        return self._fd
+
+    def close(self) -> None:
+        for fd in (self._fd, self._root_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._root_fd = -1
+
+    def prime(self) -> None:
+        """Watch the workspace itself and the parents of protected names; call before the command is released."""
+        first: dict[str, None] = {"": None}
+        for path, entry in self._index.entries.items():
+            special = entry[4] & protect.KIND > protect.PACKAGE or any(hit[1] in "pg" for hit in entry[6])
+            if special and entry[4] < READ_ONLY:
+                first[path] = None
+        for path in self._also:
+            first[path.rpartition("/")[0]] = None
+        for path in list(first)[:PRIMED]:
+            if path in self._index.entries:
+                self._primed.add(path)
+                self._visit(path, self._index.entries[path][3])
+
+    def step(self, budget_seconds: float) -> bool:
+        """Watch more directories for at most about this time; True when all are watched.
+
+        Names that were found on the way are returned by the next ``read``.
+        """
+        until = time.monotonic() + budget_seconds
+        if self._rest is None:
+            self._rest = self._lay_out()
+        while self._urgent or self._rest:
+            self._visit(*(self._urgent or self._rest).pop())
+            if time.monotonic() >= until:
+                break
+        return not self._urgent and not self._rest
+
+    def timeout(self) -> float | None:
+        """Seconds after which ``read`` must be called even if ``fileno`` is not readable; None: no need."""
+        if self._found or self._urgent:
+            return 0.0
+        due = min((due for due, _ in self._pending.values()), default=0.0)
+        if self._poll_at and (not due or self._poll_at < due):
+            due = self._poll_at
+        return max(0.0, due - time.monotonic()) if due else None
+
+    def read(self) -> list[Appeared]:
+        """Take in events and return the names to act on; never blocks.
+
+        A hidden or read-only name is returned each time it is created or replaced: acting on it twice must be
+        harmless.
+        """
+        if self._watching:
+            try:
+                data = os.read(self._fd, BUFFER)
+            except BlockingIOError:
+                data = b""
+            for watch, mask, name in _events(data):
+                self._take(watch, mask, name)
+        now = time.monotonic()
+        if self._poll_at and not self._urgent and now >= self._poll_at:
+            self._poll_began = now
+            self._look_again()
+        while self._urgent:
+            self._visit(*self._urgent.pop())
+            if time.monotonic() >= now + URGENT:
+                break
+        if self._poll_began and not self._urgent:
+            self._poll_at = time.monotonic() + max(POLL, (time.monotonic() - self._poll_began) * POLL_SHARE)
+            self._poll_began = 0.0
+        now = time.monotonic()
+        for path in [path for path, (due, _) in self._pending.items() if due <= now]:
+            del self._pending[path]
+            self._return(path, "protect", False)
+        found, self._found = self._found, {}
+        return list(found.values())
+
+    # ------------------------------------------------------------ directories
+
+    def _lay_out(self) -> list[tuple[str, int]]:
+        """All directories of the start, in the order in which ``pop`` should take them."""
+        plain: list[tuple[str, int]] = []
+        with_hits: list[tuple[str, int]] = []
+        for path, entry in self._index.entries.items():
+            if path not in self._primed and entry[3] != DATA and entry[4] != UNREADABLE:
+                (with_hits if entry[6] else plain).append((path, entry[3]))
+        plain.reverse()
+        return plain + with_hits
+
+    def _look_again(self) -> None:
+        """Compare every directory with what is known of it."""
+        self._urgent += [(path, entry[3]) for path, entry in reversed(self._entries.items()) if entry[3] != DATA]
+
+    def _visit(self, path: str, context: int) -> None:
+        """Watch one directory, and list it when it is not as it was."""
+        try:
+            fd = syscalls.openat2(
+                self._root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, 0, _NO_LINKS
+            )
+        except OSError as error:
+            self._not_opened(path, context, error)
+            return
+        try:
+            self._add(fd, path)
+            status = os.fstat(fd)
+            old = self._entries.get(path)
+            if (
+                old is not None
+                and abs(old[2]) == status.st_ctime_ns
+                and old[0] == status.st_ino
+                and old[1] == status.st_mtime_ns
+                and old[3] == context
+            ):
+                return
+            entry, _ = list_directory(fd, path, context, status, self._patterns)
+        finally:
+            os.close(fd)
+        if entry is None:
+            return
+        self._entries[path] = entry
+        start = self._index.entries.get(path)
+        for hit in entry[6]:
+            self._hit(path, entry, start, hit, event=False)
+        below = f"{path}/" if path else ""
+        for name in self._also:
+            if name.startswith(below) and "/" not in name[len(below) :]:
+                self._appeared(name, "protect", event=False)
+        for sub, inner in entry[5]:
+            known = self._entries.get(sub)
+            if inner != DATA and (known is None or known[3] != inner):
+                self._urgent.append((sub, inner))
+
+    def _not_opened(self, path: str, context: int, error: OSError) -> None:
+        if error.errno in _GONE:
+            self._entries.pop(path, None)
+        elif error.errno in (errno.EMFILE, errno.ENFILE):
+            self._unwatched(f"{error.strerror}")
+        elif self._patterns.hides and path and path not in self._known:
+            # It can not be looked into, but its owner could open it again: covered whole, as at the start.
+            self._appeared(path, "hide", event=False)
+
+    def _add(self, fd: int, path: str) -> None:
+        if not self._watching or self._poll_at:
+            return
+        try:
+            watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _DIRECTORY)
+        except OSError as error:
+            self._unwatched(f"not every directory can be watched ({error.strerror}: fs.inotify.max_user_watches)")
+            return
+        self._directories[watch] = path
+
+    def _unwatched(self, why: str) -> None:
+        if not self._poll_at:
+            self.warnings.append(f"{why}: names that appear later are found only every {POLL:g} s or more")
+            self._poll_at = time.monotonic() + POLL
+
+    # ------------------------------------------------------------ names
+
+    def _take(self, watch: int, mask: int, raw: bytes) -> None:
+        """One event."""
+        if mask & IN_Q_OVERFLOW:
+            self._look_again()
+            return
+        if mask & IN_IGNORED:
+            self._directories.pop(watch, None)
+            self._contents.pop(watch, None)
+            return
+        report = self._contents.get(watch)
+        if report is not None:
+            self._wait(report)
+        path = self._directories.get(watch)
+        entry = None if path is None else self._entries.get(path)
+        if path is None or entry is None or not raw or not mask & (IN_CREATE | IN_MOVED_TO):
+            return
+        name = os.fsdecode(raw)
+        full = f"{path}/{name}" if path else name
+        key = protect.fold(name)
+        directory = bool(mask & IN_ISDIR)
+        if key in protect.LAYOUT and protect.settled(entry[3], set(protect.LAYOUT)) != entry[4]:
+            self._urgent.append((path, entry[3]))  # it may have become a repository
+        # A link is told from a file only for names where it matters.
+        link = False
+        code, child = self._patterns.place(entry[4], name, key, full, directory, not directory)
+        if code and not directory:
+            try:
+                link = stat.S_ISLNK(os.lstat(self._prefix + full).st_mode)
+            except OSError:
+                return
+            if not link:
+                code, child = self._patterns.place(entry[4], name, key, full, False, False)
+        if code:
+            self._hit(path, entry, self._index.entries.get(path), (full, code, directory, link), event=True)
+        elif full in self._also:
+            self._appeared(full, "protect", event=True)
+        if directory and child not in (CLOSED, DATA):
+            self._urgent.append((full, child))
+
+    def _hit(self, path: str, entry: Entry, start: Entry | None, hit: Hit, *, event: bool) -> None:
+        if hit[1] == "s":
+            return
+        if hit[0] in self._known:
+            self._appeared(hit[0], EFFECTS[hit[1]], event=event)
+            return
+        new = appeared(path, entry, start, hit)
+        if new is not None:
+            self._appeared(new.path, new.effect, event=event)
+            if new.effect == "protect":
+                self._watch_content(hit[0], new.path)
+
+    def _appeared(self, path: str, effect: Effect, *, event: bool) -> None:
+        if effect == "protect" and path not in self._known:
+            self._wait(path)
+            if path in self._also:
+                self._watch_content(path, path)
+            return
+        try:
+            status = os.lstat(self._prefix + path)
+        except OSError:
+            return
+        identity = (status.st_ino, status.st_ctime_ns)
+        if not event and self._seen.get(path) == identity:
+            return
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        self._seen[path] = identity
+        self._return(path, effect, path in self._known)
+
+    def _wait(self, path: str) -> None:
+        now = time.monotonic()
+        latest = self._pending[path][1] if path in self._pending else now + LATEST
+        self._pending[path] = (min(now + SETTLE, latest), latest)
+
+    def _return(self, path: str, effect: Effect, known: bool) -> None:
+        try:
+            mode = os.lstat(self._prefix + path).st_mode
+        except OSError:
+            return
+        self._found[path] = Appeared(path, effect, stat.S_ISDIR(mode), stat.S_ISLNK(mode), known)
+
+    def _watch_content(self, path: str, report: str) -> None:
+        """Watch a protected name itself: a benign file can be rewritten in place."""
+        if not self._watching or len(self._contents) >= MOST_FILES:
+            return
+        try:
+            fd = syscalls.openat2(self._root_fd, path, os.O_PATH | os.O_NOFOLLOW, 0, _NO_LINKS)
+        except OSError:
+            return
+        try:
+            if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _CONTENT)
+                self._contents[watch] = report
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(watch descriptor, mask, name) of each struct inotify_event (inotify(7))."""
+    at = 0
+    while at < len(data):
+        watch, mask, _cookie, length = struct.unpack_from("=iIII", data, at)
+        at += 16
+        yield watch, mask, data[at : at + length].rstrip(b"\0")
+        at += length

@@ -1,0 +1,564 @@
+"""The network namespace as the command sees it: every address leads to our sockets, or is refused at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import pytest
+from children import ChildFailed, in_network, outcome, run, timed, unshare
+
+from membrane.errors import HostError
+from membrane.host import netlink, netns
+from membrane.host import syscalls as sc
+from membrane.plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6, NetworkPlan
+
+SO_ORIGINAL_DST = 80
+IPPROTO_UDPLITE = 136
+FOREIGN_V4 = ("203.0.113.9", "169.254.169.254", "10.1.2.3", "198.18.0.7", "100.100.100.200")
+FOREIGN_V6 = ("2001:db8::7", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "fd00:6d65:6d62:1::5", "fe80::1%lo")
+GROUPS = ("224.0.0.1", "224.0.0.251", "239.1.2.3", "255.255.255.255", "ff02::1%lo", "ff02::fb%lo", "ff0e::1")
+
+
+class Network:
+    """A configured namespace, the client's and the proxy's side in one process."""
+
+    living: ClassVar[list[Network]] = []  # the sockets stay open until the child ends
+
+    def __init__(self, mode: str = "tproxy", **fields: object) -> None:
+        self.notes: list[str] = []
+        self.mode, self.sockets = netns.configure(NetworkPlan(mode=mode, **fields), notes=self.notes)
+        self.living.append(self)
+
+    def role(self, role: str) -> socket.socket:
+        """A listener or datagram socket of this role, with a deadline."""
+        found = next(opened for name, opened in self.sockets if name == role)
+        wrapped = socket.socket(fileno=os.dup(found.fileno()))
+        wrapped.settimeout(2)
+        return wrapped
+
+    def roles(self) -> list[str]:
+        return [name for name, _ in self.sockets]
+
+    def close(self) -> None:
+        for _, opened in self.sockets:
+            opened.close()
+
+
+def family_of(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def connect(address: str, port: int) -> socket.socket:
+    client = socket.socket(family_of(address))
+    client.settimeout(3)
+    client.connect(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4])
+    return client
+
+
+def send_udp(address: str, port: int, *, protocol: int = 0, broadcast: bool = False) -> socket.socket:
+    client = socket.socket(family_of(address), socket.SOCK_DGRAM, protocol)
+    client.settimeout(3)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, broadcast)
+    client.sendto(b"question", socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0][4])
+    return client
+
+
+def original_destination(accepted: socket.socket, role: str) -> tuple[str, int]:
+    if not role.endswith("-dnat"):
+        address, port = accepted.getsockname()[:2]
+        return address, port
+    if accepted.family == socket.AF_INET:
+        _, port, raw = struct.unpack("!HH4s8x", accepted.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
+    else:
+        _, port, raw = struct.unpack("!HH4x16s4x", accepted.getsockopt(socket.IPPROTO_IPV6, SO_ORIGINAL_DST, 28))
+    return socket.inet_ntop(accepted.family, raw), port
+
+
+# ---------------------------------------------------------------- TCP
+
+
+def arrivals(mode: str, ports: tuple[int, ...]) -> list[tuple[str, int, str, int, str]]:
+    """Connect everywhere; (asked address, port, address and port the proxy saw, source address)."""
+    network = Network(mode, tcp_ports=ports)
+    suffix = "-dnat" if mode == "dnat" else ""
+    seen = []
+    for address in (*FOREIGN_V4, *FOREIGN_V6, "::ffff:203.0.113.9"):
+        for port in ports:
+            client = connect(address, port)
+            role = f"tcp{6 if ':' in address and '::ffff' not in address else 4}{suffix}"
+            candidates = [opened for name, opened in network.sockets if name == role]
+            if mode == "anyip":
+                candidates = [opened for opened in candidates if opened.getsockname()[1] == port]
+            listener = socket.socket(fileno=os.dup(candidates[0].fileno()))
+            listener.settimeout(2)
+            accepted, source = listener.accept()
+            accepted.sendall(b"x")
+            assert client.recv(1) == b"x"
+            seen.append((address, port, *original_destination(accepted, role), source[0]))
+    assert network.mode == mode
+    return seen
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat", "anyip"])
+def test_tcp_to_any_address_arrives_with_the_exact_destination(mode: str) -> None:
+    seen = in_network(lambda: arrivals(mode, (443, 1, 65535) if mode != "anyip" else (443, 80, 65535)))
+    assert len(seen) == 3 * (len(FOREIGN_V4) + len(FOREIGN_V6) + 1)
+    for address, port, got_address, got_port, source in seen:
+        assert (got_address, got_port) == (address.removeprefix("::ffff:").removesuffix("%lo"), port)
+        assert source.startswith("fe80::") or source in (OWN_V4, OWN_V6)
+
+
+def test_anyip_refuses_a_port_that_is_not_in_the_plan() -> None:
+    def body() -> list[tuple[str, bool]]:
+        Network("anyip", tcp_ports=(443,))
+        return [
+            timed(partial(connect, address, port))
+            for address in ("203.0.113.9", "2001:db8::7")
+            for port in (443, 53, 444)
+        ]
+
+    refused = ("ECONNREFUSED", True)
+    assert in_network(body) == [("ok", True), ("ok", True), refused] * 2
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_own_servers_are_left_alone_and_do_not_catch_foreign_addresses(mode: str) -> None:
+    def body() -> dict[str, str]:
+        network = Network(mode)
+        served, reached = {}, {}
+        for address in ("127.0.0.1", "::1", OWN_V4, OWN_V6):
+            served[address] = socket.create_server((address, 8080), family=family_of(address))
+        wildcard = socket.create_server(("0.0.0.0", 9090))
+        for address, server in served.items():
+            server.settimeout(2)
+            client = connect(address, 8080)
+            accepted, _ = server.accept()
+            reached[address] = accepted.getsockname()[0]
+            client.close()
+        # A foreign address on the same port goes to the proxy.
+        connect("203.0.113.9", 9090)
+        accepted, _ = network.role("tcp4" if mode == "tproxy" else "tcp4-dnat").accept()
+        reached["foreign"] = original_destination(accepted, "" if mode == "tproxy" else "x-dnat")[0]
+        wildcard.settimeout(0)
+        reached["wildcard"] = outcome(wildcard.accept)
+        # 0.0.0.0 as a destination is the own loopback
+        connect("0.0.0.0", 9090)
+        reached["zero"] = outcome(wildcard.accept)
+        return reached
+
+    own = {address: address for address in ("127.0.0.1", "::1", OWN_V4, OWN_V6)}
+    assert in_network(body) == {**own, "foreign": "203.0.113.9", "wildcard": "EAGAIN", "zero": "ok"}
+
+
+def test_the_command_can_not_take_over_our_addresses() -> None:
+    def body() -> list[str]:
+        Network(udp_ports=(443,))
+
+        def bind(kind: int, address: str, port: int) -> None:
+            taken = socket.socket(family_of(address), kind)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            taken.bind((address, port))
+            if kind == socket.SOCK_STREAM:
+                taken.listen()
+
+        stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
+        return [
+            outcome(lambda: bind(stream, OWN_V4, INTERCEPT_PORT)),
+            outcome(lambda: bind(stream, OWN_V6, INTERCEPT_PORT)),
+            outcome(lambda: bind(datagram, "127.0.0.1", 53)),
+            outcome(lambda: bind(datagram, "203.0.113.9", 53)),
+            outcome(lambda: bind(datagram, "::1", 53)),
+            outcome(lambda: bind(datagram, "::1", 443)),
+            outcome(lambda: bind(stream, "127.0.0.1", 80)),  # control: privileged ports are free
+            outcome(lambda: bind(datagram, "::1", 80)),
+        ]
+
+    assert in_network(body) == ["EADDRINUSE"] * 6 + ["ok"] * 2
+
+
+# ---------------------------------------------------------------- UDP and DNS
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_udp_to_a_port_that_is_not_allowed_fails_at_once(mode: str) -> None:
+    def body() -> dict[str, tuple[str, bool]]:
+        Network(mode, udp_ports=(443,))
+        rows = {}
+        for address in ("203.0.113.9", "169.254.169.254", "2001:db8::7", "fd00:ec2::254", "::ffff:203.0.113.9"):
+            for port in (443, 53, 123, 444, 65535):
+                rows[f"{address} {port}"] = timed(partial(send_udp, address, port))
+        return rows
+
+    for row, result in in_network(body).items():
+        assert result == ("ok" if row.endswith((" 443", " 53")) else "EPERM", True), row
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat", "anyip"])
+def test_dns_to_any_resolver_is_answered_from_the_address_that_was_asked(mode: str) -> None:
+    def body() -> list[tuple[str, str]]:
+        network = Network(mode, udp_ports=(443,))
+        rows = []
+        for address in ("198.18.0.1", "8.8.8.8", "127.0.0.53", "2001:4860:4860::8888", "::1", "::ffff:8.8.4.4"):
+            for port, kind in ((53, "dns"), (443, "udp")):
+                client = send_udp(address, port)
+                six = ":" in address and "::ffff" not in address
+                role = f"{kind}{6 if six else 4}" + ("" if kind == "dns" else f":{port}")
+                server = network.role(role)
+                data, ancillary, _, source = server.recvmsg(100, 200)
+                assert data == b"question"
+                level, option, value = ancillary[0]
+                # in_pktinfo, in6_pktinfo: the answer leaves from the address that was asked
+                value = struct.pack("16sI", value[:16], 0) if six else struct.pack("I4s4s", 0, value[8:12], bytes(4))
+                server.sendmsg([b"answer"], [(level, option, value)], 0, source)
+                answer, (peer, peer_port, *_) = client.recvfrom(100)
+                assert (answer, peer_port) == (b"answer", port)
+                rows.append((address, peer))
+        return rows
+
+    for asked, answered in in_network(body):
+        assert asked == answered
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_multicast_and_broadcast_are_refused(mode: str) -> None:
+    def body() -> dict[str, tuple[str, bool]]:
+        network = Network(mode, udp_ports=(5353,))
+        rows = {}
+        for address in (
+            "224.0.0.1",
+            "224.0.0.251",
+            "239.1.2.3",
+            "255.255.255.255",
+            "ff02::1%lo",
+            "ff02::fb%lo",
+            "ff0e::1",
+        ):
+            for port in (53, 5353, 9):
+                rows[f"udp {address} {port}"] = timed(partial(send_udp, address, port, broadcast=True))
+            rows[f"tcp {address}"] = timed(partial(connect, address, 80))
+        for role in ("dns4", "dns6", "udp4:5353", "udp6:5353", "tcp4", "tcp6", "tcp4-dnat", "tcp6-dnat"):
+            if role in network.roles():
+                server = network.role(role)
+                server.setblocking(False)
+                take = server.accept if role.startswith("tcp") else lambda server=server: server.recv(10)
+                assert outcome(take) == "EAGAIN", role
+        send_udp("203.0.113.9", 5353)  # control
+        assert network.role("udp4:5353").recv(10) == b"question"
+        return rows
+
+    refusals = {"EPERM", "ENETUNREACH", "EACCES", "EADDRNOTAVAIL", "EINVAL"}
+    for row, (result, fast) in in_network(body).items():
+        assert fast and result in refusals, (row, result)
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_other_protocols_are_refused(mode: str) -> None:
+    """Sent by the owner of the namespace, who may open raw sockets: the rules refuse, not the capability."""
+
+    def body() -> dict[str, tuple[str, bool]]:
+        Network(mode)
+        rows = {}
+
+        def raw(address: str, protocol: int, packet: bytes) -> None:
+            opened = socket.socket(family_of(address), socket.SOCK_RAW, protocol)
+            opened.sendto(packet, (address, 0))
+
+        def ping(address: str) -> None:
+            protocol = socket.IPPROTO_ICMPV6 if ":" in address else socket.IPPROTO_ICMP
+            opened = socket.socket(family_of(address), socket.SOCK_DGRAM, protocol)
+            opened.settimeout(2)
+            # Connected: Linux does not tell an unconnected ICMPv6 echo socket about any failed send.
+            opened.connect((address, 0))
+            opened.send(struct.pack("!BBHHH", 128 if ":" in address else 8, 0, 0, 0, 1))
+            opened.recv(100)
+
+        for address in ("127.0.0.1", "::1", OWN_V4, OWN_V6, "203.0.113.9", "2001:db8::7"):
+            for protocol in (47, 50, 132, 136):  # GRE, ESP, SCTP, UDP-Lite
+                rows[f"{protocol} to {address}"] = timed(partial(raw, address, protocol, bytes(32)))
+            rows[f"ping {address}"] = timed(partial(ping, address))
+        return rows
+
+    for row, result in in_network(body).items():
+        if "203.0.113.9" in row or "2001:db8::7" in row:
+            assert result == ("EACCES" if row == "ping 2001:db8::7" else "EPERM", True), row
+        else:
+            assert result == ("ok", True), row
+
+
+# ---------------------------------------------------------------- who may change it
+
+
+def attacks() -> dict[str, Callable[[], object]]:
+    """What would undo the steering."""
+
+    def nft_delete() -> None:
+        connection = netlink.Connection(netlink.NETLINK_NETFILTER)
+        # NFT_MSG_DELTABLE of family inet
+        body = struct.pack(">BBH", 1, 0, 0) + netlink.attribute(1, b"membrane\0")
+        connection.transact([(10 << 8 | 2, 0, body, "delete table")], batch=True)
+
+    def nft_accept_all() -> None:
+        connection = netlink.Connection(netlink.NETLINK_NETFILTER)
+        chain = netlink.add_chain(
+            "mine", "out", kind="filter", hook=netlink.NF_INET_LOCAL_OUT, priority=-300, policy=netlink.NF_ACCEPT
+        )
+        connection.transact([netlink.add_table("mine"), chain], batch=True)
+
+    def route(message: netlink.Message) -> None:
+        netlink.Connection(netlink.NETLINK_ROUTE).transact([message])
+
+    def delete_route() -> None:
+        kind, _, body, what = netlink.add_any_local(socket.AF_INET, OWN_V4, 1)
+        route((kind + 1, 0, body, what))  # RTM_DELROUTE
+
+    def option(family: int, level: int, name: int) -> None:
+        socket.socket(family).setsockopt(level, name, 1)
+
+    def sysctl() -> None:
+        with open("/proc/sys/net/ipv4/ip_unprivileged_port_start", "w") as file:
+            file.write("1024")
+
+    return {
+        "raw v4": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+        "raw v6": lambda: socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
+        "packet": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0),
+        "SO_MARK": lambda: option(socket.AF_INET, socket.SOL_SOCKET, 36),
+        "IP_TRANSPARENT": lambda: option(socket.AF_INET, socket.SOL_IP, 19),
+        "IPV6_TRANSPARENT": lambda: option(socket.AF_INET6, socket.IPPROTO_IPV6, 75),
+        "sysctl": sysctl,
+        "add chain": nft_accept_all,
+        "add address": lambda: route(netlink.add_address(socket.AF_INET, "192.0.2.9", 1)),
+        "add route": lambda: route(netlink.add_any_local(socket.AF_INET6, "::1", 1)),
+        "delete table": nft_delete,
+        "delete route": delete_route,
+        "link down": lambda: route((16, 0, struct.pack("=BxHiII", 0, 0, 1, 0, 1), "set lo down")),
+    }
+
+
+# By their mode root may write the files of /proc/sys, whatever its capabilities; they steer nothing out.
+SYSCTL_REFUSED = ("ok",) if os.geteuid() == 0 else ("EACCES", "EPERM")
+
+
+def test_attacks_by_the_owner_succeed() -> None:
+    """The control of the two tests below: each attack works where it may."""
+
+    def body() -> dict[str, str]:
+        Network()
+        return {name: outcome(attack) for name, attack in attacks().items()}
+
+    results = in_network(body)
+    assert results.pop("add route") == "EEXIST"  # ours is in its place: allowed, but nothing to add
+    assert set(results.values()) == {"ok"}, results
+
+
+def test_nothing_inside_may_change_it_with_every_capability_of_an_inner_user_namespace() -> None:
+    def body() -> tuple[dict[str, str], str]:
+        network = Network()
+
+        def inner() -> dict[str, str]:
+            unshare(sc.CLONE_NEWNS)
+            with open("/proc/self/status") as file:
+                effective = next(line.split()[1] for line in file if line.startswith("CapEff"))
+            assert int(effective, 16).bit_count() > 30
+            return {name: outcome(attack) for name, attack in attacks().items()}
+
+        results = run(inner)
+        connect("203.0.113.9", 443)
+        return results, network.role("tcp4").accept()[0].getsockname()[0]
+
+    results, destination = in_network(body)
+    assert results.pop("sysctl") in SYSCTL_REFUSED
+    assert set(results.values()) == {"EPERM"}, results
+    assert destination == "203.0.113.9"
+
+
+def test_nothing_inside_may_change_it_without_capabilities() -> None:
+    def body() -> dict[str, str]:
+        Network()
+        sc.drop_capabilities()
+        return {name: outcome(attack) for name, attack in attacks().items()}
+
+    results = in_network(body)
+    assert results.pop("sysctl") in SYSCTL_REFUSED
+    assert set(results.values()) == {"EPERM"}, results
+
+
+def test_a_network_namespace_made_inside_leads_nowhere() -> None:
+    def body() -> list[str]:
+        Network()
+
+        def inner() -> list[str]:
+            unshare(sc.CLONE_NEWNET)
+            return [outcome(partial(connect, address, 443)) for address in ("203.0.113.9", "2001:db8::7")]
+
+        return run(inner)
+
+    v4, v6 = in_network(body)
+    assert v4 == "ENETUNREACH" and v6 in ("ENETUNREACH", "EADDRNOTAVAIL")
+
+
+# ---------------------------------------------------------------- fail closed
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat", "anyip"])
+def test_without_listeners_every_connection_is_refused(mode: str) -> None:
+    def body() -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+        network = Network(mode, tcp_ports=(443,), udp_ports=(443,))
+
+        def ask(address: str, port: int) -> None:
+            client = send_udp(address, port)
+            client.connect((address, port))
+            client.send(b"again")
+            client.send(b"an ICMP error of the datagram before is reported here")
+            client.recv(10)
+
+        def try_all() -> list[tuple[str, bool]]:
+            return [timed(partial(connect, address, 443)) for address in ("203.0.113.9", "2001:db8::7")]
+
+        control = try_all()
+        network.close()
+        closed = try_all()
+        for address in ("198.18.0.1", "2001:db8::53"):
+            closed += [timed(partial(ask, address, port)) for port in (53, 443)]
+        return control, closed
+
+    control, closed = in_network(body)
+    assert control == [("ok", True)] * 2
+    assert closed == [("ECONNREFUSED", True)] * 6
+
+
+def test_without_the_rules_there_is_still_no_way_out() -> None:
+    def body() -> tuple[str, list[tuple[str, bool]]]:
+        Network()
+        connected = outcome(lambda: connect("203.0.113.9", 443))
+        attacks()["delete table"]()
+        return connected, [timed(partial(connect, address, 443)) for address in ("203.0.113.9", "2001:db8::7")]
+
+    assert in_network(body) == ("ok", [("ECONNREFUSED", True)] * 2)
+
+
+# ---------------------------------------------------------------- modes and their errors
+
+
+def roles_when(missing: dict[str, int], mode: str = "tproxy") -> tuple[str, list[str], list[str]]:
+    """Configure while the kernel seems to lack parts: {"tproxy" or "dnat": errno}."""
+
+    def body() -> tuple[str, list[str], list[str]]:
+        real = netlink.Connection.transact
+
+        def transact(self: netlink.Connection, messages: list[netlink.Message], *, batch: bool = False) -> None:
+            for _, _, _, what in messages:
+                for part, number in missing.items():
+                    if batch and what.endswith(f": {part}"):
+                        raise OSError(number, f"netlink {what}: {os.strerror(number)}")
+            real(self, messages, batch=batch)
+
+        netlink.Connection.transact = transact  # type: ignore[method-assign]
+        network = Network(mode, udp_ports=(443,), tcp_ports=(443,))
+        return network.mode, network.roles(), network.notes
+
+    return in_network(body)
+
+
+def test_roles() -> None:
+    mode, roles, notes = roles_when({})
+    assert (mode, notes) == ("tproxy", [])
+    assert roles == ["tcp4", "dns4", "udp4:443", "tcp6", "dns6", "udp6:443"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT])
+def test_the_next_mode_is_taken_when_the_kernel_lacks_a_part(number: int) -> None:
+    mode, roles, notes = roles_when({"tproxy": number})
+    assert mode == "dnat" and len(notes) == 1 and notes[0].startswith("no tproxy: netlink add rule")
+    assert roles == ["tcp4-dnat", "dns4", "udp4:443", "tcp6-dnat", "dns6", "udp6:443"]
+    mode, roles, notes = roles_when({"tproxy": number, "dnat": number})
+    assert mode == "anyip" and len(notes) == 2
+    assert roles == ["tcp4", "tcp4", "dns4", "udp4:443", "tcp6", "tcp6", "dns6", "udp6:443"]  # 53 and 443
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.EBUSY, errno.ENOMEM])
+def test_any_other_error_stops_the_start(number: int) -> None:
+    with pytest.raises(ChildFailed, match=r"HostError: cannot set up .*: netlink add rule membrane/steer"):
+        roles_when({"tproxy": number})
+
+
+def test_without_rights_the_step_is_named() -> None:
+    def body() -> str:
+        sc.drop_capabilities()
+        try:
+            netns.configure(NetworkPlan())
+        except HostError as error:
+            return error.headline()
+        return "configured"
+
+    assert in_network(body) == "cannot set up the network namespace: netlink set lo up: Operation not permitted"
+
+
+def test_a_second_set_up_of_the_same_namespace_is_refused() -> None:
+    def body() -> str:
+        Network()
+        try:
+            Network()
+        except HostError as error:
+            return error.headline()
+        return "configured"
+
+    assert in_network(body) == "cannot set up the network namespace: netlink add address 198.18.0.2: File exists"
+
+
+# ---------------------------------------------------------------- IPv6 switched off, settings
+
+
+def test_ipv6_is_switched_on_where_it_is_off() -> None:
+    def body() -> tuple[list[str], str]:
+        for name in ("all", "default"):
+            with open(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6", "w") as file:
+                file.write("1")
+        network = Network()
+        connect("2001:db8::7", 443)
+        return network.notes, network.role("tcp6").accept()[0].getsockname()[0]
+
+    assert in_network(body) == ([], "2001:db8::7")
+
+
+def test_without_ipv6_in_the_plan_ipv6_leads_nowhere() -> None:
+    def body() -> tuple[list[str], list[tuple[str, bool]]]:
+        network = Network(ipv6=False)
+        tries = [timed(lambda: connect("2001:db8::7", 443)), timed(lambda: send_udp("2001:db8::7", 53))]
+        return network.roles(), [*tries, timed(lambda: connect("203.0.113.9", 443))]
+
+    roles, tries = in_network(body)
+    assert roles == ["tcp4", "dns4"]
+    assert tries == [("ENETUNREACH", True), ("ENETUNREACH", True), ("ok", True)]
+
+
+def test_settings_of_the_namespace() -> None:
+    def body() -> list[str]:
+        Network()
+        values = []
+        for name in ("ip_unprivileged_port_start", "ping_group_range"):
+            with open(f"/proc/sys/net/ipv4/{name}") as file:
+                values.append(file.read().split())
+        return values
+
+    gid = str(os.getegid())
+    assert in_network(body) == [["0"], [gid, gid]]
+
+
+def test_a_full_accept_queue_holds_a_burst() -> None:
+    """1,000 connections before anybody accepts: the proxy is started by the first one."""
+
+    def body() -> int:
+        network = Network()
+        clients = [connect("203.0.113.9", 443) for _ in range(1000)]
+        listener = network.role("tcp4")
+        return len({listener.accept()[1] for _ in clients})
+
+    assert in_network(body) == 1000

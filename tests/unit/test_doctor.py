@@ -1,0 +1,98 @@
+"""Features of this machine -> findings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from membrane import doctor
+from membrane.doctor import Finding, as_data, findings, ready
+from membrane.plan.model import Support
+from membrane.ui import show
+
+YES = Support("yes")
+
+
+def no(why: str, fix: str = "") -> Support:
+    return Support("no", why, fix)
+
+
+ROWS = [
+    ("native", "user namespaces", YES),
+    ("native", "network namespaces", YES),
+    ("native", "Landlock ABI 7", YES),
+    ("tracing", "seccomp notification", YES),
+    ("tracing", "eBPF", no("needs CAP_BPF and CAP_PERFMON", "sudo membrane setup tracing")),
+    ("docker", "docker daemon", no("not reachable at unix:///var/run/docker.sock")),
+]
+
+
+def test_text() -> None:
+    assert show.doctor(findings(ROWS)) == [
+        "native      ok      user namespaces, network namespaces, Landlock ABI 7",
+        "tracing     partly  eBPF: needs CAP_BPF and CAP_PERFMON; works: seccomp notification",
+        "              fix: sudo membrane setup tracing",
+        "docker      missing docker daemon: not reachable at unix:///var/run/docker.sock",
+    ]
+
+
+def test_ready_needs_only_the_native_backend() -> None:
+    assert ready(ROWS)
+
+
+@pytest.mark.parametrize("state", ["no", "unknown"])
+@pytest.mark.parametrize("feature", ["user namespaces", "network namespaces", "a feature made tomorrow"])
+def test_a_feature_without_a_substitute_is_needed(feature: str, state: str) -> None:
+    broken = ("native", feature, Support("no" if state == "no" else "unknown", "EPERM", "sudo sysctl x=1"))
+    rows = [row for row in ROWS if row[1] != feature] + [broken]
+    assert not ready(rows)
+    native = findings(rows)[0]
+    assert (native.state, native.fixes) == ("missing", ("sudo sysctl x=1",))
+    assert "EPERM" in native.text
+
+
+@pytest.mark.parametrize("feature", sorted(doctor.SUBSTITUTES))
+def test_a_substitute_makes_it_partly(feature: str) -> None:
+    rows = [*ROWS, ("native", feature, no("ENOENT"))]
+    assert ready(rows)
+    native = findings(rows)[0]
+    assert native.state == "partly"
+    assert doctor.SUBSTITUTES[feature] in native.text
+
+
+def test_no_answer_about_native_is_not_ready() -> None:
+    assert not ready([])
+    assert not ready(ROWS[3:])
+
+
+def test_unknown_is_never_taken_for_yes() -> None:
+    [finding] = findings([("docker", "daemon", Support("unknown"))])
+    assert finding == Finding("docker", "missing", "daemon: could not be tried (no cause given)", ())
+
+
+def test_groups_keep_their_order_and_new_ones_come_last() -> None:
+    rows = [("macos", "seatbelt", YES), *reversed(ROWS)]
+    assert [finding.group for finding in findings(rows)] == ["native", "tracing", "docker", "macos"]
+
+
+def test_one_fix_is_said_once() -> None:
+    rows = [("native", name, no("EPERM", "sudo x")) for name in ("a", "b")]
+    assert findings(rows)[0].fixes == ("sudo x",)
+
+
+def test_json() -> None:
+    data = json.loads(show.as_json(as_data(ROWS[3:5])))
+    assert data == {
+        "ready": False,
+        "features": [
+            {"feature": "seccomp notification", "group": "tracing", "support": "yes", "why": "", "fix": ""},
+            {
+                "feature": "eBPF",
+                "group": "tracing",
+                "support": "no",
+                "why": "needs CAP_BPF and CAP_PERFMON",
+                "fix": "sudo membrane setup tracing",
+            },
+        ],
+    }

@@ -1,0 +1,337 @@
+"""The filter, run by an interpreter of classic BPF written here, against a table of what each call must get."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from membrane.errors import HostError
+from membrane.host import seccomp
+
+AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+OTHER_ARCH = {
+    "i386": 0x40000003,
+    "arm": 0x40000028,
+    "x86_64": 0xC000003E,
+    "aarch64": 0xC00000B7,
+    "riscv64": 0xC00000F3,
+}
+MACHINES = ("x86_64", "aarch64")
+RESULTS = {
+    0x7FFF0000: "allow",
+    0x50001: "EPERM",
+    0x50026: "ENOSYS",
+    0x5005D: "EPROTONOSUPPORT",
+    0x50061: "EAFNOSUPPORT",
+}
+ARGUMENTS = 16  # offset in struct seccomp_data
+
+
+class LoadsArgument(Exception):
+    """The kernel's emulation gives up here: the call is not in the bitmap of the always allowed."""
+
+
+def run(program: bytes, number: int, arguments: tuple[int, ...] = (), arch: int = 0, *, constant: bool = False) -> str:
+    """Interpret ``program`` on one struct seccomp_data; ``constant``: as seccomp_is_const_allow of kernel/seccomp.c."""
+    values = [value & 0xFFFFFFFFFFFFFFFF for value in arguments] + [0] * (6 - len(arguments))
+    data = struct.pack("<iIQ6Q", struct.unpack("<i", struct.pack("<I", number & 0xFFFFFFFF))[0], arch, 0, *values)
+    accumulator, counter = 0, 0
+    while True:
+        code, jump_true, jump_false, k = struct.unpack_from("<HBBI", program, 8 * counter)
+        counter += 1
+        if code == 0x20:
+            if constant and k >= ARGUMENTS:
+                raise LoadsArgument
+            [accumulator] = struct.unpack_from("<I", data, k)
+        elif code == 0x54:
+            accumulator &= k
+        elif code == 0x15:
+            counter += jump_true if accumulator == k else jump_false
+        elif code == 0x35:
+            counter += jump_true if accumulator >= k else jump_false
+        elif code == 0x45:
+            counter += jump_true if accumulator & k else jump_false
+        elif code == 0x06:
+            return RESULTS[k]
+        else:
+            raise AssertionError(f"instruction {code:#x} is not for seccomp")
+
+
+# ---------------------------------------------------------------- the table
+# name: (x86_64, aarch64), written down apart from the module's own table
+
+NR = {
+    "read": (0, 63), "write": (1, 64), "openat": (257, 56), "openat2": (437, 437), "close": (3, 57), "mmap": (9,
+    222), "futex": (202, 98), "execve": (59, 221), "execveat": (322, 281), "exit_group": (231, 94), "wait4": (61,
+    260), "connect": (42, 203), "sendmsg": (46, 211), "recvmsg": (47, 212), "bind": (49, 200), "accept4": (288,
+    242), "epoll_pwait": (281, 22), "ppoll": (271, 73), "prctl": (157, 167), "seccomp": (317, 277), "memfd_create":
+    (319, 279), "memfd_secret": (447, 447), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
+    "close_range": (436, 436), "landlock_create_ruleset": (444, 444), "landlock_restrict_self": (446, 446),
+    "futex_waitv": (449, 449), "futex_wake": (454, 454), "statx": (332, 291), "cachestat": (451, 451), "mseal":
+    (462, 462), "statmount": (457, 457), "listmount": (458, 458), "map_shadow_stack": (453, 453), "process_madvise":
+    (440, 440), "rseq": (334, 293), "name_to_handle_at": (303, 264), "inotify_add_watch": (254, 27), "getrandom":
+    (318, 278), "flock": (73, 32), "chmod": (90, None), "fchmodat2": (452, 452), "kill": (62, 129), "adjtimex":
+    (159, 171), "arch_prctl": (158, None), "socket": (41, 198), "socketpair": (53, 199), "ioctl": (16, 29), "clone":
+    (56, 220), "unshare": (272, 97), "personality": (135, 92), "clone3": (435, 435), "setns": (308, 268),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "keyctl": (250,
+    219), "add_key": (248, 217), "request_key": (249, 218), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount":
+    (432, 432), "fspick": (433, 433), "open_tree": (428, 428), "open_tree_attr": (467, 467), "move_mount": (429,
+    429), "mount_setattr": (442, 442), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot":
+    (161, 51), "sethostname": (170, 161), "setdomainname": (171, 162), "ptrace": (101, 117), "process_vm_readv":
+    (310, 270), "process_vm_writev": (311, 271), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd":
+    (323, 282), "kcmp": (312, 272), "pidfd_getfd": (438, 438), "open_by_handle_at": (304, 265), "fanotify_init":
+    (300, 262), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module":
+    (313, 273), "delete_module": (176, 106), "modify_ldt": (154, None), "iopl": (172, None), "ioperm": (173, None),
+    "uselib": (134, None), "_sysctl": (156, None), "acct": (163, 89), "swapon": (167, 224), "swapoff": (168, 225),
+    "reboot": (169, 142), "syslog": (103, 116), "quotactl": (179, 60), "quotactl_fd": (443, 443), "settimeofday":
+    (164, 170), "clock_settime": (227, 112), "vhangup": (153, 58), "nfsservctl": (180, 42), "lookup_dcookie": (212,
+    18),
+}  # fmt: skip
+
+ALWAYS_ALLOWED = [name for name in NR if list(NR).index(name) < list(NR).index("socket")]
+ENOSYS_ALWAYS = ["io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key"]
+ENOSYS_UNLESS_NESTED = [
+    "clone3",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "open_tree",
+    "open_tree_attr",
+    "move_mount",
+    "mount_setattr",
+]
+EPERM_UNLESS_NESTED = ["mount", "umount2", "pivot_root", "chroot", "setns", "sethostname", "setdomainname"]
+TRACING = ["ptrace", "process_vm_readv", "process_vm_writev"]
+EPERM_ALWAYS = [
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "kcmp",
+    "pidfd_getfd",
+    "open_by_handle_at",
+    "fanotify_init",
+    "kexec_load",
+    "kexec_file_load",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "modify_ldt",
+    "iopl",
+    "ioperm",
+    "uselib",
+    "_sysctl",
+    "acct",
+    "swapon",
+    "swapoff",
+    "reboot",
+    "syslog",
+    "quotactl",
+    "quotactl_fd",
+    "settimeofday",
+    "clock_settime",
+    "vhangup",
+    "nfsservctl",
+    "lookup_dcookie",
+]
+
+HIGH = 0xDEADBEEF00000000  # the kernel reads the low 32 bits of an int argument
+STREAM, DGRAM, RAW, SEQPACKET, PACKET = 1, 2, 3, 5, 10
+CLOEXEC, NONBLOCK = 0x80000, 0x800
+NEW_USER, NEW_NET, NEW_NS, NEW_TIME, NEW_PID, NEW_CGROUP = 0x10000000, 0x40000000, 0x20000, 0x80, 0x20000000, 0x2000000
+
+JUDGED = [
+    # sockets
+    ("socket", (1, STREAM, 0), "allow"),
+    ("socket", (1, SEQPACKET | CLOEXEC, 0), "allow"),
+    ("socket", (HIGH | 1, DGRAM, 0), "allow"),
+    ("socket", (2, STREAM | CLOEXEC | NONBLOCK, 6), "allow"),
+    ("socket", (2, DGRAM, 0), "allow"),
+    ("socket", (2, DGRAM, 17), "allow"),
+    ("socket", (2, DGRAM, 1), "allow"),
+    ("socket", (10, STREAM, 0), "allow"),
+    ("socket", (10, DGRAM, 58), "allow"),
+    ("socket", (2, RAW, 1), "EPERM"),
+    ("socket", (2, RAW | CLOEXEC, 255), "EPERM"),
+    ("socket", (HIGH | 10, HIGH | RAW, HIGH | 58), "EPERM"),
+    ("socket", (2, PACKET, 0x300), "EPERM"),
+    ("socket", (2, STREAM, 132), "EPROTONOSUPPORT"),  # SCTP
+    ("socket", (2, STREAM, 262), "EPROTONOSUPPORT"),  # MPTCP
+    ("socket", (2, STREAM, HIGH | 262), "EPROTONOSUPPORT"),
+    ("socket", (10, DGRAM, 136), "EPROTONOSUPPORT"),  # UDP-Lite
+    ("socket", (16, RAW, 0), "allow"),
+    ("socket", (16, DGRAM | CLOEXEC, 0), "allow"),
+    *[("socket", (16, RAW, protocol), "EAFNOSUPPORT") for protocol in (1, 2, 4, 6, 9, 12, 15, 16, 21)],
+    *[
+        ("socket", (family, STREAM, 0), "EAFNOSUPPORT")
+        for family in (0, 3, 4, 9, 15, 17, 21, 29, 30, 31, 38, 40, 43, 44)
+    ],
+    *[("socket", (family, DGRAM, 0), "EAFNOSUPPORT") for family in (-1, 45, 0x101, 0x10001)],
+    ("socketpair", (1, STREAM, 0), "allow"),
+    ("socketpair", (1, SEQPACKET, 0), "allow"),
+    ("socketpair", (30, STREAM, 0), "EAFNOSUPPORT"),  # TIPC
+    ("socketpair", (2, STREAM, 0), "EAFNOSUPPORT"),
+    # terminals
+    ("ioctl", (0, 0x5401), "allow"),
+    ("ioctl", (0, 0x5413), "allow"),
+    ("ioctl", (0, 0x541B), "allow"),
+    ("ioctl", (0, 0x5412), "EPERM"),
+    ("ioctl", (0, HIGH | 0x5412), "EPERM"),
+    ("ioctl", (0, 0x541C), "EPERM"),
+    ("ioctl", (0, HIGH | 0x541C), "EPERM"),
+    ("ioctl", (0, 0x5423), "EPERM"),
+    # personality
+    *[("personality", (value,), "allow") for value in (0, 8, 0x20000, 0x20008, 0x40000, 0x40008, 0xFFFFFFFF)],
+    ("personality", (0xFFFFFFFFFFFFFFFF,), "allow"),
+    ("personality", (0x0400000,), "EPERM"),  # READ_IMPLIES_EXEC
+    ("personality", (0x0100000,), "EPERM"),  # MMAP_PAGE_ZERO
+    ("personality", (HIGH | 0x0400008,), "EPERM"),
+]
+NAMESPACES = [
+    ("clone", (0x01200011,), "allow", "allow"),  # fork
+    ("clone", (0x3D0F00,), "allow", "allow"),  # a thread
+    ("clone", (0x4111,), "allow", "allow"),  # vfork
+    ("clone", (NEW_TIME | 17,), "allow", "allow"),  # part of the exit signal
+    *[
+        ("clone", (flag | 17,), "EPERM", "allow")
+        for flag in (NEW_USER, NEW_NET, NEW_NS, NEW_PID, NEW_CGROUP, 0x4000000, 0x8000000)
+    ],
+    ("clone", (HIGH | NEW_USER,), "EPERM", "allow"),
+    ("unshare", (0x200,), "allow", "allow"),  # CLONE_FS
+    ("unshare", (0x400,), "allow", "allow"),  # CLONE_FILES
+    *[
+        ("unshare", (flag,), "EPERM", "allow")
+        for flag in (NEW_USER, NEW_NET, NEW_NS, NEW_TIME, NEW_PID, NEW_CGROUP, NEW_NS | 0x200)
+    ],
+    ("unshare", (HIGH | NEW_NET,), "EPERM", "allow"),
+]
+
+
+def number_of(name: str, machine: str) -> int | None:
+    return NR[name][MACHINES.index(machine)]
+
+
+def rows(machine: str, *, nested: bool, allow_ptrace: bool) -> list[tuple[str, int, tuple[int, ...], str]]:
+    """Every (name, number, arguments, expected result) of a machine and a choice of options."""
+    table: list[tuple[str, tuple[int, ...], str]] = list(JUDGED)
+    table += [(name, arguments, inside if nested else normal) for name, arguments, normal, inside in NAMESPACES]
+    constant = dict.fromkeys(ALWAYS_ALLOWED, "allow")
+    constant |= dict.fromkeys(ENOSYS_ALWAYS, "ENOSYS") | dict.fromkeys(EPERM_ALWAYS, "EPERM")
+    constant |= dict.fromkeys(ENOSYS_UNLESS_NESTED, "allow" if nested else "ENOSYS")
+    constant |= dict.fromkeys(EPERM_UNLESS_NESTED, "allow" if nested else "EPERM")
+    constant |= dict.fromkeys(TRACING, "allow" if allow_ptrace else "EPERM")
+    for name, expected in constant.items():
+        table += [(name, (), expected), (name, (2**64 - 1,) * 6, expected)]
+    numbered = [(name, number_of(name, machine), arguments, expected) for name, arguments, expected in table]
+    return [row for row in numbered if row[1] is not None]
+
+
+OPTIONS = [(nested, allow_ptrace) for nested in (False, True) for allow_ptrace in (False, True)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("nested", "allow_ptrace"), OPTIONS)
+def test_every_row(machine: str, nested: bool, allow_ptrace: bool) -> None:
+    program = seccomp.program(nested=nested, allow_ptrace=allow_ptrace, machine=machine)
+    table = rows(machine, nested=nested, allow_ptrace=allow_ptrace)
+    assert len(table) > 200
+    wrong = [
+        (name, arguments, expected, got)
+        for name, number, arguments, expected in table
+        if (got := run(program, number, arguments, AUDIT_ARCH[machine])) != expected
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_known_call_is_in_the_table(machine: str) -> None:
+    """The numbers of the module agree with the ones written down here."""
+    for name, pair in seccomp._NUMBERS.items():
+        number = pair[MACHINES.index(machine)]
+        assert (number if number >= 0 else None) == number_of(name, machine), name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_other_abis_and_unknown_numbers_do_not_exist(machine: str) -> None:
+    program = seccomp.program(nested=True, machine=machine)
+    for name, arch in OTHER_ARCH.items():
+        for number in (0, 1, 11, 102, 120, 41, 63, 512, 0x4000003B):
+            result = run(program, number, (), arch)
+            assert (result == "ENOSYS") or (name == machine and number < 512), (name, number)
+    for number in (512, 520, 547, 600, 0x40000000, 0x40000000 | 520, 0x40000000 | 59, 0x7FFFFFFF, 0xFFFFFFFF, -1):
+        assert run(program, number, (), AUDIT_ARCH[machine]) == "ENOSYS"
+    assert run(program, 511, (), AUDIT_ARCH[machine]) == "allow"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_that_are_always_allowed_are_in_the_kernels_bitmap(machine: str) -> None:
+    """Their path through the filter loads no argument, so the kernel runs no filter for them."""
+    program = seccomp.program(machine=machine)
+    judged = {number_of(name, machine) for name in ("ioctl", "socket", "socketpair", "clone", "unshare", "personality")}
+    for number in range(512):
+        if number in judged:
+            with pytest.raises(LoadsArgument):
+                run(program, number, (), AUDIT_ARCH[machine], constant=True)
+        else:
+            constant = run(program, number, (), AUDIT_ARCH[machine], constant=True)
+            assert constant == run(program, number, (2**64 - 1,) * 6, AUDIT_ARCH[machine])
+    for name in ALWAYS_ALLOWED:
+        if (number := number_of(name, machine)) is not None:
+            assert run(program, number, (), AUDIT_ARCH[machine], constant=True) == "allow"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("nested", "allow_ptrace"), OPTIONS)
+def test_the_program_is_one_the_kernel_takes(machine: str, nested: bool, allow_ptrace: bool) -> None:
+    """net/core/filter.c bpf_check_classic, kernel/seccomp.c seccomp_check_filter."""
+    program = seccomp.program(nested=nested, allow_ptrace=allow_ptrace, machine=machine)
+    code = list(struct.iter_unpack("<HBBI", program))
+    assert len(code) <= 160
+    for index, (operation, jump_true, jump_false, k) in enumerate(code):
+        assert operation in (0x20, 0x54, 0x06, 0x15, 0x35, 0x45)
+        if operation & 7 == 5:
+            assert index + 1 + max(jump_true, jump_false) < len(code)
+        else:
+            assert jump_true == jump_false == 0
+        if operation == 0x20:
+            assert k % 4 == 0 and k < 64
+    assert code[-1][0] == 0x06
+    assert program == seccomp.program(nested=nested, allow_ptrace=allow_ptrace, machine=machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(
+    number=st.one_of(st.integers(0, 600), st.integers(0, 2**32 - 1)),
+    arguments=st.tuples(*[st.integers(0, 2**64 - 1)] * 6),
+)
+def test_nested_and_ptrace_only_ever_widen(machine: str, number: int, arguments: tuple[int, ...]) -> None:
+    results = {
+        options: run(
+            seccomp.program(nested=options[0], allow_ptrace=options[1], machine=machine),
+            number,
+            arguments,
+            AUDIT_ARCH[machine],
+        )
+        for options in OPTIONS
+    }
+    if results[False, False] == "allow":
+        assert set(results.values()) == {"allow"}
+    if results[True, True] != "allow":
+        assert set(results.values()) == {results[True, True]}
+
+
+def test_an_unknown_machine_is_refused() -> None:
+    with pytest.raises(HostError, match="riscv64: its system call numbers are not known"):
+        seccomp.program(machine="riscv64")
+
+
+def test_description_names_every_refused_call() -> None:
+    lines = seccomp.describe()
+    text = "\n".join(lines)
+    names = [*ENOSYS_ALWAYS, *EPERM_ALWAYS, *ENOSYS_UNLESS_NESTED, *EPERM_UNLESS_NESTED]
+    assert all(f"{name} " in text or f"{name}:" in text for name in names)
+    assert "ptrace" not in text and "ptrace" in "\n".join(seccomp.describe(allow_ptrace=False))
+    assert "umount2" not in "\n".join(seccomp.describe(nested=True))

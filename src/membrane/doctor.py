@@ -31,57 +31,57 @@ class Finding(Value):
     group: str
     state: State
     text: str
-    fixes: tuple[str, ...]
+    fixes: tuple[str, ...] = ()
+    works: tuple[str, ...] = ()  # what is there although something is missing
 
 
-# Features of the native backend that a run can do without, by the start of their name, and what it does instead.
+# What a run does without a feature, by group and start of the feature's name.  A feature that is not here is needed.
 SUBSTITUTES = {
-    "TPROXY": "connections are redirected by DNAT or taken by address",
-    "DNAT": "connections are taken by address",
-    "nftables": "connections are taken by address",
-    "overlayfs": "workspace: cow is refused",
-    "Landlock": "the mount namespace is the only wall for files",
-    "seccomp notif": "plain runs are recorded without files",
-    "IPv6": "the sandbox has IPv4 only",
+    ("native", "TPROXY"): "connections are redirected by DNAT or taken by address",
+    ("native", "DNAT"): "connections are redirected by TPROXY or taken by address",
+    ("native", "nftables"): "connections are taken by address",
+    ("native", "overlayfs"): "workspace: cow is refused",
+    ("native", "Landlock"): "the mount namespace is the only wall for files",
+    ("native", "seccomp notify"): "no record of files and processes without eBPF",
+    ("native", "cgroup v2 delegation"): "limits hold for each process, not for the whole sandbox",
 }
+# What takes the place of a whole group: another group's feature.
+STANDS_IN = {"tracing": ("native", "seccomp notify")}
 
 
-def _substitute(feature: str) -> str | None:
-    for start, instead in SUBSTITUTES.items():
-        if feature.lower().startswith(start.lower()):
+def substitute(group: str, feature: str, rows: Sequence[Row]) -> str | None:
+    """What happens without the feature; ``None``: nothing does."""
+    for (of, start), instead in SUBSTITUTES.items():
+        if of == group and feature.startswith(start):
             return instead
+    if group in STANDS_IN:
+        for other, name, support in rows:
+            if (other, name) == STANDS_IN[group] and support.state == "yes":
+                return f"{name} works"
     return None
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
     """One finding per group, in the order of ``GROUPS``, then any other group.
 
-    ``ok`` needs every feature; ``partly`` for the native backend needs every feature without a substitute, for any
-    other capability at least one feature.
+    ``ok`` needs every feature; ``partly`` needs every feature without a substitute.
     """
     rows = list(rows)
-    groups = [*GROUPS, *dict.fromkeys(group for group, _, _ in rows if group not in GROUPS)]
-    return [_finding(group, [row for row in rows if row[0] == group]) for group in groups if _has(rows, group)]
-
-
-def _has(rows: Sequence[Row], group: str) -> bool:
-    return any(row[0] == group for row in rows)
+    groups = dict.fromkeys([*GROUPS, *(group for group, _, _ in rows)])
+    return [_finding(group, rows) for group in groups if any(row[0] == group for row in rows)]
 
 
 def _finding(group: str, rows: Sequence[Row]) -> Finding:
-    works = [name for _, name, support in rows if support.state == "yes"]
-    lacks = [(name, support) for _, name, support in rows if support.state != "yes"]
+    works = tuple(name for of, name, support in rows if of == group and support.state == "yes")
+    lacks = [(name, support) for of, name, support in rows if of == group and support.state != "yes"]
     if not lacks:
-        return Finding(group, "ok", ", ".join(works), ())
-    usable = bool(works)
-    if group == "native":
-        usable = all(_substitute(name) is not None for name, _ in lacks)
+        return Finding(group, "ok", ", ".join(works))
+    instead = [substitute(group, name, rows) for name, _ in lacks]
     causes = [_cause(name, support) for name, support in lacks]
-    if usable:
-        causes += [instead for name, _ in lacks if group == "native" and (instead := _substitute(name))]
-        causes += [f"works: {', '.join(works)}"] if works else []
     fixes = tuple(dict.fromkeys(support.fix for _, support in lacks if support.fix))
-    return Finding(group, "partly" if usable else "missing", "; ".join(causes), fixes)
+    state: State = "missing" if None in instead else "partly"
+    text = "; ".join([*causes, *dict.fromkeys(filter(None, instead))])
+    return Finding(group, state, text, fixes, works)
 
 
 def _cause(name: str, support: Support) -> str:
@@ -92,8 +92,7 @@ def _cause(name: str, support: Support) -> str:
 
 def ready(rows: Iterable[Row]) -> bool:
     """Can the native backend run?  Needs an answer for it, and every feature without a substitute."""
-    native = [row for row in rows if row[0] == "native"]
-    return bool(native) and _finding("native", native).state != "missing"
+    return any(finding.group == "native" and finding.state != "missing" for finding in findings(rows))
 
 
 def as_data(rows: Iterable[Row]) -> dict[str, Any]:

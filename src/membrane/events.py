@@ -7,7 +7,7 @@ library; its field names are stable and documented in ``docs/events.md``.  The n
 objects up its control socket; the session fills in ``time``, ``session`` and ``seq``.
 
 Text in events comes from inside the sandbox: ``escape`` makes it safe for a terminal and a log line, and is
-applied to every string by ``encode`` (control, bidi and zero-width characters, unknown bytes).
+applied to every string by ``encode`` (control, bidi and invisible characters, unknown bytes).
 """
 
 from __future__ import annotations
@@ -137,29 +137,26 @@ if TYPE_CHECKING:
         | SessionEnded
     )
 
-# General category Cf and the bidi controls (Unicode UAX #9) that reorder or hide text.
-_HIDDEN = frozenset(
-    chr(code)
-    for first, last in (
-        (0xAD, 0xAD),
-        (0x61C, 0x61C),
-        (0x180E, 0x180E),
-        (0x200B, 0x200F),
-        (0x2028, 0x202E),
-        (0x2060, 0x206F),
-        (0xFEFF, 0xFEFF),
-        (0xFFF9, 0xFFFB),
-        (0xE0000, 0xE007F),
-    )
-    for code in range(first, last + 1)
+# Letters and marks that show nothing (Unicode DerivedCoreProperties.txt, Default_Ignorable_Code_Point).  All else
+# that shows nothing, reorders text or is a blank other than the space is not printable for ``str.isprintable``.
+_INVISIBLE = (
+    (0x34F, 0x34F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xE0000, 0xE0FFF),
 )
 
 
 def escape(text: str) -> str:
     """Return ``text`` with everything that could steer a terminal or forge a line made visible.
 
-    Surrogate escapes (undecodable bytes of file names) become ``\\xNN``; C0, DEL, C1, bidi and zero-width
-    characters become ``\\u{HEX}``.  A backslash is doubled, so the result is unambiguous.
+    Surrogate escapes (undecodable bytes of file names) become ``\\xNN``; C0, DEL, C1, bidi, zero-width and all other
+    characters that are not printable become ``\\u{HEX}``.  A backslash is doubled, so two texts never give the same
+    result; a second ``escape`` only doubles the backslashes again.
     """
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
@@ -170,7 +167,7 @@ def escape(text: str) -> str:
             out.append("\\\\")
         elif 0xDC80 <= code <= 0xDCFF:
             out.append(f"\\x{code - 0xDC00:02x}")
-        elif code < 0x20 or 0x7F <= code < 0xA0 or char in _HIDDEN or 0xD800 <= code <= 0xDFFF:
+        elif not char.isprintable() or (code > 0x7F and any(first <= code <= last for first, last in _INVISIBLE)):
             out.append(f"\\u{{{code:x}}}")
         else:
             out.append(char)
@@ -183,7 +180,11 @@ def plain(value: Any) -> Any:
         if len(value) > LONGEST:
             import hashlib
 
-            digest = hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+            try:
+                data = value.encode("utf-8", "surrogateescape")  # the bytes of a file name
+            except UnicodeEncodeError:
+                data = value.encode("utf-8", "surrogatepass")
+            digest = hashlib.sha256(data).hexdigest()
             return {"text": escape(value[:LONGEST]), "truncated": True, "sha256": digest}
         return escape(value)
     if isinstance(value, Value):

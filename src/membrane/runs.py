@@ -4,8 +4,9 @@ Theory of operation
 -------------------
 Each session holds one file ``$MEMBRANE_HOME/run/ID`` with an exclusive flock(2) for as long as its supervisor lives.
 The kernel drops the lock whatever ends the supervisor, so "the lock can be taken" is the one proof that a session
-is dead; pids and names prove nothing.  A dead session's record is all that it can leave: mounts, processes and
-sockets belong to namespaces that died with it.
+is dead; pids and names prove nothing.  Readers test with a shared lock: two of them must not take each other for the
+session.  A dead session's record is all that it can leave: mounts, processes and sockets belong to namespaces that
+died with it.
 """
 
 from __future__ import annotations
@@ -45,19 +46,13 @@ def _directory(state: str) -> str:
 
 
 def make_private(path: str) -> None:
-    """Make a directory of our state, mode 0700.
+    """Make a directory of our state and what is missing above it, mode 0700.
 
     Raises:
         HostError: it can not be made or belongs to somebody else.
     """
     try:
-        missing = path
-        while not os.path.lexists(os.path.dirname(missing)):
-            missing = os.path.dirname(missing)
-        while missing != path:  # os.makedirs would give the directories on the way the mode of the umask
-            os.mkdir(missing, 0o700)
-            missing = path[: (path + "/").index("/", len(missing) + 1)]
-        os.makedirs(path, 0o700, exist_ok=True)
+        _make_missing(path)
         details = os.stat(path)
     except OSError as error:
         raise HostError(
@@ -75,24 +70,52 @@ def make_private(path: str) -> None:
         )
 
 
+def _make_missing(path: str) -> None:
+    # Not os.makedirs: its mode is for the last directory only.
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make_missing(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 class Run:
-    """This session's record, locked until ``close`` or the end of the process."""
+    """This session's record, locked until ``close`` or the end of the process.
+
+    Raises:
+        HostError: the record can not be written; nothing is left of it.
+    """
 
     def __init__(self, state: str, record: SessionRecord) -> None:
         make_private(_directory(state))
         self.path = os.path.join(_directory(state), record.id)
+        self.fd = -1
         try:
-            self.fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self.fd, fcntl.LOCK_EX)
+            while True:
+                self.fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                fcntl.flock(self.fd, fcntl.LOCK_EX)
+                if os.fstat(self.fd).st_nlink:
+                    break
+                os.close(self.fd)  # collect_garbage found it between its creation and our lock
+                self.fd = -1
             self.update(record)
         except OSError as error:
+            if self.fd >= 0:
+                self.close()
             hint = ("free some space",) if error.errno in (errno.ENOSPC, errno.EDQUOT) else ()
             raise HostError("record the session", error.strerror or "", target=self.path, fix=hint) from None
 
     def update(self, record: SessionRecord) -> None:
         """Replace what ``ps`` shows."""
         data = marshal.dumps((FORMAT, *(getattr(record, name) for name in record.field_names)))
-        os.pwrite(self.fd, data, 0)
+        # A reader takes the first value and no notice of what follows it.
+        if os.pwrite(self.fd, data, 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(self.fd, len(data))
 
     def close(self) -> None:
@@ -104,10 +127,16 @@ class Run:
         os.close(self.fd)
 
 
+_TYPES: tuple[type | tuple[type, ...], ...] = (str, int, (int, float), str, tuple, str, int, int, int, bool)
+
+
 def _read(fd: int) -> SessionRecord | None:
     try:
         fields = marshal.loads(os.pread(fd, 1 << 20, 0))  # noqa: S302 - our own file, mode 0600, owner checked
-        return SessionRecord(*fields[1:]) if fields[0] == FORMAT else None
+        typed = all(isinstance(value, kind) for value, kind in zip(fields[1:], _TYPES, strict=True))
+        if fields[0] != FORMAT or not typed:
+            return None
+        return SessionRecord(*fields[1:])
     except (EOFError, ValueError, TypeError, IndexError, KeyError):
         return None
 
@@ -122,17 +151,18 @@ def _records(state: str) -> Iterator[tuple[str, int, bool]]:
     for name in names:
         path = os.path.join(directory, name)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
         try:
             if os.fstat(fd).st_uid != os.geteuid():
                 continue
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield path, fd, False
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                alive = False
             except BlockingIOError:
-                yield path, fd, True
+                alive = True
+            yield path, fd, alive
         finally:
             os.close(fd)
 
@@ -151,13 +181,11 @@ def collect_garbage(state: str) -> list[str]:
     """Remove what dead sessions left; return one line for each thing removed."""
     removed = []
     for path, fd, alive in _records(state):
-        # A record is locked between its creation and its first write only for microseconds; an empty one that can
-        # be locked is dead.
         if alive:
             continue
         record = _read(fd)
         try:
-            os.unlink(path)
+            os.unlink(path)  # under our lock: a session that was about to take it sees that it has no name
         except FileNotFoundError:
             continue
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""

@@ -177,7 +177,8 @@ class Journal:
 
     def _keep(self, event: AccessDenied) -> None:
         self.refused += 1
-        key = (repr(sorted(event.access.items())), event.reason)
+        # The A and the AAAA query of one look-up are one refusal to a person.
+        key = (repr(sorted(item for item in event.access.items() if item[0] != "type")), event.reason)
         if len(self.denied) < MOST_KEPT:
             self.denied.setdefault(key, event)
 
@@ -477,11 +478,16 @@ class Session:
         while self.wait_status is None and not self.failure:
             deadline = min((at for at in (self._kill_at, time_out_at) if at), default=0.0)
             wait_until = min((at for at in (deadline, watch_at) if at), default=0.0)
-            timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1
+            timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1.0
+            guard_timeout = self.guard.timeout()
+            if guard_timeout is not None:
+                timeout = guard_timeout if timeout < 0 else min(timeout, guard_timeout)
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
+            if self.guard.timeout() == 0:
+                self.guard.on_change()
             if watch_at and time.monotonic() >= watch_at and self.guard.step():
                 watch_at = 0.0
             if deadline and time.monotonic() >= deadline:
@@ -674,7 +680,6 @@ class Session:
         colour = os.isatty(2) and not os.environ.get("NO_COLOR")
         for line in refusals(
             self.journal.denied.values(),
-            total=self.journal.refused,
             record=self.options.events if self.options.events not in ("", "-") else "",
             home=os.environ.get("HOME", ""),
             colour=colour,

@@ -1,13 +1,47 @@
-"""Where a run's policy comes from (placeholder head; being written)."""
+"""Where the policy of a run comes from: files, trust, and the cache in front of them.
+
+Theory of operation
+-------------------
+``load_policy`` reads ``$MEMBRANE_HOME/config.yaml`` and the workspace's ``.membrane.yaml``, lets ``policy.load`` make
+the policy, and asks for approval when the project file widens it.  A project file may be hostile: it is opened below
+the workspace's directory without following a symbolic link, must be a regular file, and is bounded in size.  What was
+approved is remembered as SHA-256 of workspace path and content, so a changed or moved file is asked about again.
+
+The result is cached under ``$MEMBRANE_HOME/cache``.  A hit must match everything the policy was made from: the options,
+the variables, and device, inode, size, mtime and ctime of every file (also of absent ones, and of the code that read
+them).  A cache file counts only if it is ours alone (owner, mode 0600, regular, one link); a hit imports neither
+``yaml`` nor ``re`` nor ``ipaddress``.
+"""
 
 from __future__ import annotations
 
+import errno
+import marshal
+import os
+import stat
+
+from .errors import HostError, PolicyError
+from .policy import codec
 from .policy.model import Policy
 from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    from .policy.load import Result, Widening
+
+    Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
+
+PROJECT_FILE = ".membrane.yaml"
+_LARGEST = 1 << 20  # bytes of a policy file
+_LARGEST_CACHED = 16 << 20
+_MOST_CACHED = 256  # files
+# The kernel's timestamps advance in ticks (4 or 10 ms): a file younger than this could change again unseen.
+_SETTLED_NS = 100_000_000
+_CODE = os.path.dirname(os.path.abspath(__file__))
+_PRESETS = f"{_CODE}/policy/presets"
 
 
 class Options(Value):
@@ -29,6 +63,7 @@ class Options(Value):
     expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
     connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
     extra_ca: tuple[str, ...] = ()  # --extra-ca FILE
+    presets: tuple[str, ...] = ()  # --preset NAME, beside those of the files
     dns_resolver: str = ""  # --dns-resolver ADDRESS[:PORT]
     upstream_proxy: str = ""  # --upstream-proxy URL
     ssl_insecure: bool = False
@@ -38,18 +73,14 @@ class Options(Value):
     trace: str = ""  # "off" for --no-trace
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False
+    no_presets: bool = False  # none of the presets that are built in or named by files
     no_global_config: bool = False
     no_project: bool = False  # do not read .membrane.yaml at all
     trust_workspace: bool = False  # approve .membrane.yaml for this run
     interactive: bool = True  # may ask through /dev/tty
 
 
-class Widening(Value):
-    """A place in a project file that widens what the run may do."""
-
-    key: str  # dotted, such as "allow" or "env.pass"
-    line: int
-    text: str  # the source line, not escaped
+_NOT_LOADED = ("command", "no_global_config", "no_project", "trust_workspace", "interactive")
 
 
 class Loaded(Value):
@@ -61,9 +92,32 @@ class Loaded(Value):
     cached: bool = False
 
 
+class Review(Value):
+    """A project file as it was read: what is approved is exactly this."""
+
+    path: str
+    digest: str  # SHA-256 of the workspace's path, NUL, the content
+    widening: tuple[Widening, ...]
+
+
 def state_home(environ: Mapping[str, str]) -> str:
     """``$MEMBRANE_HOME``, or ``~/.membrane``; absolute."""
-    raise NotImplementedError
+    given = environ.get("MEMBRANE_HOME")
+    return os.path.abspath(given) if given else f"{_user_home(environ)}/.membrane"
+
+
+def _user_home(environ: Mapping[str, str]) -> str:
+    home = environ.get("HOME", "")
+    if home.startswith("/"):
+        return home.rstrip("/") or "/"
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise HostError(
+            "find the home directory", "HOME is not set and the user is not in the password database"
+        ) from None
 
 
 def load_policy(options: Options, environ: Mapping[str, str], workspace: str, home: str) -> Loaded:
@@ -79,12 +133,186 @@ def load_policy(options: Options, environ: Mapping[str, str], workspace: str, ho
         PolicyError: a file or an option is wrong, or a project file widens and is not approved.
         HostError: a file or the state directory can not be read or written.
     """
-    raise NotImplementedError
+    user_home = _user_home(environ)
+    key = _cache_key(options, workspace, home, user_home)
+    name = _cache_name(key)
+    found = _recall(f"{home}/cache/{name}", key, environ)
+    if found is not None:
+        return found
+    _make_home(home)
+    if not options.no_global_config:
+        write_config(home)
+    files = _Files()
+    result, review = _read_all(files, options, environ, workspace, home, user_home)
+    remember = True
+    if (
+        review is not None
+        and result.widening
+        and not options.trust_workspace
+        and review.digest not in [digest for _, digest in _read_trust(files, home)]
+    ):
+        remember = _ask(review, workspace, home, options.interactive)
+        files.stamp(_trust_path(home))
+    loaded = Loaded(result.policy, result.warnings, result.widening)
+    if remember and files.settled():
+        _remember(f"{home}/cache", name, key, files.stamps, result, loaded)
+    return loaded
 
 
-def trust_project(workspace: str, home: str) -> tuple[Widening, ...]:
-    """Approve the project file as it is now, for ``membrane trust``; return what it widens."""
-    raise NotImplementedError
+def _read_all(
+    files: _Files, options: Options, environ: Mapping[str, str], workspace: str, home: str, user_home: str
+) -> tuple[Result, Review | None]:
+    from .policy.load import Source, load
+
+    sources = []
+    review_digest = ""
+    if not options.no_global_config:
+        path = config_path(home)
+        data = files.read(path)
+        sources.append(Source("user", path, _text(path, data), home))
+    if not options.no_project:
+        path = f"{workspace}/{PROJECT_FILE}"
+        content = files.read_project(workspace)
+        if content is not None:
+            sources.append(Source("project", path, _text(path, content), workspace))
+            review_digest = _digest(workspace, content)
+    given = {
+        name: getattr(options, name)
+        for name in Options.field_names
+        if name not in _NOT_LOADED and getattr(options, name) != getattr(Options, name)
+    }
+    for name in ("load", "document", "grammar", "match", "model", "codec"):
+        files.stamp(f"{_CODE}/policy/{name}.py")
+    result = load(
+        sources,
+        presets=files.presets(),
+        options={**given, "directory": workspace} if given else {},
+        environ=environ,
+        home=user_home,
+        command=os.path.basename(options.command[0]) if options.command else "",
+    )
+    review = Review(f"{workspace}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
+    return result, review
+
+
+def _text(path: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise PolicyError("read the policy", "it is not UTF-8", where=f"{path}:{line}:1") from None
+
+
+# ---------------------------------------------------------------- files
+
+
+class _Files:
+    """Reads files and keeps the stamp of each, taken from the open file itself."""
+
+    def __init__(self) -> None:
+        self.stamps: dict[str, Stamp] = {}
+
+    def read(self, path: str) -> bytes:
+        """A file of the user or of the package."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise HostError("read the policy file", _name(error), target=path) from None
+        return self._take(fd, path)
+
+    def read_project(self, workspace: str) -> bytes | None:
+        """The project file, which may be absent but nothing else than a regular file."""
+        path = f"{workspace}/{PROJECT_FILE}"
+        try:
+            directory = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError("open the workspace", _name(error), target=workspace) from None
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        try:
+            fd = os.open(PROJECT_FILE, flags, dir_fd=directory)
+        except FileNotFoundError:
+            self.stamps[path] = None
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise PolicyError(
+                    "read the policy", "it is a symbolic link; a project file is a regular file", where=path
+                ) from None
+            raise HostError("read the project file", _name(error), target=path) from None
+        finally:
+            os.close(directory)
+        return self._take(fd, path)
+
+    def _take(self, fd: int, path: str) -> bytes:
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise PolicyError("read the policy", "it is not a regular file", where=path)
+            data = b""
+            while len(data) <= _LARGEST:
+                part = os.read(fd, _LARGEST + 1 - len(data))
+                if not part:
+                    break
+                data += part
+            if len(data) > _LARGEST:
+                raise PolicyError("read the policy", f"it is larger than {_LARGEST >> 20} MiB", where=path)
+        except OSError as error:
+            raise HostError("read the policy file", _name(error), target=path) from None
+        finally:
+            os.close(fd)
+        self.stamps[path] = _stamp_of(status)
+        return data
+
+    def stamp(self, path: str) -> None:
+        """Note a file that the result depends on."""
+        self.stamps[path] = _stamp(path)
+
+    def presets(self) -> dict[str, str]:
+        """Every preset file by name; profiles are called ``profiles/NAME``."""
+        out = {}
+        for prefix in ("", "profiles/"):
+            directory = f"{_PRESETS}/{prefix}".rstrip("/")
+            self.stamp(directory)
+            for name in sorted(os.listdir(directory)):
+                if name.endswith(".yaml"):
+                    out[prefix + name[:-5]] = self.read(f"{directory}/{name}").decode("utf-8")
+        return out
+
+    def settled(self) -> bool:
+        """Is every file old enough that a later change must show in its stamp?"""
+        import time
+
+        newest = max((max(stamp[3:5]) for stamp in self.stamps.values() if stamp), default=0)
+        return newest < time.time_ns() - _SETTLED_NS
+
+
+def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        # The project file and the trust store are never followed; the user may link config.yaml.
+        return _stamp_of(os.lstat(path) if path.endswith((PROJECT_FILE, "/trusted.yaml")) else os.stat(path))
+    except OSError:
+        return None
+
+
+def _name(error: OSError) -> str:
+    return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror})"
+
+
+def _make_home(home: str) -> None:
+    try:
+        os.mkdir(home, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(home):
+            raise HostError("use the state directory", "it is not a directory", target=home, fix=_HOME_FIX) from None
+    except OSError as error:
+        raise HostError("make the state directory", _name(error), target=home, fix=_HOME_FIX) from None
+
+
+_HOME_FIX = ("export MEMBRANE_HOME=DIR, a directory of yours that can be written",)
 
 
 def config_path(home: str) -> str:
@@ -93,5 +321,295 @@ def config_path(home: str) -> str:
 
 
 def write_config(home: str) -> bool:
-    """Write the commented template unless the file exists; return whether it was written."""
-    raise NotImplementedError
+    """Write the commented template unless the file exists; return whether it was written.
+
+    Raises:
+        HostError: the state directory can not be written.
+    """
+    path = config_path(home)
+    if os.path.lexists(path):
+        return False
+    _make_home(home)
+    with open(f"{_PRESETS}/config.template", "rb") as file:
+        template = file.read()
+    try:
+        # A name of our own first: a reader never sees half of the file, and nothing is overwritten.
+        temporary = _temporary(path)
+        _write_new(temporary, template)
+        try:
+            os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise HostError("write the first configuration", _name(error), target=path, fix=_HOME_FIX) from None
+    return True
+
+
+def _temporary(path: str) -> str:
+    return f"{path}.{os.urandom(6).hex()}"
+
+
+def _write_new(path: str, data: bytes) -> None:
+    """Make a private file that must not exist; nothing is left when it fails."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- trust
+
+
+def _trust_path(home: str) -> str:
+    return f"{home}/trusted.yaml"
+
+
+def _digest(workspace: str, data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(os.fsencode(workspace) + b"\0" + data).hexdigest()
+
+
+def _read_trust(files: _Files, home: str) -> list[tuple[str, str]]:
+    """Path and digest of each approved project file; whatever is wrong with the store refuses all of it."""
+    from .policy import document
+
+    path = _trust_path(home)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        files.stamps[path] = None
+        return []
+    except OSError as error:
+        raise HostError("read the trust store", _name(error), target=path) from None
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(fd)
+        raise PolicyError(
+            "read the trust store",
+            "it belongs to or can be used by somebody else, so nothing in it counts",
+            where=path,
+            fix=(f"chmod 600 {path}, as its owner, after reading it", f"rm {path}, and approve again"),
+        )
+    data = files._take(fd, path)
+    out = []
+    tree = document.parse(_text(path, data), path)
+    for item in tree.sequence("the trust store").items if tree is not None else ():
+        entry = item.mapping("an approval")
+        found = [entry.take(name) for name in ("path", "sha256")]
+        entry.finish("an approval")
+        texts = [taken[1].scalar("an approval").string("an approval") for taken in found if taken]
+        if len(texts) != 2 or len(texts[1]) != 64 or not set(texts[1]) <= set("0123456789abcdef"):
+            item.refuse("an approval is {path: ..., sha256: 64 hexadecimal digits}")
+        out.append((texts[0], texts[1]))
+    return out
+
+
+def _write_trust(home: str, workspace: str, digest: str) -> None:
+    """Remember one approval, in place of an earlier one for the same workspace."""
+    from .events import escape
+
+    shown = escape(workspace)
+    kept = [(path, known) for path, known in _read_trust(_Files(), home) if path != shown]
+    lines = ["# Project files that were approved, by SHA-256 of the workspace's path, NUL, and the file."]
+    for path, known in [*kept, (shown, digest)]:
+        quoted = path.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'- {{ path: "{quoted}", sha256: {known} }}')
+    target = _trust_path(home)
+    temporary = _temporary(target)
+    try:
+        _write_new(temporary, "\n".join([*lines, ""]).encode("utf-8"))
+        try:
+            os.rename(temporary, target)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise HostError("write the trust store", _name(error), target=target, fix=_HOME_FIX) from None
+
+
+def review_project(workspace: str, home: str, environ: Mapping[str, str] | None = None) -> Review | None:
+    """Read the project file and say what it widens; ``None`` when there is none.
+
+    Raises:
+        PolicyError, HostError: as ``load_policy``.
+    """
+    variables = os.environ if environ is None else environ
+    _make_home(home)
+    write_config(home)
+    return _read_all(_Files(), Options(), variables, workspace, home, _user_home(variables))[1]
+
+
+def trust_project(workspace: str, home: str, review: Review | None = None) -> tuple[Widening, ...]:
+    """Approve the project file for ``membrane trust``; return what it widens.
+
+    Args:
+        review: what was shown to the user, when it was; else the file as it is now.
+
+    Raises:
+        PolicyError: there is no project file, or it is wrong.
+        HostError: the trust store can not be written.
+    """
+    review = review or review_project(workspace, home)
+    if review is None:
+        raise PolicyError("approve the project file", "there is no such file", where=f"{workspace}/{PROJECT_FILE}")
+    _write_trust(home, workspace, review.digest)
+    return review.widening
+
+
+def _ask(review: Review, workspace: str, home: str, interactive: bool) -> bool:
+    """Ask on the terminal whether the project file may widen; return whether that is remembered.
+
+    Raises:
+        PolicyError: no terminal, or the answer is no.
+    """
+    from .events import escape
+
+    lines = []
+    for each in review.widening:
+        first, *more = each.text.split("\n")
+        lines.append(f"  {each.line:>5}  {each.key + ':':<14} {escape(first)}")
+        lines += [f"  {each.line + number:>5}  {'':<14} {escape(text)}" for number, text in enumerate(more, 1)]
+    question = f"membrane: {escape(review.path)} asks for more than the policy gives:\n" + "\n".join(lines)
+    terminal = _terminal() if interactive else None
+    if terminal is None:
+        raise PolicyError(
+            "use the project file",
+            f"it widens the policy ({', '.join(sorted({each.key for each in review.widening}))}) and is not approved",
+            where=f"{review.path}:{review.widening[0].line}:1",
+            fix=(
+                "membrane --trust-workspace ...   (this run only)",
+                "membrane trust                   (until the file changes)",
+            ),
+        )
+    try:
+        answer = _answer(terminal, f"{question}\nApply it? [o]nce, [a]lways, [N]o: ")
+    finally:
+        os.close(terminal)
+    if answer in ("a", "always"):
+        _write_trust(home, workspace, review.digest)
+        return True
+    if answer in ("o", "once"):
+        return False
+    raise PolicyError(
+        "use the project file",
+        "it widens the policy and was not approved",
+        where=f"{review.path}:{review.widening[0].line}:1",
+        fix=("membrane --no-project ...   (leaves the whole file out)",),
+    )
+
+
+def _terminal() -> int | None:
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _answer(terminal: int, question: str) -> str:
+    """Write the question, read one line; what was typed before the question does not answer it."""
+    import termios
+
+    try:
+        os.write(terminal, question.encode("utf-8", "backslashreplace"))
+        termios.tcflush(terminal, termios.TCIFLUSH)
+        line = b""
+        while len(line) < 256 and not line.endswith(b"\n"):
+            part = os.read(terminal, 256)
+            if not part:
+                break
+            line += part
+    except (OSError, termios.error):
+        return ""
+    return line.decode("ascii", "replace").strip().lower()
+
+
+# ---------------------------------------------------------------- cache
+
+
+def _cache_key(options: Options, workspace: str, home: str, user_home: str) -> bytes:
+    fields = dict(options.__dict__)
+    fields["command"] = os.path.basename(options.command[0]) if options.command else ""
+    del fields["interactive"]
+    return marshal.dumps((codec.LAYOUT, workspace, home, user_home, os.geteuid(), sorted(fields.items())))
+
+
+def _cache_name(key: bytes) -> str:
+    """A collision is a miss: the file holds the whole key."""
+    import zlib
+
+    return f"policy-{zlib.crc32(key):08x}"
+
+
+def _recall(path: str, key: bytes, environ: Mapping[str, str]) -> Loaded | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o177
+            or status.st_nlink != 1
+            or status.st_size > _LARGEST_CACHED
+        ):
+            return None
+        data = os.read(fd, status.st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    try:
+        stored, stamps, variables, warnings, widening, policy = marshal.loads(data)  # noqa: S302  (ours alone, see above)
+        if stored != key:
+            return None
+        if any(environ.get(name) != value for name, value in variables):
+            return None
+        if any(_stamp(name) != stamp for name, stamp in stamps):
+            return None
+        restored = codec.restore(policy)
+    except (EOFError, TypeError, ValueError):
+        return None  # cut short, or of another version: read the files
+    found: tuple[Widening, ...] = ()
+    if widening:
+        from .policy.load import Widening
+
+        found = tuple(Widening(*fields) for fields in widening)
+    return Loaded(restored, warnings, found, True)
+
+
+def _remember(
+    directory: str, name: str, key: bytes, stamps: Mapping[str, Stamp], result: Result, loaded: Loaded
+) -> None:
+    """Write the cache file; a cache that can not be written is no error."""
+    widening = tuple((each.key, each.line, each.text) for each in loaded.widening)
+    record: Any = (
+        key,
+        tuple(stamps.items()),
+        result.variables,
+        loaded.warnings,
+        widening,
+        codec.dump(loaded.policy),
+    )
+    temporary = _temporary(f"{directory}/{name}")
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        names = os.listdir(directory)
+        if len(names) >= _MOST_CACHED:
+            for old in names:
+                if old.startswith("policy-"):
+                    os.unlink(f"{directory}/{old}")
+        _write_new(temporary, marshal.dumps(record))
+        os.rename(temporary, f"{directory}/{name}")
+    except OSError:
+        return

@@ -313,7 +313,10 @@ def test_many_masks(box: Box, count: int) -> None:
     (box.workspace / "open.txt").write_text("open")
     assert inside(box, "cat *.key | wc -c").strip() == str(count)
     box.allow(ignore=["*.key"])
-    script = "import glob\nn = 0\nfor p in glob.glob('*'):\n  try: n += len(open(p).read())\n  except OSError: pass\nprint(n)"
+    script = (
+        "import glob\nn = 0\nfor p in glob.glob('*'):\n  try: n += len(open(p).read())\n"
+        "  except OSError: pass\nprint(n)"
+    )
     assert box.run("--", "python3", "-c", script).stdout == "4\n"
 
 

@@ -47,7 +47,10 @@ def set_up() -> None:
     for family, (address, prefix) in OWN.items():
         packed = socket.inet_pton(family, address)
         nodad = 2 if family == socket.AF_INET6 else 0
-        netlink(RTM_NEWADDR, struct.pack("BBBBI", family, prefix, nodad, 0, lo) + attribute(2, packed) + attribute(1, packed))
+        netlink(
+            RTM_NEWADDR,
+            struct.pack("BBBBI", family, prefix, nodad, 0, lo) + attribute(2, packed) + attribute(1, packed),
+        )
         # local default dev lo table main src OWN: rtm_type RTN_LOCAL 2, RT_SCOPE_HOST 254, RTPROT_STATIC 4
         route = struct.pack("BBBBBBBBI", family, 0, 0, 0, 254, 4, 254, 2, 0)
         netlink(RTM_NEWROUTE, route + attribute(4, struct.pack("I", lo)) + attribute(7, packed))

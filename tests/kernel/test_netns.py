@@ -145,10 +145,11 @@ def test_own_servers_are_left_alone_and_do_not_catch_foreign_addresses(mode: str
         connect("203.0.113.9", 9090)
         accepted, _ = network.role("tcp4" if mode == "tproxy" else "tcp4-dnat").accept()
         reached["foreign"] = original_destination(accepted, "" if mode == "tproxy" else "x-dnat")[0]
-        wildcard.settimeout(0)
+        wildcard.setblocking(False)
         reached["wildcard"] = outcome(wildcard.accept)
         # 0.0.0.0 as a destination is the own loopback
         connect("0.0.0.0", 9090)
+        wildcard.settimeout(2)
         reached["zero"] = outcome(wildcard.accept)
         return reached
 
@@ -290,6 +291,78 @@ def test_other_protocols_are_refused(mode: str) -> None:
             assert result == ("EACCES" if row == "ping 2001:db8::7" else "EPERM", True), row
         else:
             assert result == ("ok", True), row
+
+
+# ---------------------------------------------------------------- inner containers
+
+
+def make_veth(pid: int) -> None:
+    """A pair: ``b0`` here, ``c0`` in the network namespace of ``pid``."""
+    info = struct.pack("=BxHiII", 0, 0, 0, 0, 0)
+    name = partial(netlink.attribute, 3)
+    peer = info + name(b"c0\0") + netlink.attribute(19, struct.pack("=I", pid))  # IFLA_NET_NS_PID
+    data = netlink.nested(2, netlink.attribute(1, peer))
+    body = info + name(b"b0\0") + netlink.nested(18, netlink.attribute(1, b"veth\0"), data)
+    flags = netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
+    netlink.Connection(netlink.NETLINK_ROUTE).transact([(16, flags, body, "add veth")])
+
+
+def set_up_veth(name: str, own: tuple[str, str], gateways: tuple[str, ...]) -> None:
+    """Addresses (a /16 and a /64) and default routes of one end."""
+    index = socket.if_nametoindex(name)
+    flags = netlink.NLM_F_CREATE | netlink.NLM_F_EXCL
+    messages = [netlink.link_up(index)]
+    for address, prefix in zip(own, (16, 64), strict=True):
+        raw = socket.inet_pton(family_of(address), address)
+        body = struct.pack("=BBBBI", family_of(address), prefix, 2, 0, index)
+        body += netlink.attribute(2, raw) + netlink.attribute(1, raw)
+        messages.append((20, flags, body, f"add {address}"))
+    for gateway in gateways:
+        body = struct.pack("=BBBBBBBBI", family_of(gateway), 0, 0, 0, 254, 4, 0, 1, 0)
+        raw = socket.inet_pton(family_of(gateway), gateway)
+        body += netlink.attribute(5, raw) + netlink.attribute(4, struct.pack("=i", index))
+        messages.append((24, flags, body, f"add default via {gateway}"))
+    netlink.Connection(netlink.NETLINK_ROUTE).transact(messages)
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_a_container_inside_behind_a_bridge_is_caught_as_well(mode: str) -> None:
+    def body() -> list[tuple[str, str]]:
+        network = Network(mode)
+        told, tell = os.pipe()
+        wait, go = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sc.unshare(sc.CLONE_NEWNET)
+                os.write(tell, b"x")
+                os.read(wait, 1)
+                set_up_veth("c0", ("172.17.0.2", "fd99::2"), ("172.17.0.1", "fd99::1"))
+                for address in ("203.0.113.9", "2001:db8::7"):
+                    connect(address, 443).sendall(b"tcp")
+                    send_udp(address, 53)
+            finally:
+                os._exit(0)
+        assert os.read(told, 1) == b"x"
+        make_veth(pid)
+        set_up_veth("b0", ("172.17.0.1", "fd99::1"), ())
+        os.write(go, b"x")
+        seen = []
+        for version in ("4", "6"):
+            role = f"tcp{version}" + ("-dnat" if mode == "dnat" else "")
+            accepted, source = network.role(role).accept()
+            assert accepted.recv(3) == b"tcp"
+            seen.append((original_destination(accepted, role)[0], source[0]))
+            question, source = network.role(f"dns{version}").recvfrom(100)
+            seen.append((question.decode(), source[0]))
+        return seen
+
+    assert in_network(body) == [
+        ("203.0.113.9", "172.17.0.2"),
+        ("question", "172.17.0.2"),
+        ("2001:db8::7", "fd99::2"),
+        ("question", "fd99::2"),
+    ]
 
 
 # ---------------------------------------------------------------- who may change it

@@ -123,7 +123,9 @@ class DnsServer:
             six = entry.rdtype == dns.rdatatype.AAAA
             found = [address for address in self._table[name] if (":" in address) == six]
             if found:
-                reply.answer.append(dns.rrset.from_text(entry.name, 30, "IN", dns.rdatatype.to_text(entry.rdtype), *found))
+                reply.answer.append(
+                    dns.rrset.from_text(entry.name, 30, "IN", dns.rdatatype.to_text(entry.rdtype), *found)
+                )
         return reply.to_wire()
 
     def _over_udp(self) -> None:
@@ -712,9 +714,18 @@ def test_udp_is_relayed_per_flow(family, outside) -> None:
         port = server.getsockname()[1]
         names = outside(DnsServer({"udp.test": ["127.0.0.1"], "shut.test": ["127.0.0.1"]}))
         rule = host("udp.test", PortRange("udp", port, port))
-        net = outside(Network(policy(names, rule, host("shut.test"), HostRule(
-            "127.0.0.0/8", ORIGIN, "network", network=Network4, ports=(PortRange("udp", 1, 65535),)
-        )), [], udp=[port]))
+        net = outside(
+            Network(
+                policy(
+                    names,
+                    rule,
+                    host("shut.test"),
+                    HostRule("127.0.0.0/8", ORIGIN, "network", network=Network4, ports=(PortRange("udp", 1, 65535),)),
+                ),
+                [],
+                udp=[port],
+            )
+        )
         kind = "AAAA" if family == socket.AF_INET6 else "A"
         address = net.lookup("udp.test", kind)[1][0]
         for connected in (True, False):

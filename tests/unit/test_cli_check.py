@@ -92,7 +92,7 @@ def ask(target: str, rules: Policy, work: Path, method: str = "") -> Answer:
         ("https://api.example/v1/../admin", HttpRequest("api.example", 443, "https", "GET", "/admin"), Deny),
         ("https://api.example/v1/%2e%2fx", HttpRequest("api.example", 443, "https", "GET", "/v1/%2e%2fx"), Deny),
         ("https://api.example:8443/v1/", Connect("api.example", "", 8443), Deny),
-        ("https://evil.example/", NameQuery("evil.example"), Deny),
+        ("https://evil.example/", Connect("evil.example", "", 443), Deny),
     ],
 )
 def test_host_targets(target: str, access: object, verdict: type, work: Path) -> None:
@@ -301,12 +301,16 @@ def test_text_of_a_hidden_file(work: Path) -> None:
 
 
 def test_text_of_a_refusal_without_a_rule_says_what_to_add(work: Path) -> None:
-    found = ask("evil.example:8443", Policy(), work)
-    assert show.answer(found, HOME) == [
+    assert show.answer(ask("evil.example", Policy(), work), HOME) == [
         "deny    resolve evil.example",
         "  reason name not allowed",
         '  add    allow: ["evil.example:443"]',
         "  bound  by: DNS name",
+    ]
+    assert show.answer(ask("evil.example:8443", Policy(), work), HOME)[:3] == [
+        "deny    connect evil.example:8443",
+        "  reason name not allowed",
+        '  add    allow: ["evil.example:8443"]',
     ]
 
 

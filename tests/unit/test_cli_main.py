@@ -20,6 +20,7 @@ from membrane.errors import HostError, InternalError, PolicyError
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
+from membrane.policy.load import Widening
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
 from membrane.runs import SessionRecord
 from membrane.ui import cli
@@ -190,6 +191,11 @@ def _raise(error: BaseException) -> Callable[[], int]:
             ZeroDivisionError("division by zero"),
             125,
             "membrane: internal error: ZeroDivisionError: division by zero\n  more: membrane --debug ...\n",
+        ),
+        (
+            BrokenPipeError(32, "Broken pipe"),
+            125,
+            "membrane: cannot talk to the sandbox: a process of it has died\n  try: membrane --debug ...\n",
         ),
         (KeyboardInterrupt(), 130, ""),
         (
@@ -379,6 +385,7 @@ def test_plan_sections(world: World, capsys: pytest.CaptureFixture[str]) -> None
     assert "  command   make all" in lines
     assert "  events    e.jsonl" in lines
     assert "the-secret" not in out
+    assert any(line.split()[0] == "seccomp" and int(line.split()[1]) > 50 for line in lines if line[2:3] == "s")
     assert any(line.startswith("  limits    memory 4295 MB, time 600 s") for line in lines)
     bound = lines[lines.index("rules and what binds them") + 1 :]
     assert any("allow pypi.org" in line and "DNS name" in line for line in bound)
@@ -420,25 +427,33 @@ def test_doctor_exit(
 def test_trust_shows_what_it_widens(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    asked: list[tuple[str, str]] = []
-    widening: tuple[settings.Widening, ...] = (settings.Widening("allow", 3, '  - "evil.example" \x1b[2J'),)
+    approved: list[tuple[str, str, settings.Review | None]] = []
+    work = os.path.realpath(tmp_path / "work")
+    review: settings.Review | None = settings.Review(
+        path="p", digest="d", widening=(Widening("allow", 3, '- "evil.example" \x1b[2J'),)
+    )
 
-    def trust(workspace: str, home: str) -> tuple[settings.Widening, ...]:
-        asked.append((workspace, home))
-        return widening
+    def trust(workspace: str, home: str, review: settings.Review | None = None) -> tuple[Widening, ...]:
+        approved.append((workspace, home, review))
+        if review is None:
+            raise PolicyError("approve the project file", "there is no such file", where=".membrane.yaml")
+        return review.widening
 
     monkeypatch.setattr(settings, "trust_project", trust)
+    monkeypatch.setattr(settings, "review_project", lambda workspace, home: review)
     (tmp_path / "link").symlink_to(tmp_path / "work")
     assert cli.main(["trust", str(tmp_path / "link")]) == 0
-    work = os.path.realpath(tmp_path / "work")
-    assert asked == [(work, str(tmp_path / "state"))]
+    assert approved == [(work, str(tmp_path / "state"), review)]
     assert capsys.readouterr().out == (
-        f"trusted {work}/.membrane.yaml as it is now; a change needs a new approval\n"
+        f"{work}/.membrane.yaml widens:\n"
         '  line 3: allow: - "evil.example" \\u{1b}[2J\n'
+        "trusted as it is now; a change needs a new approval\n"
     )
-    widening = ()
+    review = settings.Review("p", "d", ())
     assert cli.main(["trust"]) == 0
-    assert "it widens nothing" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(f"{work}/.membrane.yaml widens nothing\n")
+    review = None
+    assert cli.main(["trust"]) == 78
     assert cli.main(["trust", "/no/such/directory"]) == 125
 
 

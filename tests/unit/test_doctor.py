@@ -22,7 +22,8 @@ ROWS = [
     ("native", "user namespaces", YES),
     ("native", "network namespaces", YES),
     ("native", "Landlock ABI 7", YES),
-    ("tracing", "seccomp notification", YES),
+    ("native", "seccomp notify", YES),
+    ("tracing", "BTF", YES),
     ("tracing", "eBPF", no("needs CAP_BPF and CAP_PERFMON", "sudo membrane setup tracing")),
     ("docker", "docker daemon", no("not reachable at unix:///var/run/docker.sock")),
 ]
@@ -30,8 +31,9 @@ ROWS = [
 
 def test_text() -> None:
     assert show.doctor(findings(ROWS)) == [
-        "native      ok      user namespaces, network namespaces, Landlock ABI 7",
-        "tracing     partly  eBPF: needs CAP_BPF and CAP_PERFMON; works: seccomp notification",
+        "native      ok      user namespaces, network namespaces, Landlock ABI 7, seccomp notify",
+        "tracing     partly  eBPF: needs CAP_BPF and CAP_PERFMON; seccomp notify works",
+        "              works: BTF",
         "              fix: sudo membrane setup tracing",
         "docker      missing docker daemon: not reachable at unix:///var/run/docker.sock",
     ]
@@ -52,23 +54,36 @@ def test_a_feature_without_a_substitute_is_needed(feature: str, state: str) -> N
     assert "EPERM" in native.text
 
 
-@pytest.mark.parametrize("feature", sorted(doctor.SUBSTITUTES))
-def test_a_substitute_makes_it_partly(feature: str) -> None:
-    rows = [*ROWS, ("native", feature, no("ENOENT"))]
+@pytest.mark.parametrize(("group", "feature"), sorted(doctor.SUBSTITUTES))
+def test_a_substitute_makes_it_partly(group: str, feature: str) -> None:
+    rows = [*(row for row in ROWS if row[1] != feature), (group, f"{feature} 1", no("ENOENT"))]
     assert ready(rows)
     native = findings(rows)[0]
     assert native.state == "partly"
-    assert doctor.SUBSTITUTES[feature] in native.text
+    assert doctor.SUBSTITUTES[group, feature] in native.text
+
+
+def test_tracing_is_missing_without_its_stand_in() -> None:
+    rows = [row for row in ROWS if row[1] != "seccomp notify"]
+    assert [finding.state for finding in findings(rows)] == ["ok", "missing", "missing"]
+
+
+def test_every_name_that_is_known_here_is_probed() -> None:
+    from membrane.host import probe
+
+    probed = [(row[0], row[1]) for row in probe._PROBES]
+    for group, start in [*doctor.SUBSTITUTES, *doctor.STANDS_IN.values()]:
+        assert any(of == group and name.startswith(start) for of, name in probed), start
 
 
 def test_no_answer_about_native_is_not_ready() -> None:
     assert not ready([])
-    assert not ready(ROWS[3:])
+    assert not ready(ROWS[4:])
 
 
 def test_unknown_is_never_taken_for_yes() -> None:
     [finding] = findings([("docker", "daemon", Support("unknown"))])
-    assert finding == Finding("docker", "missing", "daemon: could not be tried (no cause given)", ())
+    assert finding == Finding("docker", "missing", "daemon: could not be tried (no cause given)")
 
 
 def test_groups_keep_their_order_and_new_ones_come_last() -> None:
@@ -82,11 +97,11 @@ def test_one_fix_is_said_once() -> None:
 
 
 def test_json() -> None:
-    data = json.loads(show.as_json(as_data(ROWS[3:5])))
+    data = json.loads(show.as_json(as_data(ROWS[4:6])))
     assert data == {
         "ready": False,
         "features": [
-            {"feature": "seccomp notification", "group": "tracing", "support": "yes", "why": "", "fix": ""},
+            {"feature": "BTF", "group": "tracing", "support": "yes", "why": "", "fix": ""},
             {
                 "feature": "eBPF",
                 "group": "tracing",

@@ -27,7 +27,6 @@ from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket
     from collections.abc import Callable
     from typing import TypeAlias
 
@@ -249,22 +248,23 @@ def _idmapped_mounts() -> str:
 
 def _network(mode: str) -> None:
     """Set up a namespace in this mode and catch a connection to a foreign address, over each family."""
-    import _socket
+    import socket
 
     _enter(sc.CLONE_NEWNET)
     notes: list[str] = []
     got, sockets = netns.configure(NetworkPlan(mode=mode), notes=notes)  # type: ignore[arg-type]
     if got != mode:
         raise Absent(notes[-1])
-    listeners: dict[int, _socket.socket] = {opened.family: opened for role, opened in sockets if role.startswith("tcp")}
-    for family, listener in listeners.items():
-        client = _socket.socket(family, _socket.SOCK_STREAM)
-        client.settimeout(2)
-        address = _FOREIGN[family != _socket.AF_INET]
-        client.connect((address, 53))
+    for role, opened in sockets:
+        if not role.startswith("tcp"):
+            continue
+        listener = socket.socket(fileno=os.dup(opened.fileno()))
         listener.settimeout(2)
-        fd, _ = listener._accept()
-        accepted = _socket.socket(fileno=fd)
+        address = _FOREIGN[listener.family != socket.AF_INET]
+        with socket.socket(listener.family, socket.SOCK_STREAM) as client:
+            client.settimeout(2)
+            client.connect((address, 53))
+            accepted, _ = listener.accept()
         if mode != "dnat" and accepted.getsockname()[:2] != (address, 53):
             raise Absent(f"a connection to {address} arrived as {accepted.getsockname()[0]}")
 
@@ -276,7 +276,7 @@ def _tproxy() -> str:
 
 def _nftables() -> str:
     """Refuse a datagram by a rule of the output hook."""
-    import _socket
+    import socket
 
     _enter(sc.CLONE_NEWNET)
     chain = netlink.add_chain(
@@ -286,7 +286,7 @@ def _nftables() -> str:
     netlink.Connection(netlink.NETLINK_ROUTE).transact([netlink.link_up(1)])
     netlink.Connection(netlink.NETLINK_NETFILTER).transact([netlink.add_table("probe"), chain, *rules], batch=True)
     try:
-        _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))
     except PermissionError:
         return ""
     raise Absent("a forbidden datagram was sent")
@@ -421,8 +421,6 @@ def _cgroup_delegation() -> str:
 
 
 def _python() -> str:
-    if sys.version_info < (3, 11):
-        raise Absent("membrane needs Python 3.11")
     return sys.version.partition(" ")[0]
 
 
@@ -482,7 +480,7 @@ _BPF_FIX = "sudo membrane setup tracing"
 
 # group, name, probe, only for root callers, what to do where the probe does not know better
 _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
-    ("native", "Python", _python, False, "install Python 3.11 or later"),
+    ("native", "Python", _python, False, ""),
     ("native", "user namespaces", _user_namespaces, False, ""),
     ("native", "no AppArmor restriction of user namespaces", _apparmor, False, ""),
     ("native", "network namespaces", _network_namespaces, False, ""),

@@ -39,6 +39,7 @@ _TYPES = {
     33: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
 }  # fmt: skip
 _V4_BASE = int.from_bytes(bytes(int(octet) for octet in FAKE_V4[0].split(".")), "big")
+_V6_PREFIX = b"".join(int(group, 16).to_bytes(2, "big") for group in FAKE_V6.removesuffix("::").split(":"))
 _TTL = 60  # seconds; of no consequence, the address never changes
 _RESERVED = 16  # the first addresses of the range are the sandbox's own and the resolver's
 _LABEL = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -54,7 +55,6 @@ class Names:
 
     def __init__(self, limit: int = 16384) -> None:
         self.limit = min(limit, (1 << (32 - FAKE_V4[1])) - _RESERVED)
-        self._network = FAKE_V6.removesuffix("::")
         self._numbers: dict[str, int] = {}
         self._names: dict[str, str] = {}  # address, as inet_ntop writes it: name
 
@@ -82,14 +82,13 @@ class Names:
 
     def v6(self, number: int) -> str:
         high, low = number >> 16, number & 0xFFFF
-        return f"{self._network}::{high:x}:{low:x}" if high else f"{self._network}::{low:x}"
+        return f"{FAKE_V6}{high:x}:{low:x}" if high else f"{FAKE_V6}{low:x}"
 
     def v4_bytes(self, number: int) -> bytes:
         return (_V4_BASE + number).to_bytes(4, "big")
 
     def v6_bytes(self, number: int) -> bytes:
-        groups = [int(group, 16) for group in self._network.split(":")]
-        return struct.pack(">4HQ", *groups, number)
+        return _V6_PREFIX + number.to_bytes(8, "big")
 
 
 def is_fake(address: str) -> bool:

@@ -87,8 +87,13 @@ class Pump:
         self._made -= len(self._pipes)
         self._pipes.clear()
 
-    def move(self, flow: Flow, *, upward: bool) -> bool:
+    def move(self, flow: Flow, *, upward: bool, last: bool) -> bool:
         """Move bytes until one end would block; true when there is more to do at once.
+
+        Args:
+            flow: the direction.
+            upward: it is the client's.
+            last: the other direction has ended, so closing will tell the sink what shutdown(2) would.
 
         Raises:
             OSError: one end failed.
@@ -111,7 +116,8 @@ class Pump:
             if flow.ended:
                 if not flow.closed:
                     flow.closed = True
-                    flow.sink.shutdown(SHUT_WR)
+                    if not last:
+                        flow.sink.shutdown(SHUT_WR)
                 return False
             try:
                 count = self._read(flow, upward)

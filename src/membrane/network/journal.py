@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from ..events import AccessDenied, EventsLost, access_as_data, encode
+from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, EventsLost, access_as_data, encode, escape
 from ..policy.model import Deny
 
 TYPE_CHECKING = False
@@ -72,6 +72,7 @@ class Journal:
         self._series: dict[Any, _Series] = {}
         self._losses: dict[str, list[Any]] = {}  # kind: [count, first, last]
         self._bytes = bytearray()
+        self._second, self._text = 0, stamp(0)[:-4]
 
     def emit(self, event: Event) -> None:
         """Take one event."""
@@ -118,7 +119,12 @@ class Journal:
         """Are repetitions of refusals being counted?"""
         return bool(self._series)
 
+    def urgent(self) -> bool:
+        """Is there so much that it should not wait for company?"""
+        return bool(self._bytes) or len(self._queue) >= _BATCH
+
     def waiting(self) -> bool:
+        """Is anything left to send?"""
         return bool(self._bytes or self._queue or self._losses)
 
     def _end(self, key: Any, now: float) -> None:
@@ -135,13 +141,41 @@ class Journal:
         loss[0] += 1
         loss[2] = now
 
+    def _stamp(self, when: float) -> str:
+        """``stamp``, with the text of the second remembered."""
+        second = int(when)
+        if second != self._second:
+            self._second, self._text = second, stamp(second)[:-4]
+        return f"{self._text}{int((when - second) * 1000):03d}Z"
+
+    def _line(self, event: ConnectionOpened | ConnectionClosed, when: str) -> str:
+        """What ``json.dumps(encode(...))`` gives, four times as fast: there are two of these per connection."""
+        from json.encoder import encode_basestring_ascii as quoted
+
+        head = f'{{"time": "{when}", "session": {quoted(escape(self.session))}, "seq": 0, "event": '
+        if isinstance(event, ConnectionOpened):
+            return (
+                f'{head}"ConnectionOpened", "source": "network", "process": null, "id": {event.id}, '
+                f'"protocol": "{event.protocol}", "host": {quoted(escape(event.host))}, '
+                f'"address": "{event.address}", "port": {event.port}, "sni": {quoted(escape(event.sni))}, '
+                f'"client_port": {event.client_port}}}'
+            )
+        return (
+            f'{head}"ConnectionClosed", "source": "network", "process": null, "id": {event.id}, '
+            f'"bytes_up": {event.bytes_up}, "bytes_down": {event.bytes_down}, '
+            f'"duration_ms": {event.duration_ms!r}, "error": {quoted(escape(event.error))}}}'
+        )
+
     def _encode(self, most: int) -> None:
         import json
 
         out: list[str] = []
         while self._queue and len(out) < most:
             when, event = self._queue.popleft()
-            out.append(json.dumps(encode(event, time=stamp(when), session=self.session, seq=0)))
+            if isinstance(event, ConnectionOpened | ConnectionClosed):
+                out.append(self._line(event, self._stamp(when)))
+            else:
+                out.append(json.dumps(encode(event, time=self._stamp(when), session=self.session, seq=0)))
         if self._losses and not self._queue:
             now = stamp(self._clock())
             for kind, (count, first, last) in self._losses.items():

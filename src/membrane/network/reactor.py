@@ -38,6 +38,7 @@ IN, OUT, ERR, HUP, RDHUP, EDGE = (
     select.EPOLLRDHUP,
     select.EPOLLET,
 )
+_NEVER = float("inf")
 _EVENTS = 256  # events taken in one turn
 
 
@@ -55,23 +56,25 @@ class Wait:
     def begin(self, item: Any) -> None:
         """Start, or start again, the wait of ``item``."""
         self._due.pop(item, None)
-        self._due[item] = self._reactor.now + self.seconds
+        due = self._due[item] = self._reactor.now + self.seconds
+        self._reactor.next_due = min(self._reactor.next_due, due)
 
     def end(self, item: Any) -> None:
         self._due.pop(item, None)
 
-    def first(self) -> float | None:
-        for due in self._due.values():
-            return due
-        return None
+    def waiting(self) -> bool:
+        """Does anybody wait?"""
+        return bool(self._due)
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float) -> float:
+        """Call for whoever waited too long; when the next one will have, for ever if there is none."""
         while self._due:
             item, due = next(iter(self._due.items()))
             if due > now:
-                return
+                return due
             del self._due[item]
             self.expired(item)
+        return _NEVER
 
 
 class Reactor:
@@ -79,6 +82,7 @@ class Reactor:
 
     def __init__(self) -> None:
         self.now = time.monotonic()
+        self.next_due = _NEVER  # no wait is over before; some of those that began it may have ended
         self.at_end: list[Callable[[], None]] = []  # called once in every turn
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -162,8 +166,11 @@ class Reactor:
             calls, self._soon = self._soon, []
             for call in calls:
                 call()
-        for wait in self._waits:
-            wait.expire(self.now)
+        if self.now >= self.next_due:
+            self.next_due = _NEVER  # an expired wait may begin another one
+            for wait in self._waits:
+                due = wait.expire(self.now)
+                self.next_due = min(self.next_due, due)
         for call in self.at_end:
             call()
         if self._graves:
@@ -195,8 +202,9 @@ class Reactor:
     def _until_next(self) -> float:
         if self._soon:
             return 0
-        dues = [due for wait in self._waits if (due := wait.first()) is not None]
-        return max(0.0, min(dues) - time.monotonic()) if dues else -1
+        if self.next_due == _NEVER:
+            return -1
+        return max(0.0, self.next_due - time.monotonic())
 
     def _woken(self, _mask: int) -> None:
         os.eventfd_read(self._wake)

@@ -140,12 +140,9 @@ class Engine:
         self.reactor.watch(fd, IN, self._listeners[fd])
 
     def close(self) -> None:
-        """End every connection and give back the pipes."""
+        """End every connection and give back the pipes; the reactor makes no turn after this."""
         for connection in list(self.connections):
             connection.finish("session ended")
-        for fd in self._listeners:
-            self.reactor.unwatch(fd)
-        self._listeners.clear()
         self.pump.close()
 
     def _accept(self, listener: Socket, dnat: bool) -> None:
@@ -217,11 +214,12 @@ class Connection:
         "_down",
         "_engine",
         "_failures",
-        "_first",
         "_handshake",
         "_held",
+        "_protocol",
         "_refusal",
         "_route",
+        "_sni",
         "_started",
         "_state",
         "_up",
@@ -248,7 +246,7 @@ class Connection:
         self._addresses: list[str] = []
         self._dial_port = 0
         self._failures: list[str] = []
-        self._first: sniff.First | None = None
+        self._protocol, self._sni = "tcp", ""
         self._handshake: Handshake | None = None
         self._up: Flow | None = None
         self._down: Flow | None = None
@@ -270,7 +268,7 @@ class Connection:
         if state <= _OPEN:
             if mask & (ERR | HUP) and (self._held or state != _OPEN):
                 raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
-            if self._held:
+            if self._held and mask & _READABLE:
                 self._look()
             if self._state == _OPEN:
                 assert self._down is not None
@@ -512,11 +510,12 @@ class Connection:
                 if self._state != _OPEN:
                     return
             if not self._held:
-                more = engine.pump.move(upward, upward=True)
+                self._tell_opened()
+                more = engine.pump.move(upward, upward=True, last=downward.closed)
         if down:
-            more = engine.pump.move(downward, upward=False) or more
-            if not self.told and downward.moved:
-                self._tell_opened("tcp", "")
+            more = engine.pump.move(downward, upward=False, last=upward.closed) or more
+            if downward.moved:
+                self._tell_opened()
         if upward.closed and downward.closed:
             self.finish("")
         elif more:
@@ -544,18 +543,13 @@ class Connection:
             first = _CUT
         engine.hello.end(self)
         if first is not None:
-            self._first = first
             refusal = engine.router.judge_first(self._route, first)
             if refusal is not None:
                 self._refuse(refusal)
                 return
         self._held = False
-        if not data:
-            return
-        if first is None or first.kind == "other":
-            self._tell_opened("tcp", "")
-        else:
-            self._tell_opened(first.kind, first.sni)
+        if first is not None and first.kind != "other":
+            self._protocol, self._sni = first.kind, first.sni
 
     # ------------------------------------------------------------ refusing
 
@@ -681,25 +675,32 @@ class Connection:
             if flow is not None:
                 engine.pump.drop_pipe(flow)
 
-    def _tell_opened(self, protocol: str, sni: str) -> None:
+    def _tell_opened(self) -> None:
         route = self._route
         if self.told or route is None:
             return
         self.told = True
         self._engine.emit(
             ConnectionOpened(
-                self.id, protocol, route.host or route.address, self.address, route.port, sni, self.client_port
+                self.id,
+                self._protocol,
+                route.host or route.address,
+                self.address,
+                route.port,
+                self._sni,
+                self.client_port,
+                "network",
             )
         )
 
     def _tell_closed(self, error: str) -> None:
-        self._tell_opened("tcp", "")
+        self._tell_opened()
         if not self.told:
             return
         up = self._up.moved if self._up is not None else 0
         down = self._down.moved if self._down is not None else 0
         duration = round((self._engine.reactor.now - self._started) * 1000, 3)
-        self._engine.emit(ConnectionClosed(self.id, up, down, duration, error))
+        self._engine.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))
 
 
 def _original(client: Socket) -> tuple[str, int]:

@@ -24,6 +24,7 @@ An exception that is not one connection's ends the process with status 1, and th
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
+import gc
 import marshal
 import resource
 import sys
@@ -62,7 +63,9 @@ if TYPE_CHECKING:
 _LARGEST_CONFIG = 64 << 20  # octets
 _LONGEST_COMMAND = 65536  # octets
 _CRASHES_TOLD = 10
+_GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
+_COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
@@ -76,6 +79,8 @@ def main(argv: list[str]) -> int:
         config = read_config(control)
         journal.session = config["session"]
         service = Service(control, journal, config, files)
+        gc.freeze()
+        gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
         service.run()
     except Exception as error:
         journal.note({"error": explain(error)})
@@ -225,6 +230,7 @@ class Service:
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
+        self._company = reactor.wait(_COMPANY, self._write)
         for role, socket in sockets:
             self._serve(role, socket)
         control.setblocking(False)
@@ -285,6 +291,7 @@ class Service:
         if mask & OUT:
             self._blocked = False
             self._reactor.change(self._control.fileno(), IN)
+            self._write()
         if mask & ~OUT:
             self._read_commands()
 
@@ -314,16 +321,23 @@ class Service:
         self._journal.tell_repetitions()
 
     def _flush(self) -> None:
-        """At the end of each turn: hand the session what it takes."""
+        """At the end of each turn: hand over what is many, and start the waits for what is few."""
         journal = self._journal
-        if journal.counting() and self._repetitions.first() is None:
+        if journal.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)
+        if journal.urgent():
+            self._write()
+        elif journal.waiting() and not self._company.waiting():
+            self._company.begin(None)
+
+    def _write(self, _item: None = None) -> None:
+        """Hand the session what it takes."""
         if self._blocked:
             return
+        journal = self._journal
         try:
             while journal.waiting():
-                count = self._control.send(journal.pending())
-                journal.sent(count)
+                journal.sent(self._control.send(journal.pending()))
         except BlockingIOError:
             self._blocked = True
             self._reactor.change(self._control.fileno(), IN | OUT)

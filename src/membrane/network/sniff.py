@@ -93,7 +93,7 @@ def _http1(data: bytes) -> First | None:
     words = line.removesuffix(b"\r").split(b" ")
     if len(words) != 3 or not words[1] or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
         return _OTHER
-    return First("http/1.1", method=method.decode("ascii"), target=words[1].decode("latin-1"))
+    return First("http/1.1", "", (), False, "", method.decode("ascii"), words[1].decode("latin-1"))
 
 
 def _tls(data: bytes) -> First | None:

@@ -31,13 +31,14 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         PolicyError: with the rule, the reason and what to do instead.
     """
     _refuse_workspace(facts)
-    for rule in (*policy.allow, *policy.deny):
-        if rule.http is not None or rule.inspect or rule.insecure:
-            raise _unbound(
-                str(rule.origin),
-                f"{rule.text!r} needs HTTP inspection, which this version does not have",
-                f'allow the host as a whole: "{rule.host}:{rule.ports[0].first if rule.ports else 443}"',
-            )
+    for verb, rules in (("allow", policy.allow), ("deny", policy.deny)):
+        for rule in rules:
+            if rule.http is not None or rule.inspect or rule.insecure:
+                raise _unbound(
+                    str(rule.origin),
+                    f"{rule.text!r} needs HTTP inspection, which this version does not have",
+                    f'{verb} the host as a whole: "{rule.host}:{rule.ports[0].first if rule.ports else 443}"',
+                )
     if policy.secrets:
         first = policy.secrets[0]
         raise _unbound(
@@ -91,7 +92,7 @@ def _refuse_workspace(facts: HostFacts) -> None:
 
 
 def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
-    where, path = str(rule.origin), mounts.absolute(rule.path, facts.workspace)
+    where, path = str(rule.origin), mounts.in_view(mounts.absolute(rule.path, facts.workspace), facts)
     whole = path in mounts.SHARED_PLACES or mounts.inside(facts.home, path) or mounts.inside(facts.workspace, path)
     if whole or _overlap(path, facts.state) or mounts.inside(path, "/proc"):
         raise _unbound(where, f"unix_sockets: {path} is not a socket that may be opened", "name one socket")
@@ -109,7 +110,8 @@ def _refuse_mount(rule: MountRule, facts: HostFacts) -> None:
         raise _unbound(where, "mounts: / would open everything", "name the directories that are needed")
     for path in (source, target):
         if _overlap(path, facts.state):
-            raise _unbound(where, f"mounts: {path} and membrane's own state {facts.state} overlap")
+            cause = f"mounts: {path} and membrane's own state {facts.state} overlap"
+            raise _unbound(where, cause, "name the directories that are needed")
     for made in (mounts.MASK_SOURCE, "/proc", "/dev"):
         if mounts.inside(made, target) or (made != "/dev" and mounts.inside(target, made)):
             raise _unbound(where, f"mounts: {target} would cover {made}, which the sandbox makes itself")

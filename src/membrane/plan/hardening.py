@@ -9,7 +9,7 @@ that name proxies or CA bundles of the host, or that inject code into every prog
 from __future__ import annotations
 
 from .model import HardeningPlan
-from .mounts import absolute, places
+from .mounts import absolute, in_view, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,5 +96,5 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     if policy.view == "project":
         writable.append(home)
     writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]
-    writable += [absolute(rule.path, facts.workspace) for rule in policy.unix_sockets]
+    writable += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     return HardeningPlan(policy.limits, tuple(writable))

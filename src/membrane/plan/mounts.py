@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SYSTEM_TREES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu")
 # Databases that everyday tools read; nothing else of /var is visible.
 VAR_TREES = ("/var/lib/dpkg", "/var/lib/rpm", "/var/lib/pacman", "/var/lib/ca-certificates", "/var/lib/alternatives")
+VAR_LINKS = (("/var/run", "/run"), ("/var/lock", "/run/lock"))  # FHS 3.0, section 5
 # Of sysfs only what runtimes ask for to count processors and memory; the rest describes the host.
 SYS_TREES = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage")
 # Host credentials below /etc: unreadable for most callers anyway, hidden as a second wall.
@@ -125,7 +126,7 @@ TOOLCHAINS = (
 # users, such as their sockets.
 SHARED_PLACES = frozenset(
     (
-        *("/", "/bin", "/boot", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib64", "/proc", "/run", "/run/user"),
+        *("/", "/bin", "/boot", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib64", "/proc", "/run", "/run/user"),  # noqa: S108
         *("/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),  # noqa: S108
     )
 )
@@ -169,7 +170,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         "/etc/hosts",
         *(f"{home}/{name}" for name in TOOLCHAINS),
         *trees,
-        *(tree.rpartition("/")[0] for tree in trees if prefix_marks(tree)),
+        *{parent for tree in trees if not _in_system(tree) for parent in _ancestors(tree)},
         *(mark for tree in trees for mark in prefix_marks(tree)),
     )
 
@@ -177,6 +178,16 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
 def inside(path: str, tree: str) -> bool:
     """Whether ``path`` is ``tree`` or below it."""
     return path == tree or path.startswith("/" if tree == "/" else tree + "/")
+
+
+def _in_system(path: str) -> bool:
+    return any(inside(path, tree) for tree in SYSTEM_TREES)
+
+
+def _ancestors(path: str) -> list[str]:
+    """The directories above ``path``, the nearest first, without the root."""
+    parts = path.split("/")[1:-1]
+    return ["/" + "/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def absolute(path: str, base: str) -> str:
@@ -193,7 +204,16 @@ def absolute(path: str, base: str) -> str:
 def places(rule: MountRule, facts: HostFacts) -> tuple[str, str]:
     """Source and target of a mount rule; the source is empty when there is no enclosing repository."""
     source = absolute(rule.path, facts.workspace) if not rule.git_root else facts.git_root
-    return source, absolute(rule.target, "/") if rule.target else source
+    return source, in_view(absolute(rule.target, "/") if rule.target else source, facts)
+
+
+def in_view(path: str, facts: HostFacts) -> str:
+    """``path`` with the links that the view itself has at its top replaced by what they lead to."""
+    links = dict(facts.links)
+    for link, to in (*VAR_LINKS, *((tree, links[tree]) for tree in SYSTEM_TREES if tree in links)):
+        if inside(path, link):
+            return to + path[len(link) :]
+    return path
 
 
 def _shows_too_much(tree: str, facts: HostFacts) -> bool:
@@ -206,8 +226,9 @@ def _shows_too_much(tree: str, facts: HostFacts) -> bool:
 
 
 def _from_path(tree: str, facts: HostFacts) -> bool:
-    """Whether PATH may add ``tree``: judged by its name and, for a link, by where it leads."""
-    leads_to = dict(facts.links).get(tree, tree)
+    """Whether PATH may add ``tree``: judged by its name and, with a link in it, by where it leads."""
+    links = dict(facts.links)
+    leads_to = next((links[path] + tree[len(path) :] for path in (tree, *_ancestors(tree)) if path in links), tree)
     if _shows_too_much(tree, facts) or _shows_too_much(leads_to, facts):
         return False
     if leads_to == tree:
@@ -282,7 +303,7 @@ def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
         # A link into /run or another private place: the file is made there; else it is bound over the real one.
         private = target.startswith(("/run/", "/tmp/"))  # noqa: S108
         if policy.view == "project":
-            private = not any(inside(target, tree) for tree in SYSTEM_TREES)
+            private = not _in_system(target)
         ops.append(File(target, content, bind=not private))
     return ops
 
@@ -314,7 +335,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
                 ops.append(Bind(tree, tree, make=True))
         ops += [Directory("/var"), Directory("/var/lib"), Directory("/var/cache"), Directory("/var/log")]
         ops += [Bind(tree, tree, make=True, optional=True) for tree in VAR_TREES if tree in facts.existing]
-        ops += [Symlink("/var/run", "/run"), Symlink("/var/lock", "/run/lock"), Directory("/sys")]
+        ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
     ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
     ops += [
         Proc(),
@@ -332,14 +353,16 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.
         ops += _home(policy, facts, home_store(policy, facts))
         ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
-    for rule in policy.mounts:
+    # Outer trees first: of two rules the innermost decides, as in ``decide``.
+    for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):
         source, target = places(rule, facts)
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
     ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     for socket in policy.unix_sockets:
         path = absolute(socket.path, facts.workspace)
-        ops.append(Bind(path, path, writable=True, own=True, make=True, origin=str(socket.origin)))
+        at = in_view(path, facts)
+        ops.append(Bind(path, at, writable=True, own=True, make=True, origin=str(socket.origin)))
     ops += _masks(policy, facts)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
 

@@ -56,7 +56,7 @@ _TYPES: tuple[type[Value], ...] = (
 )
 _NUMBER = {kind: number for number, kind in enumerate(_TYPES)}
 _FIELDS = [kind.field_names for kind in _TYPES]
-_LAYOUT = ("membrane policy 1", tuple(tuple(fields) for fields in _FIELDS))
+LAYOUT = ("membrane policy 1", tuple(tuple(fields) for fields in _FIELDS))
 
 
 def dump(policy: Policy) -> bytes:
@@ -81,7 +81,7 @@ def dump(policy: Policy) -> bytes:
         return value
 
     number(policy)
-    return marshal.dumps((_LAYOUT, records))
+    return marshal.dumps((LAYOUT, records))
 
 
 def restore(data: bytes) -> Policy:
@@ -94,7 +94,7 @@ def restore(data: bytes) -> Policy:
         layout, records = marshal.loads(data)  # noqa: S302  (see the head: never foreign bytes)
     except (EOFError, TypeError, ValueError) as error:
         raise ValueError(f"not a stored policy: {error}") from None
-    if layout != _LAYOUT:
+    if layout != LAYOUT:
         raise ValueError("a stored policy of another version")
     built: list[Value] = []
     for kind, values in records:

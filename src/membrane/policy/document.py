@@ -41,6 +41,11 @@ class Placed:
     __slots__ = ("column", "file", "line")
     kind = ""
 
+    @property
+    def last_line(self) -> int:
+        """The line in which it ends, without a closing bracket."""
+        return self.line
+
     def __init__(self, file: str, line: int, column: int) -> None:
         self.file, self.line, self.column = file, line, column
 
@@ -68,12 +73,17 @@ def what_example(node: object) -> str:
 class Scalar(Placed):
     """One value; ``plain``: written without quotes."""
 
-    __slots__ = ("plain", "text")
+    __slots__ = ("_last_line", "plain", "text")
     kind = "a single value"
 
-    def __init__(self, file: str, line: int, column: int, text: str, plain: bool) -> None:
+    def __init__(self, file: str, line: int, column: int, text: str, plain: bool, last_line: int = 0) -> None:
         super().__init__(file, line, column)
         self.text, self.plain = text, plain
+        self._last_line = max(line, last_line)
+
+    @property
+    def last_line(self) -> int:
+        return self._last_line
 
     @property
     def null(self) -> bool:
@@ -125,6 +135,10 @@ class Sequence(Placed):
         super().__init__(file, line, column)
         self.items: list[Node] = []
 
+    @property
+    def last_line(self) -> int:
+        return self.items[-1].last_line if self.items else self.line
+
     def sequence(self, what: str) -> Sequence:
         return self
 
@@ -138,13 +152,23 @@ class Sequence(Placed):
 class Mapping(Placed):
     """Keys and values, in order."""
 
-    __slots__ = ("known", "pairs")
+    __slots__ = ("_last", "known", "pairs")
     kind = "a mapping"
 
     def __init__(self, file: str, line: int, column: int) -> None:
         super().__init__(file, line, column)
         self.pairs: dict[str, tuple[Scalar, Node]] = {}
         self.known: list[str] = []
+        self._last: Node | None = None
+
+    @property
+    def last_line(self) -> int:
+        return self._last.last_line if self._last is not None else self.line
+
+    def add(self, key: Scalar, value: Node) -> None:
+        """Append a pair."""
+        self.pairs[key.text] = key, value
+        self._last = value
 
     def mapping(self, what: str) -> Mapping:
         return self
@@ -164,6 +188,13 @@ class Mapping(Placed):
         """Refuse the keys that were not taken."""
         for name, (key, _value) in self.pairs.items():
             key.refuse(f'unknown key "{name}" in {what}{closest(name, self.known)}')
+
+
+def split_lines(text: str) -> list[str]:
+    """Split where YAML 1.1 counts lines, so that line numbers fit: also at CR, NEL, LS and PS."""
+    for mark in ("\r\n", "\r", "\x85", "\u2028", "\u2029"):
+        text = text.replace(mark, "\n")
+    return text.split("\n")
 
 
 def parse(text: str, file: str) -> Mapping | Sequence | Scalar | None:
@@ -193,7 +224,7 @@ def parse(text: str, file: str) -> Mapping | Sequence | Scalar | None:
 
 
 def _char_at(text: str, mark: Any) -> str:
-    line = text.split("\n")[mark.line : mark.line + 1] if mark else []
+    line = split_lines(text)[mark.line : mark.line + 1] if mark else []
     return line[0][mark.column : mark.column + 1] if line else ""
 
 
@@ -221,8 +252,7 @@ def _tree(events: Iterable[Any], file: str) -> Node | None:
                 first = parent.pairs[waiting[0].text][0]
                 node.refuse(f'the key "{waiting[0].text}" is given twice; first in line {first.line}')
         else:
-            key = waiting.pop()
-            parent.pairs[key.text] = (key, node)
+            parent.add(waiting.pop(), node)
 
     for event in events:
         if isinstance(event, yaml.DocumentStartEvent):
@@ -238,7 +268,9 @@ def _tree(events: Iterable[Any], file: str) -> Node | None:
             if event.tag not in (None, "!"):
                 Sequence(*place(event)).refuse(f"the tag {event.tag} is not used in a policy")
             if isinstance(event, yaml.ScalarEvent):
-                attach(Scalar(*place(event), event.value, not event.style))
+                mark: Any = event.end_mark  # at the start of the next line after a block scalar
+                end = mark.line + (mark.column > 0)
+                attach(Scalar(*place(event), event.value, not event.style, end))
                 continue
             node = (Sequence if isinstance(event, yaml.SequenceStartEvent) else Mapping)(*place(event))
             if len(stack) >= DEEPEST:

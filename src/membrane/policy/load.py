@@ -70,7 +70,7 @@ class Widening(Value):
 
     key: str  # dotted, such as "allow" or "env.pass"
     line: int
-    text: str  # the source line without its indentation; not escaped
+    text: str  # the source lines without indentation, and the value where escapes hide it; not escaped
 
 
 class Result(Value):
@@ -183,7 +183,7 @@ class _Loader:
     def _read(self, source: Source, tree: Node | None) -> None:
         kept = self.level, self.file, self.directory, self.lines
         self.level, self.file, self.directory = source.level, source.file, source.directory
-        self.lines = source.text.split("\n")
+        self.lines = document.split_lines(source.text)
         if tree is None:
             tree = document.parse(source.text, source.file)
         self.read.append(source.file)
@@ -220,7 +220,9 @@ class _Loader:
 
     def _widens(self, key: str, node: Placed) -> None:
         if self.level == "project":
-            text = self.lines[node.line - 1].strip() if node.line <= len(self.lines) else ""
+            text = "\n".join(line.strip() for line in self.lines[node.line - 1 : node.last_line])
+            if isinstance(node, Scalar) and node.text not in text:
+                text += f"   = {node.text}"
             self.widening.append(Widening(key, node.line, text))
 
     @staticmethod

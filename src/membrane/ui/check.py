@@ -82,14 +82,18 @@ def _first_port(policy: Policy, host: str) -> int:
 
 
 def _host(policy: Policy, host: str, port: int, protocol: str) -> tuple[Access, Verdict]:
+    """Ask about the name, then about the connection; ``port`` 0: it was not typed."""
     address = _ip(host)
-    if not address:
-        query = NameQuery(host)
-        verdict = decide(policy, query)
-        if not isinstance(verdict, Allow):
-            return query, verdict
+    query = NameQuery(host)
+    name = None if address else decide(policy, query)
+    if not port and name is not None and not isinstance(name, Allow):
+        return query, name
+    port = port or _first_port(policy, host)
     connect = Connect("" if address else host, address, port, "udp" if protocol == "udp" else "tcp")
-    return connect, decide(policy, connect)
+    verdict = decide(policy, connect)
+    if name is not None and not isinstance(name, Allow) and isinstance(verdict, Allow):
+        return query, name
+    return connect, verdict
 
 
 def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
@@ -287,7 +291,7 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
             raise _cannot(target, f"is a host; {method} needs a URL or a path", f"membrane check https://{target}/")
         host, port, protocol = _split_port(target, target)
         host = _ip(host) or host
-        access, verdict = _host(policy, host, port or _first_port(policy, host), protocol)
+        access, verdict = _host(policy, host, port, protocol)
         return Answer(target, access, verdict, bound_by(access, verdict))
     if method not in ("", *operations):
         raise _cannot(target, f"is a path; -X is read or write for it, not {method!r}")

@@ -171,13 +171,16 @@ def _run(invocation: Invocation) -> int:
     from .. import session
 
     fields: dict[str, Any] = dict(invocation.fields("run"))
-    return session.run(
-        session.RunRequest(
-            command=command,
-            policy=loaded.policy,
-            options=session.RunOptions(debug=invocation.has("debug"), **fields),
-        )
+    request = session.RunRequest(
+        command=command,
+        policy=loaded.policy,
+        options=session.RunOptions(debug=invocation.has("debug"), **fields),
     )
+    try:
+        return session.run(request)
+    except BrokenPipeError as error:
+        # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
+        raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
 
 
 def _reset(invocation: Invocation) -> int:
@@ -241,11 +244,13 @@ def _check(invocation: Invocation) -> int:
 
 def _plan(invocation: Invocation) -> int:
     from .. import session
+    from ..host.seccomp import program
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
     made = session.make_plan(policy, command)
+    seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
     record = {
         "command": " ".join(command),
         "trace": policy.trace.mode,
@@ -255,9 +260,9 @@ def _plan(invocation: Invocation) -> int:
         "keep": policy.trace.keep,
     }
     if invocation.has("json"):
-        print(show.as_json(show.plan_data(made, policy, record, _home())))
+        print(show.as_json(show.plan_data(made, policy, record, seccomp, _home())))
     else:
-        _print(show.plan(made, policy, record, _home()))
+        _print(show.plan(made, policy, record, seccomp, _home()))
     return 0
 
 
@@ -282,12 +287,16 @@ def _trust(invocation: Invocation) -> int:
         workspace = os.path.realpath(invocation.words[0])
         if not os.path.isdir(workspace):
             raise HostError("trust", "not a directory", target=invocation.words[0])
-    widening = settings.trust_project(workspace, _state())
-    print(f"trusted {escape(workspace)}/.membrane.yaml as it is now; a change needs a new approval")
-    if not widening:
-        print("it widens nothing")
-    for place in widening:
-        print(f"  line {place.line}: {escape(place.key)}: {escape(place.text.strip())}")
+    state = _state()
+    review = settings.review_project(workspace, state)
+    file = f"{escape(workspace)}/.membrane.yaml"
+    if review is not None:
+        print(f"{file} widens:" if review.widening else f"{file} widens nothing")
+        for place in review.widening:
+            print(f"  line {place.line}: {escape(place.key)}: {escape(place.text)}")
+        sys.stdout.flush()  # what is approved was shown
+    settings.trust_project(workspace, state, review)
+    print("trusted as it is now; a change needs a new approval")
     return 0
 
 

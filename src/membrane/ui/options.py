@@ -275,6 +275,23 @@ OPTIONS: tuple[Option, ...] = (
     ),
     # ------------------------------------------------------------ policy
     Option(
+        "preset",
+        "policy",
+        "add a list of the package, such as python, models",
+        "policy",
+        metavar="NAME",
+        repeatable=True,
+        field="presets",
+        example="membrane --no-presets --preset python -- pip download six",
+    ),
+    Option(
+        "no-presets",
+        "policy",
+        "none of the lists that are built in or named in files",
+        "policy",
+        example="membrane --no-presets -a example.com -- curl https://example.com/",
+    ),
+    Option(
         "no-global-config",
         "policy",
         "do not read $MEMBRANE_HOME/config.yaml",

@@ -212,8 +212,14 @@ def _limit_text(name: str, value: int) -> str:
     return f"{name} {value} s" if name in ("cpu", "time") else f"{name} {value}"
 
 
-def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: str) -> dict[str, Any]:
-    """The JSON object of ``membrane plan --json``; no value of an environment variable is in it."""
+def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int, home: str) -> dict[str, Any]:
+    """The JSON object of ``membrane plan --json``; no value of an environment variable is in it.
+
+    Args:
+        record: how the run will be recorded, by name.
+        seccomp: length of the filter in BPF instructions.
+        home: the caller's home directory, shown as ``~``.
+    """
     rules = [rule for rule in policy.allow if rule.kind in ("host", "wildcard", "any")]
     return {
         "policy": {"levels": list(policy.levels), "digest": policy.digest, "profiles": list(policy.profiles)},
@@ -257,7 +263,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: s
             "uid": plan.uid,
             "gid": plan.gid,
             "base_kuid": plan.base_kuid,
-            "seccomp": True,
+            "seccomp_instructions": seccomp,
             "landlock": plan.hardening.landlock,
             "landlock_writable": list(plan.hardening.landlock_writable),
             "limits": limits_data(plan),
@@ -276,9 +282,9 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: s
     }
 
 
-def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: str) -> list[str]:
+def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int, home: str) -> list[str]:
     """The text of ``membrane plan``: everything that will be done, in order."""
-    data = plan_data(plan, policy, record, home)
+    data = plan_data(plan, policy, record, seccomp, home)
     network, process = data["network"], data["process"]
     lines = ["policy"]
     lines += [f"  level     {escape(tilde(level, home))}" for level in policy.levels] or ["  level     none read"]
@@ -307,7 +313,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], home: str) -
     rows += [(escape(entry["text"]), "", "denied", entry["rule"]) for entry in network["deny"]]
     lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
     lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
-    lines.append("  seccomp   on")
+    lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     writable = " ".join(map(escape, process["landlock_writable"]))
     lines.append(f"  landlock  writable: {writable}" if process["landlock"] else "  landlock  off")
     limits = ", ".join(_limit_text(name, value) for name, value in process["limits"].items())
@@ -398,6 +404,8 @@ def doctor(findings: Sequence[Finding]) -> list[str]:
     lines = []
     for finding in findings:
         lines.append(f"{finding.group:<11} {finding.state:<7} {escape(finding.text)}".rstrip())
+        if finding.works:
+            lines.append(f"              works: {escape(', '.join(finding.works))}")
         lines += [f"              fix: {escape(fix)}" for fix in finding.fixes]
     return lines
 

@@ -25,12 +25,11 @@ from .watch import Watcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ..events import Event
-    from ..plan.model import MountOp, ScanHit
+    from ..plan.model import MountOp
     from .scan import ScanResult
-    from .watch import Appeared
 
 SLICE = 0.003  # seconds of one background step
 
@@ -63,7 +62,6 @@ class Guard:
         self._report = report
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
-        self._settled: dict[str, str] = {}  # protected names that were dealt with, and how
         self.left: list[str] = []  # protected names that could not be taken away
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
 
@@ -78,17 +76,19 @@ class Guard:
         """Extend the watch by a few milliseconds of work; True when everything is watched."""
         return self._watcher.step(SLICE)
 
+    def timeout(self) -> float | None:
+        """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
+        return self._watcher.timeout()
+
     def on_change(self) -> None:
         """Deal with what appeared."""
-        self._deal_with(self._watcher.read())
-
-    def _deal_with(self, names: Iterable[Appeared | ScanHit]) -> None:
         ops: list[MountOp] = []
-        for name in names:
+        for name in self._watcher.read():
             target = self._prefix + name.path
             if name.effect == "hide":
                 ops.append(Mask(target, name.directory))
-            elif name.effect == "readonly":
+            elif name.effect == "readonly" or name.known:
+                # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))
             else:
                 self._judge(name.path, ops)

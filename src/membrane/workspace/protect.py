@@ -394,7 +394,7 @@ def _trace(root: str, base: str, target: str) -> tuple[str | None, list[str]]:
                 whole = "/".join(reversed(todo))
                 prefix = root.strip("/") + "/"
                 if not (whole + "/").startswith(prefix):
-                    return _resolved(root, target), links
+                    return _resolved(root, "/" + whole), links
                 at, todo, target = [], whole[len(prefix) :].split("/")[::-1], ""
             continue
         if part == "..":

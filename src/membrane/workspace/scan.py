@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 RACY = 2_000_000_000  # ns: the coarsest time stamp of a file system in use (FAT)
 LONGEST_PATH = 3_800  # bytes: below PATH_MAX (4096) with room for one name
 LARGEST_INDEX = 512 << 20  # bytes
+MOST_LINKS_ASKED = 2_000  # hidden files whose link count is read at each start (2 µs each)
 PROGRESS_AFTER = 1.0  # seconds
 PROGRESS_EVERY = 64  # directories between two looks at the clock
 
@@ -80,8 +81,14 @@ class Patterns:
 
     @property
     def anchored(self) -> bool:
-        """A hide pattern looks at the path: a renamed parent would end the match."""
-        return any("/" in text.rstrip("/") for text in self.hides)
+        """Some hide pattern looks at parent names: what is below a renamed parent would match no more."""
+        for text in self.hides:
+            text = text.removeprefix("!").rstrip("/").removeprefix("/")
+            while text.startswith("**/"):
+                text = text[3:]
+            if "/" in text:
+                return True
+        return False
 
     def place(self, context: int, name: str, key: str, path: str, directory: bool, link: bool) -> tuple[str, int]:
         """What one name is: (code of the hit or "", context of what is below or ``CLOSED``).
@@ -190,9 +197,11 @@ def scan(
             warnings.append(_unreadable(path, entry))
     protected = [hit for hit in hits if hit.effect == "protect"]
     found = protect.existing(root, gits, protected)
-    known = {hit.path for hit in hits}
-    also = [hit for hit in found.hits if hit.path not in known]
-    hits += also
+    also: list[ScanHit] = []
+    if found.hits:
+        known = {hit.path for hit in hits}
+        also = [hit for hit in found.hits if hit.path not in known]
+        hits += also
     warnings += _hard_links(root, hits)
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
     return ScanResult(
@@ -400,16 +409,25 @@ def _unreadable(path: str, entry: Entry) -> str:
 
 
 def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
-    """Hidden files that have a second name: the mask covers one name, not the file."""
+    """Hidden files that have a second name: the mask covers one name, not the file.
+
+    A link made elsewhere does not show in the directory, so each file is asked, up to ``MOST_LINKS_ASKED``.
+    """
     out = []
+    left = MOST_LINKS_ASKED
     for hit in hits:
         if hit.effect == "hide" and not hit.directory and not hit.link:
+            left -= 1
+            if left < 0:
+                break
             try:
                 status = os.lstat(f"{root}/{hit.path}")
             except OSError:
                 continue
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
                 out.append(f"{hit.path}: the hidden file has {status.st_nlink} hard links; the other names show it")
+    if left < 0:
+        out.append(f"only {MOST_LINKS_ASKED} of the hidden files were checked for hard links")
     return out
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 FIRST = "id -un; echo hello > made.txt; pwd"
-SECOND = "curl -sS -m 10 -o /dev/null https://example.com/; echo curl=$?; cat ~/.ssh/id_rsa; echo cat=$?; cat made.txt"
+SECOND = "curl -ksS -m 10 -o /dev/null https://example.com/; echo curl=$?; cat ~/.ssh/id_rsa; echo cat=$?; cat made.txt"
 LAST = "All done."
 
 

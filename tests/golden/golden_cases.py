@@ -1,0 +1,370 @@
+"""The fixed policies and host facts whose plans are kept as text, and how a plan is written down.
+
+Theory of operation
+-------------------
+``build`` is pure, so one (policy, facts) pair gives one plan on every machine.  Each case is such a pair; ``render``
+writes the whole plan, one line per operation, and ``refusals`` writes every error of ``refuse`` as a person sees it.
+A change of a plan is then a change of a text that somebody reads.  ``update.py`` writes the files again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from membrane.errors import PolicyError
+from membrane.plan.build import build
+from membrane.plan.model import (
+    Bind,
+    Devices,
+    Directory,
+    File,
+    HostFacts,
+    Mask,
+    Pin,
+    Proc,
+    ReadOnly,
+    SandboxPlan,
+    ScanHit,
+    Symlink,
+    Tmpfs,
+)
+from membrane.plan.mounts import workspace
+from membrane.policy.model import (
+    EnvRule,
+    HostRule,
+    HttpRule,
+    Limits,
+    MountRule,
+    Network,
+    Origin,
+    PathRule,
+    Policy,
+    PortRange,
+    PortRule,
+    SecretRule,
+    SocketRule,
+    TraceRule,
+)
+
+DIRECTORY = Path(__file__).parent
+REFUSALS = "refusals"
+
+# ---------------------------------------------------------------- host facts
+
+MERGED = (("/bin", "/usr/bin"), ("/sbin", "/usr/sbin"), ("/lib", "/usr/lib"), ("/lib64", "/usr/lib64"))
+DEBIAN = frozenset(
+    (
+        *("/usr", "/etc", "/opt", "/bin", "/sbin", "/lib", "/lib64", "/etc/resolv.conf", "/etc/hosts", "/usr/local"),
+        *("/etc/shadow", "/etc/sudoers.d", "/etc/ssl/private", "/var/lib/dpkg", "/sys/devices/system/cpu"),
+    )
+)
+ENVIRON = (
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+    ("TERM", "xterm-256color"),
+    ("LANG", "en_US.UTF-8"),
+    ("LC_TIME", "de_DE.UTF-8"),
+    ("AWS_SECRET_ACCESS_KEY", "only where a rule passes AWS_*"),
+    ("LD_PRELOAD", "/must/not/be/passed.so"),
+    ("HTTPS_PROXY", "http://must.not.be.passed:3128"),
+)
+USER = HostFacts(
+    uid=1000,
+    gid=1000,
+    user="dev",
+    root=False,
+    home="/home/dev",
+    state="/home/dev/.membrane",
+    workspace="/home/dev/project",
+    hostname="box",
+    environ=ENVIRON,
+    existing=DEBIAN,
+    links=MERGED,
+)
+ROOT = USER.replace(uid=0, gid=0, user="root", root=True, home="/root", state="/root/.membrane", workspace="/srv/app")
+
+
+def facts_with_path(path: str, *existing: str, links: tuple[tuple[str, str], ...] = (), **changes: object) -> HostFacts:
+    """``USER`` with another PATH and more things on the disk."""
+    environ = tuple((name, path if name == "PATH" else value) for name, value in ENVIRON)
+    return USER.replace(environ=environ, existing=DEBIAN | set(existing), links=MERGED + links, **changes)
+
+
+# ---------------------------------------------------------------- policies
+
+HERE = Origin("user", "config.yaml", 3)
+PROJECT = Origin("project", ".membrane.yaml", 7)
+OPTION = Origin("command line", "command line")
+HTTPS = (PortRange("tcp", 443, 443),)
+
+
+def host(name: str, ports: tuple[PortRange, ...] = HTTPS, **more: object) -> HostRule:
+    return HostRule(name, HERE, "host", name, ports=ports, **more)
+
+
+DEFAULT = Policy(
+    allow=(
+        host("pypi.org"),
+        HostRule("*.github.com", HERE, "wildcard", "github.com"),
+        HostRule("10.0.0.7", PROJECT, "network", network=Network(4, 0x0A000007, 32), ports=(PortRange("udp", 53, 54),)),
+    ),
+    deny=(host("tracker.example", ()),),
+    paths=(PathRule(".env", HERE, "hide"), PathRule("/dist", PROJECT, "readonly")),
+    env=(EnvRule("AWS_*", None, HERE), EnvRule("CI", "1", HERE)),
+)
+PLAIN = Policy()
+SOME_HITS = (
+    ScanHit("src/deep/.env", "hide", False),
+    ScanHit(".env", "hide", False),
+    ScanHit("secrets", "hide", True),
+    ScanHit("dist", "readonly", True),
+    ScanHit(".git/hooks", "protect", True),
+    ScanHit(".git/config", "protect", False),
+    ScanHit(".mcp.json", "protect", False, link=True),
+)
+
+Case = tuple[Policy, HostFacts]
+CASES: dict[str, Case] = {
+    "user-default": (DEFAULT, USER),
+    "root": (DEFAULT, ROOT),
+    "view-host": (PLAIN.replace(view="host"), USER),
+    "view-host-root": (PLAIN.replace(view="host"), ROOT),
+    "home-ephemeral": (PLAIN.replace(home="ephemeral", limits=Limits(disk=1 << 30)), USER),
+    "home-shared": (PLAIN.replace(home="shared"), USER),
+    "mounts": (
+        PLAIN.replace(
+            mounts=(
+                MountRule("../lib", "rw", HERE),  # inside the repository, which is read-only: the inner rule decides
+                MountRule("/lib/firmware", "ro", HERE),
+                MountRule("/srv/data", "rw", OPTION, target="/data"),
+                MountRule("/home/dev/notes", "rw", HERE),
+                MountRule("/etc", "ro", HERE),
+                MountRule("", "ro", PROJECT, git_root=True),
+            )
+        ),
+        USER.replace(workspace="/home/dev/repo/service", git_root="/home/dev/repo"),
+    ),
+    "mount-git-root-is-workspace": (
+        PLAIN.replace(mounts=(MountRule("", "ro", PROJECT, git_root=True),)),
+        USER.replace(git_root="/home/dev/project"),
+    ),
+    "mount-holds-workspace": (
+        PLAIN.replace(mounts=(MountRule("..", "ro", HERE),)),
+        USER.replace(workspace="/srv/all/project"),
+    ),
+    "mount-names-credentials": (
+        PLAIN.replace(mounts=(MountRule("/etc/ssl/private/mine", "ro", HERE, target="/etc/ssl/private/mine"),)),
+        USER,
+    ),
+    "workspace-in-tmp": (PLAIN, USER.replace(workspace="/tmp/try")),
+    "workspace-in-top-directory": (PLAIN, USER.replace(workspace="/work/app")),
+    "workspace-in-usr": (PLAIN, USER.replace(workspace="/usr/src/linux")),
+    "path-venv-and-home-bin": (
+        PLAIN,
+        facts_with_path(
+            "/home/dev/venvs/a/bin:/home/dev/bin:/home/dev/.local/bin:/home/dev/tools:/opt/x/bin:/usr/bin",
+            *("/home/dev/venvs/a", "/home/dev/venvs/a/bin", "/home/dev/venvs/a/pyvenv.cfg", "/home/dev/venvs/a/lib"),
+            *("/home/dev/bin", "/home/dev/lib", "/home/dev/.local/bin", "/home/dev/.local/lib", "/home/dev/tools"),
+        ),
+    ),
+    "path-tmp-venv": (
+        PLAIN,
+        facts_with_path(
+            "/tmp/venv/bin:/srv/tool/bin:/usr/bin",
+            *("/tmp/venv", "/tmp/venv/bin", "/tmp/venv/pyvenv.cfg", "/srv/tool", "/srv/tool/bin"),
+        ),
+    ),
+    # Nothing of these may appear: relative, above the home or the workspace, shared places, our own state.
+    "path-that-must-not-open": (
+        PLAIN,
+        facts_with_path(
+            ":.:bin:../bin:/srv/all/x/../y:/:/home:/home/:/home//:/home/dev:/srv/all:/srv/all/project/bin:/tmp:/run:"
+            "/run/user/1000:/proc/self/cwd:/dev/shm/x:/var:/home/dev/.membrane:/home/dev/.membrane/homes/bin:/usr/bin",
+            *("/home", "/home/dev", "/srv/all", "/srv/all/project/bin", "/srv/all/project/lib", "/tmp", "/run"),
+            *("/run/user/1000", "/proc/self/cwd", "/dev/shm/x", "/var", "/home/dev/.membrane"),
+            *("/home/dev/.membrane/homes/bin", "/home/dev/.membrane/homes/lib"),
+            workspace="/srv/all/project",
+        ),
+    ),
+    # Only the last one may appear: a link is judged by where it leads.
+    "path-links": (
+        PLAIN,
+        facts_with_path(
+            "/home/dev/a:/home/dev/b:/home/dev/c:/home/dev/current/bin:/home/dev/e:/run/user/1000/fnm/1/bin",
+            *("/home/dev/a", "/home/dev/b", "/home/dev/c", "/home/dev/e", "/home/dev/current"),
+            *("/home/dev/current/bin", "/home/dev/current/lib"),
+            *("/run/user/1000/fnm/1", "/run/user/1000/fnm/1/bin", "/run/user/1000/fnm/1/lib"),
+            links=(
+                ("/home/dev/a", "/home/dev/.ssh"),
+                ("/home/dev/b", "/home/dev/project/bin"),
+                ("/home/dev/c", "/"),
+                ("/home/dev/current", "/home/dev/project"),
+                ("/home/dev/e", "/etc/ssl/private"),
+                ("/run/user/1000/fnm/1", "/home/dev/.local/share/fnm/node-versions/v22/installation"),
+            ),
+        ),
+    ),
+    "resolv-conf-link-to-run": (
+        PLAIN,
+        USER.replace(links=(*MERGED, ("/etc/resolv.conf", "/run/systemd/resolve/stub-resolv.conf"))),
+    ),
+    "resolv-conf-link-to-var-run": (
+        PLAIN,
+        USER.replace(links=(*MERGED, ("/etc/resolv.conf", "/var/run/NetworkManager/resolv.conf"))),
+    ),
+    "resolv-conf-link-elsewhere": (PLAIN, USER.replace(links=(*MERGED, ("/etc/resolv.conf", "/mnt/wsl/resolv.conf")))),
+    "resolv-conf-absent": (PLAIN, USER.replace(existing=DEBIAN - {"/etc/resolv.conf", "/etc/hosts"})),
+    "not-merged-usr": (PLAIN, USER.replace(links=())),
+    "home-is-root-directory": (
+        PLAIN,
+        USER.replace(uid=65534, gid=65534, user="", home="/tmp/home", state="/srv/state", workspace="/srv/app"),
+    ),
+    "unix-sockets": (
+        PLAIN.replace(unix_sockets=(SocketRule("/run/postgresql/.s.PGSQL.5432", HERE), SocketRule("/var/run/x", HERE))),
+        USER,
+    ),
+    "profile-with-state": (
+        PLAIN.replace(profiles=("opencode",), state_dirs=(".opencode", ".local/share/opencode")),
+        USER.replace(existing=DEBIAN | {"/home/dev/.opencode/bin"}),
+    ),
+    "profile-ephemeral": (
+        PLAIN.replace(profiles=("claude",), state_dirs=(".claude",), home="ephemeral"),
+        USER,
+    ),
+    "limits": (PLAIN.replace(limits=Limits(1 << 30, 100, 60, 600, 1024, 1 << 20, 1 << 24)), USER),
+    "connect": (PLAIN.replace(connect=(PortRule(5432, 15432, HERE),)), USER),
+}
+
+# ---------------------------------------------------------------- refusals
+
+URL = host("api.example.com", http=(HttpRule(("GET",), ("/v1",)),)).replace(text="https://api.example.com/v1")
+
+
+def _mount(path: str, target: str = "", *, mode: str = "ro", git_root: bool = False) -> Policy:
+    return PLAIN.replace(mounts=(MountRule(path, mode, PROJECT, git_root, target),))
+
+
+def _socket(path: str, adapter: str = "") -> Policy:
+    return PLAIN.replace(unix_sockets=(SocketRule(path, HERE, adapter),))
+
+
+_APP = USER.replace(workspace="/srv/all/project")
+REFUSED: dict[str, Case] = {
+    "workspace is /": (PLAIN, USER.replace(workspace="/")),
+    "workspace is the home": (PLAIN, USER.replace(workspace="/home/dev")),
+    "workspace holds the home": (PLAIN, USER.replace(workspace="/home")),
+    "workspace in the state": (PLAIN, USER.replace(workspace="/home/dev/.membrane/homes/x")),
+    "workspace holds the state": (PLAIN, USER.replace(workspace="/srv/a", state="/srv/a/state")),
+    "workspace is /tmp": (PLAIN, USER.replace(workspace="/tmp")),
+    "workspace is /etc": (PLAIN, ROOT.replace(workspace="/etc")),
+    "workspace is the runtime directory": (PLAIN, USER.replace(workspace="/run/user/1000")),
+    "rule with HTTP": (PLAIN.replace(allow=(URL,)), USER),
+    "deny with HTTP": (PLAIN.replace(deny=(URL,)), USER),
+    "rule with inspect and no port": (PLAIN.replace(allow=(host("a.example", (), inspect=True),)), USER),
+    "rule with insecure": (PLAIN.replace(allow=(host("a.example", insecure=True),)), USER),
+    "secret": (
+        PLAIN.replace(secrets=(SecretRule("token", "env:T", ("a.example",), "authorization: Bearer {}", HERE),)),
+        USER,
+    ),
+    "ssl_insecure": (PLAIN.replace(ssl_insecure=True), USER),
+    "extra_ca": (PLAIN.replace(extra_ca=("/etc/ca.pem",)), USER),
+    "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),
+    "copy on write": (PLAIN.replace(workspace="cow"), USER),
+    "trace full": (PLAIN.replace(trace=TraceRule("full")), USER),
+    "trace required": (PLAIN.replace(trace=TraceRule("required")), USER),
+    "args": (PLAIN.replace(args=("--shm-size=1g",)), USER),
+    "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
+    "socket adapter": (_socket("/run/ssh-agent", "ssh-agent"), USER),
+    "socket is a shared place": (_socket("/run"), USER),
+    "socket is the home": (_socket("/home/dev"), USER),
+    "socket in the state": (_socket("/home/dev/.membrane/run/x"), USER),
+    "socket in the workspace": (_socket("/home/dev/project/x.sock"), USER),
+    "mount without a repository": (_mount("", git_root=True), USER),
+    "mount of /": (_mount("/"), USER),
+    "mount at /": (_mount("/srv/data", "/"), USER),
+    "mount of /, written otherwise": (_mount("/srv/../"), USER),
+    "mount of the home": (_mount("/home/dev"), USER),
+    "mount in the state": (_mount("/home/dev/.membrane/trusted.yaml", mode="rw"), USER),
+    "mount over the state": (_mount("/srv/data", "/home/dev/.membrane"), USER),
+    "mount over our masks": (_mount("/run"), USER),
+    "mount over our masks, by a link": (_mount("/srv/data", "/var/run"), USER),
+    "socket is a shared place, by a link": (_socket("/var/run"), USER),
+    "mount in /proc": (_mount("/srv/data", "/proc/x"), USER),
+    "mount over /dev": (_mount("/dev"), USER),
+    "mount in the workspace": (_mount("vendor"), USER),
+    "mount of the workspace": (_mount("."), USER),
+    "mount into the workspace": (_mount("../lib", "/home/dev/project/lib"), USER),
+    "mount of what holds the workspace, elsewhere": (_mount("..", "/mnt/all"), _APP),
+    "too many UDP ports": (PLAIN.replace(allow=(host("a.example", (PortRange("udp", 1000, 1256),)),)), USER),
+}
+
+# ---------------------------------------------------------------- as text
+
+
+def _flags(**flags: bool) -> str:
+    return "".join(f" {name}" for name, on in flags.items() if on)
+
+
+def _operation(op: object) -> str:
+    if isinstance(op, Bind):
+        where = op.target if op.source == op.target else f"{op.target} from {op.source}"
+        flags = _flags(own=op.own, make=op.make, optional=op.optional)
+        return f"bind {'rw' if op.writable else 'ro'} {where}{flags}" + (f"  # {op.origin}" if op.origin else "")
+    if isinstance(op, Tmpfs):
+        return f"tmpfs {op.target} {op.mode:04o}" + (f" size={op.size}" if op.size else "")
+    if isinstance(op, Directory):
+        return f"directory {op.target} {op.mode:04o}"
+    if isinstance(op, File):
+        return f"file {op.target} {op.mode:04o}{_flags(bind=op.bind)} {op.content!r}"
+    if isinstance(op, Symlink):
+        return f"symlink {op.target} to {op.to}"
+    if isinstance(op, Mask):
+        return f"mask {'directory' if op.directory else 'file'} {op.target}"
+    if isinstance(op, ReadOnly):
+        return f"readonly {op.target}{_flags(link=op.link)}  # {op.origin}"
+    if isinstance(op, Pin):
+        return f"pin {op.target}"
+    assert isinstance(op, (Proc, Devices)), op
+    return f"{type(op).__name__.lower()} {op.target}"
+
+
+def render(plan: SandboxPlan) -> str:
+    """The whole plan, one line per item."""
+    user = f"uid {plan.uid} gid {plan.gid}" + (f" as kuid {plan.base_kuid}.." if plan.base_kuid else "")
+    network, hardening = plan.network, plan.hardening
+    lines = [f"workspace {plan.workspace}", f"cwd {plan.cwd}", user]
+    lines += [f"store {path}" for path in plan.stores]
+    lines += [_operation(op) for op in plan.mounts]
+    lines.append(f"network {network.mode} ipv6={network.ipv6} udp={network.udp_ports} tcp={network.tcp_ports}")
+    lines += [f"landlock writable {path}" for path in hardening.landlock_writable]
+    lines.append(f"hardening landlock={hardening.landlock} nested={hardening.nested} {hardening.limits!r}")
+    lines += [f"environment {name}={value}" for name, value in plan.environment]
+    lines += [f"rule {b.rule!r} ({b.origin}): {b.status} by {', '.join(b.mechanisms)}" for b in plan.bindings]
+    return "\n".join(lines) + "\n"
+
+
+def refusals() -> str:
+    """Every error of ``build``, as it is printed."""
+    out = []
+    for name, (policy, facts) in REFUSED.items():
+        try:
+            build(policy, facts)
+        except PolicyError as error:
+            out += [f"[{name}]", *error.lines(), ""]
+        else:
+            raise AssertionError(f"{name}: was not refused")
+    return "\n".join(out)
+
+
+def texts() -> dict[str, str]:
+    """What each golden file must hold, by its name without the ending."""
+    out = {name: render(build(policy, facts)) for name, (policy, facts) in CASES.items()}
+    pins = ("src", "src/deep", ".git")
+    out["workspace-operations"] = "".join(
+        f"{_operation(op)}\n" for op in workspace("/home/dev/project", SOME_HITS, pins)
+    )
+    out[REFUSALS] = refusals()
+    return out
+
+
+def path_of(name: str) -> Path:
+    return DIRECTORY / f"{name}.txt"

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import marshal
 import os
+import stat
 
 from .errors import HostError
 from .value import Value
@@ -155,7 +156,8 @@ def _records(state: str) -> Iterator[tuple[str, int, bool]]:
         except OSError:
             continue
         try:
-            if os.fstat(fd).st_uid != os.geteuid():
+            details = os.fstat(fd)
+            if details.st_uid != os.geteuid() or not stat.S_ISREG(details.st_mode):
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

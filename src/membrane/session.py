@@ -24,7 +24,7 @@ import sys
 import time
 
 from . import runs
-from .errors import HostError, InternalError, MembraneError
+from .errors import HostError, InternalError, MembraneError, PolicyError
 from .events import AccessDenied, Binding, EventsLost, SessionEnded, SessionStarted, encode, escape
 from .host.channel import (
     MESSAGE,
@@ -93,7 +93,11 @@ class RunRequest(Value):
 
 def facts_for(policy: Policy) -> HostFacts:
     """Host facts for a run of ``policy`` in the current directory."""
-    return gather(os.environ, want_git_root=any(rule.git_root for rule in policy.mounts))
+    return gather(
+        os.environ,
+        named=[rule.path for rule in (*policy.mounts, *policy.unix_sockets)],
+        want_git_root=any(rule.git_root for rule in policy.mounts),
+    )
 
 
 def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
@@ -336,6 +340,14 @@ class Session:
             PolicyError: a rule can not be bound.
             HostError: the machine refused a step; nothing is left running.
         """
+        if self.options.launcher != "native":
+            raise PolicyError(
+                "choose a launcher",
+                f"--launcher {self.options.launcher} is not available in this version",
+                fix=("leave --launcher away: the native launcher needs no other program",),
+            )
+        if self.options.trace_log:
+            say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
         ensure_streams()
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -599,6 +600,20 @@ def test_ipv6_is_switched_on_where_it_is_off() -> None:
         return network.notes, network.role("tcp6").accept()[0].getsockname()[0]
 
     assert in_network(body) == ([], "2001:db8::7")
+
+
+def test_ipv6_that_stays_off_leads_nowhere_and_is_noted() -> None:
+    def body() -> tuple[list[str], list[str], str]:
+        Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+        real = netns._sysctl  # as with a read-only /proc/sys
+        netns._sysctl = lambda name, value, notes: "disable_ipv6" not in name and real(name, value, notes)
+        network = Network()
+        return network.notes, network.roles(), outcome(partial(connect, "2001:db8::7", 443))
+
+    notes, roles, connected = in_network(body)
+    assert notes == ["IPv6 is disabled in this namespace: every IPv6 connection fails"]
+    assert roles == ["tcp4", "dns4"]
+    assert connected in ("ENETUNREACH", "EADDRNOTAVAIL")
 
 
 def test_without_ipv6_in_the_plan_ipv6_leads_nowhere() -> None:

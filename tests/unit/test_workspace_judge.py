@@ -30,7 +30,8 @@ GIT_ENVIRONMENT = {
 
 def git(where: Path, *args: str, check: bool = True) -> str:
     command = ["git", "-c", "protocol.file.allow=always", "-c", "init.defaultBranch=main", *args]
-    done = subprocess.run(command, cwd=where, env={**GIT_ENVIRONMENT, "HOME": str(where)}, capture_output=True, text=True)
+    environment = {**GIT_ENVIRONMENT, "HOME": str(where)}
+    done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
     if check:
         assert done.returncode == 0, done.stderr
     return done.stdout
@@ -124,7 +125,7 @@ def _submodule(ws: Path, origin: Path) -> None:
 
 
 def _separate(ws: Path, origin: Path) -> None:
-    git(ws, "init", "-q", "--separate-git-dir", str(ws / "gits" / "one"), "apart")
+    git(ws, "init", "-q", "--separate-git-dir", str(ws / "store"), "apart")
 
 
 def _rebase(ws: Path, origin: Path) -> None:
@@ -265,10 +266,10 @@ def test_an_attack_that_executes_on_the_host_is_taken_away(
     assert marker.exists(), "positive control: the attack works"
     marker.unlink()
 
-    found = objections(index, root_fd)
-    assert found
-    for path in found:
-        quarantine(root_fd, path, quarantine_fd)
+    assert objections(index, root_fd)
+    for _ in range(2):  # a pointer goes in the second round, when what it points to is no repository any more
+        for path in objections(index, root_fd):
+            quarantine(root_fd, path, quarantine_fd)
     git(victim, "status", "--short", check=False)
     git(workspace, "status", "--short", check=False)
     assert not marker.exists()
@@ -430,9 +431,7 @@ def test_submodule_descriptions(tmp_path: Path, text: str, benign: bool) -> None
         os.close(fd)
 
 
-def test_special_files_and_sizes_are_refused_without_blocking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_special_files_and_sizes_are_refused_without_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".git" / "config").mkdir(parents=True)
     os.mkfifo(tmp_path / ".gitmodules")
     (tmp_path / ".git" / "commondir").write_text("x" * 100)
@@ -460,7 +459,7 @@ def test_a_linked_parent_is_not_followed(tmp_path: Path) -> None:
         assert judge(fd, "a/.git/config").startswith("it can not be looked at")
         with pytest.raises(OSError) as refused:
             quarantine(fd, "a/.git/config", fd)
-        assert refused.value.errno == errno.ELOOP
+        assert refused.value.errno in (errno.ELOOP, errno.ENOTDIR)
         with pytest.raises(OSError) as refused:
             quarantine(fd, "../outside/config", fd)
         assert refused.value.errno == errno.EXDEV

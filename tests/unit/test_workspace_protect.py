@@ -42,10 +42,8 @@ def test_every_row_is_found_at_any_depth(tmp_path: Path, row: protect.Protected,
 
 
 def test_the_list_holds_at_least_that_of_sandbox_runtime(tmp_path: Path) -> None:
-    names = (
-        ".gitconfig .gitmodules .bashrc .bash_profile .zshrc .zprofile .profile .ripgreprc .mcp.json "
-        ".vscode/x .idea/x .claude/commands/x .claude/agents/x"
-    ).split()
+    names = (".gitconfig", ".gitmodules", ".bashrc", ".bash_profile", ".zshrc", ".zprofile", ".profile", ".ripgreprc",
+             ".mcp.json", ".vscode/x", ".idea/x", ".claude/commands/x", ".claude/agents/x")  # fmt: skip
     make(tmp_path, *names)
     found = protected(scan(str(tmp_path), ()))
     assert len(found) == len(names)

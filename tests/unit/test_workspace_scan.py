@@ -135,7 +135,8 @@ def test_a_cached_start_does_not_load_re(tmp_path: Path, monkeypatch: pytest.Mon
         f"r = scan({str(root)!r}, (PathRule('*.env', Origin('library', 'test'), 'hide'),), {cache!r});"
         "print(len(r.hits), 're' in sys.modules, 'ctypes' in sys.modules)"
     )
-    out = subprocess.run([sys.executable, "-I", "-S", "-c", _with_path(program)], capture_output=True, text=True)
+    command = [sys.executable, "-I", "-S", "-c", _with_path(program)]
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert out.stdout == "1 False False\n", out.stderr
 
 
@@ -319,7 +320,7 @@ def test_a_path_that_no_mount_can_name_is_covered_above(tmp_path: Path) -> None:
 
 
 def test_a_missing_workspace_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="cannot scan the workspace .*/gone: No such file"):
+    with pytest.raises(HostError, match=r"cannot scan the workspace .*/gone: No such file"):
         scan(str(tmp_path / "gone"), ())
 
 

@@ -16,7 +16,7 @@ from ..plan.mounts import candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
@@ -59,8 +59,13 @@ def git_root(workspace: str) -> str:
         path = parent
 
 
-def gather(environ: Mapping[str, str], *, want_git_root: bool = False) -> HostFacts:
+def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_root: bool = False) -> HostFacts:
     """The facts for a run in the current directory.
+
+    Args:
+        environ: the caller's environment.
+        named: further host paths that the policy names.
+        want_git_root: look for the enclosing repository.
 
     Raises:
         HostError: the current directory is gone or unreadable.
@@ -79,7 +84,7 @@ def gather(environ: Mapping[str, str], *, want_git_root: bool = False) -> HostFa
         home = "/tmp/home"  # noqa: S108 - users without a home (nobody) get a private one
     existing: list[str] = []
     links: list[tuple[str, str]] = []
-    for path in candidates(home, environ.get("PATH", "")):
+    for path in (*candidates(home, environ.get("PATH", "")), *named):
         try:
             mode = os.lstat(path).st_mode
         except OSError:

@@ -169,7 +169,10 @@ class Launch:
         """
         while True:
             room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
-            data, ancillary, _flags, _address = self.init.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+            try:
+                data, ancillary, _flags, _address = self.init.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+            except ConnectionError:  # it ended with something of ours unread
+                data, ancillary = b"", []
             kind, payload = data[:1], data[1:]
             for level, what, value in ancillary:
                 if level != _socket.SOL_SOCKET:
@@ -198,7 +201,10 @@ class Launch:
             raise InternalError("launch", f"expected message {wanted!r}, got {kind!r}")
 
     def _receive(self, channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-        kind, payload, fds = receive(channel)
+        try:
+            kind, payload, fds = receive(channel)
+        except ConnectionError:
+            kind, payload, fds = b"", b"", []
         if kind == b"E":
             raise _from_message(payload)
         if kind == b"":

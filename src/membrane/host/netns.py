@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _AF_INET, _AF_INET6 = _socket.AF_INET, _socket.AF_INET6
 _LO = 1  # LOOPBACK_IFINDEX (include/net/net_namespace.h): lo is the first interface of every namespace
-_BACKLOG = 4096
+_BACKLOG = 4096  # what a new namespace allows (net.core.somaxconn)
 _DNS = 53
 _TABLE = "membrane"
 _PROC_SYS = "/proc/sys/net/"
@@ -49,15 +49,12 @@ _MISSING = frozenset((errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, err
 _NO_IPV6 = frozenset((errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
 
 
-def configure(
-    plan: NetworkPlan, *, gid: int | None = None, notes: list[str] | None = None
-) -> tuple[str, list[tuple[str, _socket.socket]]]:
+def configure(plan: NetworkPlan, *, notes: list[str] | None = None) -> tuple[str, list[tuple[str, _socket.socket]]]:
     """Set up the current network namespace, which must be new.
 
     Args:
         plan: the modes are tried from ``plan.mode`` on, in the order tproxy, dnat, anyip.  The next one is taken
             only when the kernel lacks a part of this one.
-        gid: group that may open ICMP echo sockets, as a number of the current user namespace; default: the caller's.
         notes: gets one line for each thing that was left out without harm to the policy.
 
     Returns:
@@ -68,7 +65,7 @@ def configure(
         HostError: a step failed for any other reason; the namespace must be thrown away.
     """
     notes = [] if notes is None else notes
-    group = os.getegid() if gid is None else gid
+    group = os.getegid()  # may open ICMP echo sockets, for its own addresses
     _sysctl("ipv4/ip_unprivileged_port_start", "0", notes)
     _sysctl("ipv4/ping_group_range", f"{group} {group}", notes)
     try:

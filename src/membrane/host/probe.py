@@ -476,7 +476,7 @@ def _docker() -> str:
     return ""
 
 
-_BPF_FIX = "sudo membrane setup tracing"
+_BPF_FIX = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 # group, name, probe, only for root callers, what to do where the probe does not know better
 _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (

@@ -282,23 +282,21 @@ class _Loader:
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
         entry = node.mapping(what)
-        taken = entry.take("dest")
-        if not taken:
-            entry.finish(f'{what}, which needs "dest"')
+        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect")}
+        entry.finish(what)
+        given = {name: taken[1] for name, taken in found.items() if taken}
+        if "dest" not in given:
             node.refuse(f'{what} has no "dest"')
-        dest = taken[1].scalar("dest")
+        dest = given["dest"].scalar("dest")
         text = dest.string("dest")
         ports: list[PortRange] = []
-        taken = entry.take("ports")
-        if taken:
-            for item, port in self._filled("ports", taken[1]):
+        if "ports" in given:
+            for item, port in self._filled("ports", given["ports"]):
                 ports.append(self._checked(item, "ports", grammar.parse_port, port))
-        taken = entry.take("http")
-        http = [self._http_item(item) for item in self._some("http", taken[1])] if taken else None
-        flags = {name: self._flag(entry, name) for name in ("insecure", "inspect")}
+        http = [self._http_item(item) for item in self._some("http", given["http"])] if "http" in given else None
+        flags = {name: name in given and given[name].scalar(name).boolean(name) for name in ("insecure", "inspect")}
         if deny and any(flags.values()):
             node.refuse('"insecure" and "inspect" have no meaning in a deny entry')
-        entry.finish(what)
         return self._checked(
             dest,
             f'"{text}"',

@@ -180,8 +180,22 @@ def list_sessions(state: str) -> list[SessionRecord]:
 
 
 def collect_garbage(state: str) -> list[str]:
-    """Remove what dead sessions left; return one line for each thing removed."""
-    removed = []
+    """Remove what dead sessions left; return one line for each thing removed (none while another process does it)."""
+    try:
+        directory = os.open(_directory(state), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    try:
+        # One collector at a time: a second one could unlink the new record that took the name of the one it looked at.
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return list(_collect(state))
+    except BlockingIOError:
+        return []
+    finally:
+        os.close(directory)
+
+
+def _collect(state: str) -> Iterator[str]:
     for path, fd, alive in _records(state):
         if alive:
             continue
@@ -191,5 +205,4 @@ def collect_garbage(state: str) -> list[str]:
         except FileNotFoundError:
             continue
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""
-        removed.append(f"session record {os.path.basename(path)}{about}")
-    return removed
+        yield f"session record {os.path.basename(path)}{about}"

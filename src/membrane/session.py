@@ -27,6 +27,7 @@ from . import runs
 from .errors import HostError, InternalError, MembraneError, PolicyError
 from .events import AccessDenied, Binding, EventsLost, SessionEnded, SessionStarted, encode, escape
 from .host.channel import (
+    HELD_DURING_FORK,
     MESSAGE,
     SIGCONT,
     SIGHUP,
@@ -318,6 +319,7 @@ class Session:
     """One run; ``run`` may be called once."""
 
     def __init__(self, request: RunRequest) -> None:
+        ensure_streams()  # before anything is opened: it would take the number of a closed stream
         self.request = request
         self.options = request.options
         self.policy = request.policy
@@ -348,7 +350,6 @@ class Session:
             )
         if self.options.trace_log:
             say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
-        ensure_streams()
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
         self._make_stores()
@@ -363,7 +364,7 @@ class Session:
             wake = self._install_signals()
             umask = os.umask(0o077)
             os.umask(umask)
-            mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, (*FORWARDED, SIGWINCH, SIGTSTP, SIGCONT))
+            mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
             try:
                 self.launch = Launch(Start(plan, self.request.command, own, self.id, umask))
             finally:

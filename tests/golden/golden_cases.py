@@ -323,8 +323,10 @@ def _operation(op: object) -> str:
         return f"readonly {op.target}{_flags(link=op.link)}  # {op.origin}"
     if isinstance(op, Pin):
         return f"pin {op.target}"
-    assert isinstance(op, (Proc, Devices)), op
-    return f"{type(op).__name__.lower()} {op.target}"
+    if isinstance(op, Proc):
+        return f"proc {op.target}{_flags(freeze_settings=op.freeze_settings)}"
+    assert isinstance(op, Devices), op
+    return f"devices {op.target}"
 
 
 def render(plan: SandboxPlan) -> str:

@@ -1,4 +1,4 @@
-"""workspace.gitconfig: what the strict reader accepts, git reads in the same way; nothing that runs is called harmless."""
+"""workspace.gitconfig: what the reader accepts, git reads in the same way; nothing that runs is called harmless."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from membrane.workspace.gitconfig import ConfigError, module_objection, objection, parse
 
 FRAGMENTS = (
-    "[core]", "[Core]", '[remote "Origin"]', '[remote "a\\"b"]', "[a.b]", "[core ", '"x"', "]", "[", "bare", "fsmonitor",
-    "url", " = ", "=", "true", "touch x", '"', '"a b"', "\\", "\\n", "\\t", "\\\\", '\\"', "\\x", "\\\n", "\n", "\n",
+    "[core]", "[Core]", '[remote "Origin"]', '[remote "a\\"b"]', "[a.b]", "[core ", '"x"', "]", "[", "bare",
+    "fsmonitor", "url", " = ", "=", "true", "touch x", '"', '"a b"', "\\", "\\n", "\\t", "\\\\", '\\"', "\\x", "\\\n", "\n", "\n",
     "\n\t", " ", "\t", "#", ";", "# c", "-", "é", "::", "/", "a-b", "1", "\r", "\0", "\ufeff", "x = y\n", "[x]\n",
 )  # fmt: skip
 
@@ -68,12 +68,13 @@ DANGEROUS = (
     "sequence.editor=x", "gpg.program=x", "gpg.ssh.program=x", "gpg.ssh.defaultkeycommand=x", "http.proxy=x",
     "http.sslverify=false", "remote.o.uploadpack=x", "remote.o.receivepack=x", "remote.o.vcs=ext", "remote.o.proxy=x",
     "remote.o.url=ext::sh -c x", "remote.o.url=-x", "remote.o.url=foo::x", "remote.o.url=foo://x",
-    "remote.o.url=ssh://-oProxyCommand=x/y", "remote.o.url=a@-b:c", "remote.o.pushurl=ext::x", "remote.ext::x.promisor=1",
+    "remote.o.url=ssh://-oProxyCommand=x/y", "remote.o.url=a@-b:c", "remote.o.pushurl=ext::x",
+    "remote.ext::x.promisor=1",
     "branch.m.remote=ext::x", "branch.m.pushremote=ext::x", "branch.m.mergeoptions=-s x", "remote.pushdefault=ext::x",
     "extensions.partialclone=ext::x", "submodule.s.update=!x", "submodule.s.url=ext::x", "submodule.s.url=-x",
     "uploadpack.packobjectshook=x", "interactive.difffilter=x", "man.x.cmd=x", "browser.x.cmd=x", "web.browser=x",
-    "sendemail.smtpserver=/x", "trailer.x.command=x", "tar.x.command=x", "protocol.ext.allow=always", "safe.directory=*",
-    "lfs.customtransfer.x.path=x", "lfs.extension.x.clean=x", "lfs.url=x", "init.templatedir=x", "commit.template=x",
+    "sendemail.smtpserver=/x", "trailer.x.command=x", "tar.x.command=x", "protocol.ext.allow=always",
+    "safe.directory=*", "lfs.customtransfer.x.path=x", "lfs.extension.x.clean=x", "lfs.url=x", "init.templatedir=x", "commit.template=x",
     "notes.x=y", "unknown.key=x", "core.unknown=x", "merge.tool=x", "diff.tool=x", "fsmonitor.x=y", "guitool.x.cmd=x",
 )  # fmt: skip
 
@@ -82,8 +83,8 @@ HARMLESS = (
     "core.ignorecase=true", "core.precomposeunicode=true", "core.symlinks=false", "core.fsmonitor=false",
     "remote.origin.url=https://github.com/a/b.git", "remote.origin.url=git@github.com:a/b.git",
     "remote.origin.url=ssh://git@host:22/a", "remote.origin.url=/srv/a.git", "remote.origin.url=../a",
-    "remote.origin.url=./a::b", "remote.origin.url=file:///a", "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*",
-    "remote.origin.pushurl=https://h/x", "branch.main.remote=origin", "branch.main.remote=.",
+    "remote.origin.url=./a::b", "remote.origin.url=file:///a",
+    "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*", "remote.origin.pushurl=https://h/x", "branch.main.remote=origin", "branch.main.remote=.",
     "branch.main.merge=refs/heads/main", "branch.a/b.rebase=true", "submodule.libs/a.url=https://h/a",
     "submodule.a.active=true", "submodule.a.update=rebase", "extensions.worktreeconfig=true",
     "extensions.partialclone=origin", "user.name=A B", "user.email=a@b", "init.defaultbranch=main", "pull.rebase=true",

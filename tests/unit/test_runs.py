@@ -222,7 +222,7 @@ def test_collectors_and_sessions_at_the_same_time(state: str) -> None:
     for thread in threads:
         thread.start()
     try:
-        for number in range(200):
+        for number in range(500):
             run = Run(state, record(f"s{number}"))
             assert [(found.id, found.alive) for found in list_sessions(state)] == [(f"s{number}", True)]
             run.close()
@@ -232,6 +232,17 @@ def test_collectors_and_sessions_at_the_same_time(state: str) -> None:
             thread.join()
     assert failures == []
     assert names(state) == []
+
+
+def test_one_collector_at_a_time(state: str) -> None:
+    run = Run(state, record())
+    fcntl.flock(run.fd, fcntl.LOCK_UN)
+    other = os.open(os.path.join(state, "run"), os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert collect_garbage(state) == []
+    os.close(other)
+    assert collect_garbage(state) == ["session record a1 (curl in /srv/app)"]
+    run.close()
 
 
 def test_a_full_disk_is_an_error_with_advice_and_leaves_no_record(state: str, monkeypatch: pytest.MonkeyPatch) -> None:

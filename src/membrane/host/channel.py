@@ -27,6 +27,7 @@ MESSAGE = 1 << 16  # longest message; longer data goes through a memfd
 FDS_PER_MESSAGE = 200  # SCM_MAX_FD is 253
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGCHLD, SIGCONT, SIGSTOP = 1, 2, 3, 9, 15, 17, 18, 19
 SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH = 20, 21, 22, 28
+HELD_DURING_FORK = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH)
 
 
 class Start(Value):
@@ -125,3 +126,5 @@ def default_signals() -> None:
             if number in (1, 3) and _signal.getsignal(number) == _signal.SIG_IGN:
                 continue  # nohup(1): the caller's wish
             _signal.signal(number, _signal.SIG_DFL)
+    # The supervisor blocks these around the fork, so that its handlers never run here.
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, HELD_DURING_FORK)

@@ -119,7 +119,11 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
         _bind_over(f"{NEW_ROOT}{MASK_SOURCE}/{'directory' if op.directory else 'file'}", target)
     elif isinstance(op, Proc):
         _make_mount_point(target, directory=True)
-        sc.mount("proc", target, "proc", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC)
+        flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
+        sc.mount("proc", target, "proc", flags)
+        if op.freeze_settings:
+            sc.mount(f"{target}/sys", f"{target}/sys", None, sc.MS_BIND)
+            sc.mount(None, f"{target}/sys", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
     elif isinstance(op, Devices):
         _devices(target, devices)
     elif isinstance(op, (ReadOnly, Pin)):

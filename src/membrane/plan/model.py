@@ -103,7 +103,14 @@ class Symlink(Value):
 
 
 class Proc(Value):
+    """A proc(5) of the sandbox's own pid namespace.
+
+    ``freeze_settings``: /proc/sys is bound read-only; the root of a user namespace owns the settings of its network
+    namespace by file mode, without any capability.
+    """
+
     target: str = "/proc"
+    freeze_settings: bool = False
 
 
 class Devices(Value):

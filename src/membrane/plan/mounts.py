@@ -338,7 +338,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
     ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
     ops += [
-        Proc(),
+        Proc(freeze_settings=facts.root),
         Devices(),
         Tmpfs("/tmp", 0o1777, size),  # noqa: S108
         Tmpfs("/var/tmp", 0o1777, size),  # noqa: S108

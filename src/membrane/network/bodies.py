@@ -1,0 +1,218 @@
+"""The framing of HTTP/1.1 message bodies, strict and without buffering.
+
+Theory of operation
+-------------------
+A body takes octets from a buffer and gives the octets to forward, as they come.  What is forwarded is written anew
+from what was understood: chunk sizes in their shortest form, no chunk extensions, trailers that were checked.  The
+output does not depend on how the input was cut.
+
+A ``Scrubber`` may hold octets back, so with one a chunked body gets chunks of our own size.
+
+References: RFC 9112 sections 6 and 7.1, RFC 9110 section 6.5.
+"""
+
+from __future__ import annotations
+
+from .requests import BAD_CHUNK, BAD_TRAILER, NO_TRAILERS, TOKEN, VALUE, Flaw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .credentials import Scrubber
+
+LONGEST_CHUNK_LINE = 1024  # octets of a chunk size with its extension
+MOST_EXTENSIONS = 16384  # octets of chunk extensions in one body
+LONGEST_TRAILERS = 16384  # octets
+_HEX = b"0123456789ABCDEFabcdef"
+
+
+class Body:
+    """A body without content; base of the others.
+
+    ``done``: it has ended.  ``octets``: of content, so far.
+    """
+
+    __slots__ = ("done", "octets")
+
+    def __init__(self) -> None:
+        self.done = True
+        self.octets = 0
+
+    def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
+        """Take octets from ``data[at:]``, append what is to be forwarded; the position after what was taken.
+
+        Raises:
+            Flaw: the framing is malformed.
+        """
+        return at
+
+    def end(self, out: list[bytes]) -> bool:
+        """The sender has closed; is the body complete?"""
+        return self.done
+
+
+class Sized(Body):
+    """Content-Length."""
+
+    __slots__ = ("_left", "_scrubber")
+
+    def __init__(self, length: int, scrubber: Scrubber | None = None) -> None:
+        super().__init__()
+        self._left = length
+        self._scrubber = scrubber
+        self.done = length == 0
+
+    def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
+        end = min(at + self._left, len(data))
+        if end > at:
+            piece = data if at == 0 and end == len(data) else data[at:end]
+            self._left -= end - at
+            self.octets += end - at
+            if self._scrubber is not None:
+                piece = self._scrubber.feed(piece)
+                if not self._left:
+                    piece += self._scrubber.flush()
+            out.append(piece)
+            self.done = not self._left
+        return end
+
+
+class UntilClose(Body):
+    """An answer that ends when the server closes."""
+
+    __slots__ = ("_scrubber",)
+
+    def __init__(self, scrubber: Scrubber | None = None) -> None:
+        super().__init__()
+        self._scrubber = scrubber
+        self.done = False
+
+    def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
+        piece = data[at:] if at else data
+        self.octets += len(piece)
+        out.append(self._scrubber.feed(piece) if self._scrubber is not None else piece)
+        return len(data)
+
+    def end(self, out: list[bytes]) -> bool:
+        if self._scrubber is not None:
+            out.append(self._scrubber.flush())
+        self.done = True
+        return True
+
+
+_SIZE, _DATA, _END, _TRAILERS = range(4)
+
+
+class Chunked(Body):
+    """Transfer-Encoding: chunked.
+
+    Args:
+        strict: for requests: no space after the size, and a trailer that is not allowed is a flaw.  Else such a
+            space is tolerated (old servers pad), and such a trailer is left out.
+    """
+
+    __slots__ = ("_extensions", "_fields", "_left", "_line", "_scrubber", "_state", "_strict", "_trailers")
+
+    def __init__(self, *, strict: bool, scrubber: Scrubber | None = None) -> None:
+        super().__init__()
+        self.done = False
+        self._strict = strict
+        self._scrubber = scrubber
+        self._state = _SIZE
+        self._left = 0
+        self._line = bytearray()  # a line that is not complete
+        self._extensions = self._trailers = 0  # octets
+        self._fields: list[bytes] = []
+
+    def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
+        size = len(data)
+        while at < size and not self.done:
+            if self._state == _DATA:
+                end = min(at + self._left, size)
+                self._content(data[at:end], out)
+                self._left -= end - at
+                at = end
+                if not self._left:
+                    self._state = _END
+                continue
+            found = data.find(b"\n", at)
+            self._line += data[at : size if found < 0 else found + 1]
+            most = LONGEST_TRAILERS if self._state == _TRAILERS else LONGEST_CHUNK_LINE
+            if len(self._line) > most:
+                raise Flaw(BAD_TRAILER if self._state == _TRAILERS else BAD_CHUNK)
+            if found < 0:
+                return size
+            at = found + 1
+            if self._line[-2:] != b"\r\n":
+                raise Flaw(BAD_CHUNK)
+            line = bytes(self._line[:-2])
+            self._line.clear()
+            if self._state == _SIZE:
+                self._begin(line, out)
+            elif self._state == _TRAILERS:
+                self._trailer(line, out)
+            elif line:
+                raise Flaw(BAD_CHUNK)
+            else:
+                if self._scrubber is None:
+                    out.append(b"\r\n")
+                self._state = _SIZE
+        return at
+
+    def _begin(self, line: bytes, out: list[bytes]) -> None:
+        size, mark, extension = line.partition(b";")
+        if not self._strict:
+            size = size.rstrip(b" \t")
+        if not 0 < len(size) <= 16 or size.translate(None, _HEX) or extension.translate(None, VALUE):
+            raise Flaw(BAD_CHUNK)
+        self._extensions += len(mark) + len(extension)
+        if self._extensions > MOST_EXTENSIONS:
+            raise Flaw(BAD_CHUNK)
+        self._left = int(size, 16)
+        if self._left:
+            self._state = _DATA
+            if self._scrubber is None:
+                out.append(b"%x\r\n" % self._left)
+            return
+        self._state = _TRAILERS
+        if self._scrubber is not None:
+            self._chunk(self._scrubber.flush(), out)
+        out.append(b"0\r\n")
+
+    def _content(self, piece: bytes, out: list[bytes]) -> None:
+        self.octets += len(piece)
+        if self._scrubber is None:
+            out.append(piece)
+        else:
+            self._chunk(self._scrubber.feed(piece), out)
+
+    @staticmethod
+    def _chunk(piece: bytes, out: list[bytes]) -> None:
+        if piece:
+            out.append(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def _trailer(self, line: bytes, out: list[bytes]) -> None:
+        if not line:
+            self.done = True
+            out += self._fields
+            out.append(b"\r\n")
+            return
+        self._trailers += len(line)
+        name, colon, value = line.partition(b":")
+        value = value.strip(b" \t")
+        if (
+            self._trailers > LONGEST_TRAILERS
+            or not colon
+            or not name
+            or name.translate(None, TOKEN)
+            or value.translate(None, VALUE)
+        ):
+            raise Flaw(BAD_TRAILER)
+        lower = name.lower()
+        if self._strict:
+            if lower in NO_TRAILERS:
+                raise Flaw(BAD_TRAILER)
+        elif lower in NO_TRAILERS or lower == b"alt-svc":
+            return
+        elif self._scrubber is not None:
+            value = self._scrubber.whole(value)
+        self._fields.append(b"%b: %b\r\n" % (name, value))

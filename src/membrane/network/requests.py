@@ -1,0 +1,570 @@
+"""What HTTP/1.1 and HTTP/2 share: which request this is, whether it may go on, and what is said when it may not.
+
+Theory of operation
+-------------------
+A connection is *bound* to one name (or literal address), port and scheme before its first request is read.  ``Gate``
+turns method, target, authority and fields into one canonical ``HttpRequest``, asks the policy, and returns either
+``Admitted``, which holds the only form that may be forwarded, or ``Refused``, which holds the answer.
+
+Rules
+-----
+1. What is decided is what is forwarded: canonical path, untouched query, canonical authority.
+2. What two readers may read in two ways is malformed (400) and is never repaired.  ``FLAWS`` is the closed list.
+3. A request that asks the server to read it as another one (``X-HTTP-Method-Override``, ``_method=``,
+   ``X-Original-URL``, a body under GET) must be allowed as that other one too.
+4. Only ``Allow`` is a yes.
+
+The protocol cores are ``http1.Http1`` and ``http2.Http2``: bytes in, commands out, no sockets and no clock of their
+own.  ``Front`` is what they have in common towards the driver.
+
+References: RFC 9110 (semantics), RFC 9112 sections 3.2, 6 (targets, framing), RFC 3986, gRPC over HTTP/2
+(``grpc-status``, percent-encoded ``grpc-message``).
+"""
+
+from __future__ import annotations
+
+from ..policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
+from ..policy.model import Allow, Ask, Deny, HttpRequest
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Literal, TypeAlias
+
+    from ..policy.model import Verdict
+    from .credentials import Vault
+
+    Scheme: TypeAlias = Literal["http", "https"]
+    Fields: TypeAlias = list[tuple[bytes, bytes]]
+
+LONGEST_HEAD = 65536  # octets of a request head, or of an HTTP/2 field section
+LONGEST_QUERY = 49152
+LONGEST_METHOD = 32
+MOST_FIELDS = 256
+LONGEST_SHOWN = 1024  # characters of a method, path or hint in an answer
+
+# ---------------------------------------------------------------- flaws
+
+BAD_AUTHORITY = "the authority is not a host name or address with an optional port"
+BAD_BODY_LENGTH = "the body is not as long as Content-Length says"
+BAD_CHUNK = "the chunked body is malformed"
+BAD_CONNECTION = "Connection names a field that is not hop-by-hop"
+BAD_CONTENT_LENGTH = "Content-Length is malformed or given more than once"
+BAD_EXPECTATION = "Expect asks for something unknown"
+BAD_FIELD = "a header field is malformed"
+BAD_FRAGMENT = "the target has a fragment"
+BAD_LINE = "the request line is malformed"
+BAD_METHOD = "the method is not an upper-case token"
+BAD_OVERRIDE = "a method or path override is malformed"
+BAD_PATH = "path: "  # followed by the cause that ``match.canonical_path`` gives
+BAD_PSEUDO = "pseudo-header fields are missing, repeated, unknown or after a regular field"
+BAD_QUERY = "the query has a byte that must be escaped, or is too long"
+BAD_SCHEME = "the scheme is not the one of this connection"
+BAD_TARGET = "the target is neither a path nor an absolute URL"
+BAD_TRAILER = "a trailer field is malformed or not allowed in a trailer"
+BAD_TRANSFER_CODING = "Transfer-Encoding is not exactly one chunked"
+BAD_VERSION = "the version is not HTTP/1.1 or HTTP/1.0"
+BOTH_LENGTHS = "Content-Length and Transfer-Encoding together"
+CONNECTION_FIELD = "a connection-specific field in HTTP/2"
+HEAD_TOO_LONG = "the request head is too long"
+NO_AUTHORITY = "the authority is missing or given more than once"
+OTHER_AUTHORITY = "the target and Host name different authorities"
+RAW_LINE_END = "a line does not end in CRLF, or holds a control character"
+TOO_MANY_FIELDS = "the request has too many header fields"
+FLAWS = (
+    BAD_AUTHORITY, BAD_BODY_LENGTH, BAD_CHUNK, BAD_CONNECTION, BAD_CONTENT_LENGTH, BAD_EXPECTATION, BAD_FIELD,
+    BAD_FRAGMENT, BAD_LINE, BAD_METHOD, BAD_OVERRIDE, BAD_PATH, BAD_PSEUDO, BAD_QUERY, BAD_SCHEME, BAD_TARGET,
+    BAD_TRAILER, BAD_TRANSFER_CODING, BAD_VERSION, BOTH_LENGTHS, CONNECTION_FIELD, HEAD_TOO_LONG, NO_AUTHORITY,
+    OTHER_AUTHORITY, RAW_LINE_END, TOO_MANY_FIELDS,
+)  # fmt: skip
+
+
+class Flaw(Exception):
+    """The request is malformed; ``args[0]`` is one of ``FLAWS``, or ``BAD_PATH`` and a cause."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+# ---------------------------------------------------------------- grammar
+
+TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # RFC 9110 5.6.2
+VALUE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))  # field-value and obs-text
+_METHOD = bytes(byte for byte in TOKEN if not 0x61 <= byte <= 0x7A)
+_QUERY = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x23)
+_NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the credentials that were put in
+_BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
+_METHOD_OVERRIDES = frozenset([b"x-http-method-override", b"x-http-method", b"x-method-override"])
+_PATH_OVERRIDES = frozenset([b"x-original-url", b"x-rewrite-url"])
+_OVERRIDES = _METHOD_OVERRIDES | _PATH_OVERRIDES
+# A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
+# authenticates or changes how the request is read may come there.
+NO_TRAILERS = _OVERRIDES | frozenset(
+    [
+        b"authorization", b"connection", b"content-encoding", b"content-length", b"content-range", b"content-type",
+        b"cookie", b"expect", b"forwarded", b"host", b"keep-alive", b"max-forwards", b"proxy-authorization",
+        b"proxy-connection", b"range", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"x-forwarded-host",
+    ]
+)  # fmt: skip
+# For the hop between the client and us; the last one would be read by a proxy that the operator has chained.
+HOP_BY_HOP = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"http2-settings"])
+_DIGITS = b"0123456789"
+
+
+def content_length(values: Sequence[bytes]) -> int:
+    """The length that a request announces, -1 without one.
+
+    Raises:
+        Flaw: more than one value, a list, a sign, leading zeros or an absurd number.
+    """
+    if not values:
+        return -1
+    text = values[0]
+    if len(values) > 1 or not text or text.translate(None, _DIGITS) or len(text) > 18:
+        raise Flaw(BAD_CONTENT_LENGTH)
+    if text[0] == 0x30 and len(text) > 1:
+        raise Flaw(BAD_CONTENT_LENGTH)
+    return int(text)
+
+
+# ---------------------------------------------------------------- the gate
+
+
+class Bound(Value):
+    """What a connection is bound to.
+
+    ``authority`` is a further name that requests may carry: the SNI on a connection to a literal address.
+    ``any_authority``: they may carry any name, on a connection to a literal address without SNI.  The policy is
+    asked about ``host`` all the same.
+    """
+
+    host: str  # canonical name, or the canonical text of an address
+    port: int
+    scheme: Scheme
+    authority: str = ""
+    any_authority: bool = False
+
+
+class Admitted(Value):
+    """The request may go on, in this form."""
+
+    request: HttpRequest
+    verdict: Allow
+    target: bytes  # canonical path and query
+    authority: bytes
+
+
+class Refused(Value):
+    """The request may not go on.  ``request`` is what could be read of it, for the event and the answer."""
+
+    status: int
+    verdict: Deny
+    request: HttpRequest
+
+
+class Gate:
+    """Judges the requests of one connection.
+
+    Args:
+        bound: what the connection is bound to.
+        decide: the policy.  An exception from it ends the connection; nothing was sent by then.
+    """
+
+    def __init__(self, bound: Bound, decide: Callable[[HttpRequest], Verdict]) -> None:
+        self.bound = bound
+        self._decide = decide
+        self._authorities: dict[bytes, bytes] = {}
+
+    def judge(
+        self,
+        method: bytes,
+        target: bytes,
+        authority: bytes,
+        names: Sequence[bytes],
+        values: Sequence[bytes],
+        *,
+        body: bool,
+        absolute: bool = False,
+    ) -> Admitted | Refused:
+        """May this request go on?
+
+        Args:
+            authority: the value of Host or ``:authority``.
+            names: of the fields, in lower case; ``values`` in the same order.
+            body: content follows.
+            absolute: the target may be an absolute URL (RFC 9112 section 3.2.2).
+        """
+        try:
+            return self._judge(method, target, authority, names, values, body, absolute)
+        except Flaw as flaw:
+            return self.malformed(str(flaw), method, target)
+
+    def malformed(self, flaw: str, method: bytes = b"", target: bytes = b"", reason: str = "") -> Refused:
+        """The refusal of a request that has no single meaning."""
+        return Refused(400, Deny(None, reason or "request malformed", flaw), self._shown(method, target))
+
+    def refused(self, request: HttpRequest, verdict: Deny | Ask) -> Refused:
+        """The refusal of a request that was understood."""
+        if isinstance(verdict, Ask):  # nobody can be asked here
+            verdict = Deny(None, "path not allowed", verdict.hint)
+        status = {"request malformed": 400, "limit reached": 429}.get(verdict.reason, 403)
+        return Refused(status, verdict, request)
+
+    def unreachable(self, request: HttpRequest, cause: str) -> Refused:
+        """The answer when the server can not be asked."""
+        return Refused(502, Deny(None, cause), request)
+
+    def _shown(self, method: bytes, target: bytes) -> HttpRequest:
+        path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
+        bound = self.bound
+        shown = method[:LONGEST_METHOD].decode("latin-1")
+        return HttpRequest(bound.host, bound.port, bound.scheme, shown, path[:LONGEST_SHOWN])
+
+    def _judge(
+        self,
+        method: bytes,
+        target: bytes,
+        authority: bytes,
+        names: Sequence[bytes],
+        values: Sequence[bytes],
+        body: bool,
+        absolute: bool,
+    ) -> Admitted | Refused:
+        if not 0 < len(method) <= LONGEST_METHOD or method.translate(None, _METHOD):
+            raise Flaw(BAD_METHOD)
+        verb = method.decode("ascii")
+        if verb in _NEVER:
+            return self.refused(self._shown(method, target), Deny(None, "method not allowed"))
+        canonical = self._authorities.get(authority) or self._authority(authority)
+        if canonical is None:
+            hint = f"the request names {authority.decode('latin-1')[:253]} on a connection to {self.bound.host}"
+            return self.refused(self._shown(method, target), Deny(None, "name not allowed", hint))
+        if target[:1] != b"/":
+            if not absolute:
+                raise Flaw(BAD_TARGET)
+            target = self._origin_form(target, canonical)
+        path, query = self._target(target)
+        bound = self.bound
+        request = HttpRequest(bound.host, bound.port, bound.scheme, verb, path)
+        verdict = self._decide(request)
+        if not isinstance(verdict, Allow):
+            return self.refused(request, verdict)
+        others = []
+        if not _OVERRIDES.isdisjoint(names):
+            others += [
+                self._overridden(request, name, value)
+                for name, value in zip(names, values, strict=True)
+                if name in _OVERRIDES
+            ]
+        if query and (b"_method" in query or b"%" in query):
+            others += [self._overridden(request, b"", value) for value in _method_parameters(query)]
+        if body and method in _BODILESS:
+            others.append(request.replace(method="POST"))
+        for other in others:
+            answer = self._decide(other)
+            if not isinstance(answer, Allow):
+                hint = answer.hint or f"the request may be read as {other.method} {other.path}"
+                rule = answer.rule if isinstance(answer, Deny) else None
+                return self.refused(request, Deny(rule, answer.reason, hint))
+        return Admitted(request, verdict, path.encode("ascii") + query, canonical)
+
+    @staticmethod
+    def _target(target: bytes) -> tuple[str, bytes]:
+        raw, mark, query = target.partition(b"?")
+        if b"#" in target:
+            raise Flaw(BAD_FRAGMENT)
+        if len(query) > LONGEST_QUERY or query.translate(None, _QUERY):
+            raise Flaw(BAD_QUERY)
+        try:
+            return canonical_path(raw.decode("latin-1")), mark + query
+        except Malformed as cause:
+            raise Flaw(f"{BAD_PATH}{cause}") from None
+
+    def _origin_form(self, target: bytes, authority: bytes) -> bytes:
+        """An absolute URL as a path; its authority must be the one of Host (attacks N30)."""
+        scheme, mark, rest = target.partition(b"://")
+        if not mark:
+            raise Flaw(BAD_TARGET)
+        if scheme.lower() != self.bound.scheme.encode():
+            raise Flaw(BAD_SCHEME)
+        ends = [at for at in (rest.find(b"/"), rest.find(b"?"), rest.find(b"#")) if at >= 0]
+        end = min(ends, default=len(rest))
+        if self._authority(rest[:end]) != authority:
+            raise Flaw(OTHER_AUTHORITY)
+        path = rest[end:]
+        return path if path[:1] == b"/" else b"/" + path
+
+    def _authority(self, raw: bytes) -> bytes | None:
+        """The canonical authority; ``None`` when it is not the one of this connection."""
+        bound = self.bound
+        host, colon, port = raw.rpartition(b":")
+        if not colon or raw[-1:] == b"]":
+            host, port = raw, b""
+        elif not port or port.translate(None, _DIGITS) or len(port) > 5:
+            raise Flaw(BAD_AUTHORITY)
+        try:
+            text = host.decode("ascii")
+            if text[:1] == "[" and text[-1:] == "]" and ":" in text:
+                name = format_address(*parse_address(text[1:-1]))
+            elif text.rpartition(".")[2].isdigit():
+                name = format_address(*parse_address(text))
+            else:
+                name = canonical_host(text)
+        except (Malformed, UnicodeDecodeError):
+            raise Flaw(BAD_AUTHORITY) from None
+        if port and int(port) != bound.port:
+            return None
+        if name != bound.host and name != bound.authority and not bound.any_authority:
+            return None
+        canonical = f"[{name}]" if ":" in name else name
+        if port:
+            canonical = f"{canonical}:{bound.port}"
+        if len(self._authorities) < 16:
+            self._authorities[raw] = canonical.encode("ascii")
+        return canonical.encode("ascii")
+
+    @staticmethod
+    def _overridden(request: HttpRequest, name: bytes, value: bytes) -> HttpRequest:
+        if name in _PATH_OVERRIDES:
+            try:
+                return request.replace(path=canonical_path(value.partition(b"?")[0].decode("latin-1")))
+            except Malformed:
+                raise Flaw(BAD_OVERRIDE) from None
+        method = value.strip().upper()
+        if not 0 < len(method) <= LONGEST_METHOD or method.translate(None, _METHOD):
+            raise Flaw(BAD_OVERRIDE)
+        return request.replace(method=method.decode("ascii"))
+
+
+def _method_parameters(query: bytes) -> list[bytes]:
+    """The values of every ``_method`` in the query, however it is escaped (Rails, Laravel, Symfony)."""
+    from urllib.parse import unquote_to_bytes
+
+    found = []
+    for part in query[1:].replace(b";", b"&").split(b"&"):
+        name, _, value = part.partition(b"=")
+        if unquote_to_bytes(name) == b"_method":
+            found.append(unquote_to_bytes(value))
+    return found
+
+
+# ---------------------------------------------------------------- answers
+
+PHRASES = {400: b"Bad Request", 403: b"Forbidden", 429: b"Too Many Requests", 502: b"Bad Gateway"}
+_GRPC_STATUS = {400: b"13", 403: b"7", 429: b"8", 502: b"14"}  # INTERNAL, PERMISSION_DENIED, RESOURCE_EXHAUSTED, ...
+
+
+def answer(refused: Refused) -> tuple[Fields, bytes]:
+    """Fields and JSON body of the answer to a request that does not go on."""
+    import json
+
+    request, verdict = refused.request, refused.verdict
+    body = json.dumps(
+        {
+            "error": "membrane could not connect" if refused.status == 502 else "blocked by membrane",
+            "host": request.host,
+            "method": request.method,
+            "path": request.path[:LONGEST_SHOWN],
+            "reason": verdict.reason[:LONGEST_SHOWN],
+            "hint": verdict.hint[:LONGEST_SHOWN],
+        }
+    ).encode()
+    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if refused.status != 502:
+        fields.append((b"x-membrane-verdict", b"deny"))
+    return fields, body
+
+
+def grpc_answer(refused: Refused) -> Fields:
+    """The fields of a gRPC "trailers-only" answer: the call fails with a status and the reason."""
+    from urllib.parse import quote
+
+    verdict = refused.verdict
+    what = "membrane could not connect" if refused.status == 502 else "blocked by membrane"
+    message = f"{what}: {verdict.reason}" + (f" ({verdict.hint})" if verdict.hint else "")
+    return [
+        (b"content-type", b"application/grpc"),
+        (b"grpc-status", _GRPC_STATUS[refused.status]),
+        (b"grpc-message", quote(message[:LONGEST_SHOWN], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode("ascii")),
+        (b"x-membrane-verdict", b"deny"),
+    ]
+
+
+# ---------------------------------------------------------------- commands
+
+
+class SendUpstream(Value):
+    """Write to the server."""
+
+    data: bytes
+
+
+class SendClient(Value):
+    """Write to the client."""
+
+    data: bytes
+
+
+class OpenUpstream(Value):
+    """Dial the server that the connection is bound to, then call ``upstream_opened`` or ``upstream_failed``."""
+
+
+class EndUpstream(Value):
+    """Nothing more will be written to the server; go on reading from it."""
+
+
+class EndClient(Value):
+    """Nothing more will be written to the client; go on reading from it."""
+
+
+class CloseUpstream(Value):
+    """Close the server's side after what was written; at once and with a reset if ``reset``."""
+
+    reset: bool = False
+
+
+class CloseClient(Value):
+    """Close the client's side after what was written; at once and with a reset if ``reset``.
+
+    A client may still be sending: read and drop for a moment before closing, else the kernel resets and the
+    answer is lost.
+    """
+
+    reset: bool = False
+
+
+class Seen(Value):
+    """One request is over.  Exactly one for each request, refused ones included.
+
+    ``status`` is that of the answer which the client got, 0 without one.  ``bytes_up`` and ``bytes_down`` are
+    octets of content.  ``number`` counts the requests of an HTTP/1.1 connection, and is the stream in HTTP/2.
+    """
+
+    number: int
+    protocol: Literal["http/1.1", "h2", "websocket"]
+    request: HttpRequest
+    query: str  # with its "?"; may hold what nobody should read
+    verdict: Verdict
+    status: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    error: str = ""
+
+
+if TYPE_CHECKING:
+    Command: TypeAlias = (
+        SendUpstream
+        | SendClient
+        | OpenUpstream
+        | EndUpstream
+        | EndClient
+        | CloseUpstream
+        | CloseClient
+        | Seen
+    )
+
+
+class Exchange:
+    """One request and its answer, while it lasts."""
+
+    __slots__ = ("down", "number", "query", "request", "started", "status", "up", "verdict")
+
+    def __init__(self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float) -> None:
+        self.number, self.request, self.verdict, self.query, self.started = number, request, verdict, query, started
+        self.status = self.up = self.down = 0
+
+
+class Front:
+    """What both protocol cores are towards their driver.
+
+    The driver calls ``client_data``, ``client_eof``, ``upstream_data``, ``upstream_eof``, ``upstream_opened`` and
+    ``upstream_failed``, each of which returns the commands to carry out in order.  After ``CloseClient`` every
+    call returns nothing.
+
+    Args:
+        gate: judges requests.
+        clock: seconds, monotonic.
+        vault: the secrets of the session as far as they concern this connection.
+        spend: asked before octets go to the server; false: the limit is reached.
+    """
+
+    protocol: Literal["http/1.1", "h2"]
+
+    def __init__(
+        self,
+        gate: Gate,
+        clock: Callable[[], float],
+        *,
+        vault: Vault | None = None,
+        spend: Callable[[int], bool] | None = None,
+    ) -> None:
+        self.gate = gate
+        self.closed = False
+        self._clock = clock
+        self._vault = vault
+        self._spend = spend
+        self._up: list[bytes] = []
+        self._down: list[bytes] = []
+        self._seen: list[Seen] = []
+        self._open = self._end_up = self._end_down = False
+        self._close_up: CloseUpstream | None = None
+        self._close_down: CloseClient | None = None
+
+    @property
+    def wants_client(self) -> bool:
+        """May the driver read from the client?  (It must also have room towards the server.)"""
+        raise NotImplementedError
+
+    def _take(self) -> list[Command]:
+        """The commands that were collected, in an order that a driver can follow one by one."""
+        out: list[Command] = []
+        if self._open:
+            self._open = False
+            out.append(OpenUpstream())
+        if self._up:
+            out.append(SendUpstream(b"".join(self._up)))
+            self._up.clear()
+        if self._down:
+            out.append(SendClient(b"".join(self._down)))
+            self._down.clear()
+        if self._seen:
+            out += self._seen
+            self._seen.clear()
+        if self._end_up:
+            self._end_up = False
+            out.append(EndUpstream())
+        if self._end_down:
+            self._end_down = False
+            out.append(EndClient())
+        if self._close_up is not None:
+            out.append(self._close_up)
+            self._close_up = None
+        if self._close_down is not None:
+            out.append(self._close_down)
+            self._close_down = None
+        return out
+
+    def _close(self, *, reset: bool = False, reset_upstream: bool = False) -> None:
+        """End both sides; nothing is done after this."""
+        if not self.closed:
+            self.closed = True
+            self._close_up = CloseUpstream(reset_upstream)
+            self._close_down = CloseClient(reset)
+
+    def _told(self, exchange: Exchange, *, protocol: Literal["websocket", ""] = "", error: str = "") -> None:
+        self._seen.append(
+            Seen(
+                exchange.number,
+                protocol or self.protocol,
+                exchange.request,
+                exchange.query,
+                exchange.verdict,
+                exchange.status,
+                exchange.up,
+                exchange.down,
+                self._clock() - exchange.started,
+                error,
+            )
+        )

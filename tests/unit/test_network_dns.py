@@ -1,0 +1,235 @@
+"""The resolver of the sandbox: what is answered, byte for byte as another library reads it."""
+
+from __future__ import annotations
+
+import struct
+
+import dns.edns
+import dns.flags
+import dns.message
+import dns.name
+import dns.opcode
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.reversename
+import pytest
+
+from membrane.events import AccessDenied, NameResolved
+from membrane.network.dns import Answerer, Names, TcpMessages, is_fake
+from membrane.policy.model import Allow, Ask, Deny, HostRule, NameQuery, Origin
+
+RULE = HostRule("*.ok.test", Origin("user", "config.yaml", 7), "wildcard", host="ok.test")
+
+
+class Resolver:
+    """An ``Answerer`` for names below ok.test, and what it asked and told."""
+
+    def __init__(self, **options) -> None:
+        self.asked: list[NameQuery] = []
+        self.events: list = []
+        limit = options.pop("limit", 16384)
+        self.names = Names(limit)
+        self.answerer = Answerer(self.names, self.decide, self.events.append, **options)
+
+    def decide(self, query: NameQuery):
+        self.asked.append(query)
+        if query.name.endswith("ok.test"):
+            return Allow(RULE, "name allowed")
+        if query.name == "ask.test":
+            return Ask("somebody may be asked")
+        if query.name == "denied.test":
+            return Deny(RULE, "denied by rule")
+        return Deny(None, "name not allowed", "allow: [x]")
+
+    def ask(self, name: str, kind: str = "A", **options) -> dns.message.Message:
+        query = dns.message.make_query(name, kind, **options)
+        reply = self.answerer.answer(query.to_wire())
+        assert reply is not None
+        message = dns.message.from_wire(reply)
+        assert message.id == query.id
+        assert message.question == query.question
+        assert message.flags & dns.flags.QR
+        assert not message.flags & dns.flags.TC
+        return message
+
+    def addresses(self, name: str, kind: str = "A") -> list[str]:
+        return [record.to_text() for rrset in self.ask(name, kind).answer for record in rrset]
+
+
+def test_each_name_has_one_address_of_each_family_for_ever() -> None:
+    resolver = Resolver()
+    assert resolver.addresses("a.ok.test") == ["198.18.0.16"]
+    assert resolver.addresses("b.ok.test", "AAAA") == ["fd00:6d65:6d62:1::11"]
+    assert resolver.addresses("A.OK.test") == ["198.18.0.16"]
+    assert resolver.addresses("a.ok.test", "AAAA") == ["fd00:6d65:6d62:1::10"]
+    assert resolver.addresses("b.ok.test") == ["198.18.0.17"]
+    assert resolver.names.name("198.18.0.17") == resolver.names.name("fd00:6d65:6d62:1::11") == "b.ok.test"
+    assert [query.name for query in resolver.asked] == ["a.ok.test", "b.ok.test"]
+    resolved = [(event.name, event.type, event.address) for event in resolver.events]
+    assert all(isinstance(event, NameResolved) and event.verdict == "allow" for event in resolver.events)
+    assert resolved == [
+        ("a.ok.test", "A", "198.18.0.16"),
+        ("b.ok.test", "AAAA", "fd00:6d65:6d62:1::11"),
+        ("a.ok.test", "AAAA", "fd00:6d65:6d62:1::10"),
+        ("b.ok.test", "A", "198.18.0.17"),
+    ]
+
+
+def test_numbers_past_16_bits_read_back() -> None:
+    names = Names(1 << 17)
+    assert names.limit == (1 << 17) - 16
+    for number in range(70000):
+        names.assign(f"n{number}.test")
+    assert names.v4(65536 + 5) == "198.19.0.5"
+    assert names.v6(65536 + 5) == "fd00:6d65:6d62:1::1:5"
+    assert names.v6(65536) == "fd00:6d65:6d62:1::1:0"
+    assert names.name("198.19.0.5") == names.name("fd00:6d65:6d62:1::1:5")
+
+
+def test_a_name_that_is_not_allowed_does_not_exist() -> None:
+    resolver = Resolver()
+    for name, reason, rule, hint in (
+        ("evil.test", "name not allowed", None, "allow: [x]"),
+        ("denied.test", "denied by rule", "*.ok.test (user config.yaml:7)", None),
+        ("ask.test", "somebody may be asked", None, None),
+    ):
+        resolver.events.clear()
+        assert resolver.ask(name).rcode() == dns.rcode.NXDOMAIN
+        access = {"kind": "NameQuery", "name": name, "type": "A"}
+        assert resolver.events == [AccessDenied(access, reason, rule, hint)]
+    assert len(resolver.names) == 0
+
+
+@pytest.mark.parametrize(("kind", "told"), [("TXT", 1), ("MX", 1), ("ANY", 1), ("NULL", 1), ("TYPE4711", 1), ("HTTPS", 0), ("SVCB", 0)])
+def test_other_types_of_an_allowed_name_have_no_data(kind, told) -> None:
+    resolver = Resolver()
+    reply = resolver.ask("a.ok.test", kind)
+    assert (reply.rcode(), reply.answer) == (dns.rcode.NOERROR, [])
+    assert [event.reason for event in resolver.events] == ["query type not answered"] * told
+    assert resolver.ask("evil.test", kind).rcode() == dns.rcode.NXDOMAIN
+
+
+def test_without_ipv6_aaaa_has_no_data() -> None:
+    resolver = Resolver(ipv6=False)
+    assert resolver.addresses("a.ok.test", "AAAA") == []
+    assert resolver.ask("a.ok.test", "AAAA").rcode() == dns.rcode.NOERROR
+    assert resolver.events == []
+
+
+def test_reverse_look_ups_of_our_addresses() -> None:
+    resolver = Resolver()
+    for address in (*resolver.addresses("a.ok.test"), *resolver.addresses("a.ok.test", "AAAA")):
+        name = dns.reversename.from_address(address).to_text()
+        assert resolver.addresses(name, "PTR") == ["a.ok.test."]
+    resolver.events.clear()
+    for address in ("198.18.0.200", "8.8.8.8", "2001:db8::1", "fd00:6d65:6d62:1::99", "fd00:6d65:6d62:1:1::10"):
+        assert resolver.ask(dns.reversename.from_address(address).to_text(), "PTR").rcode() == dns.rcode.NXDOMAIN
+    assert resolver.events == []
+    assert resolver.ask("x.in-addr.arpa", "PTR").rcode() == dns.rcode.NXDOMAIN
+    assert [event.reason for event in resolver.events] == ["name not allowed"]
+
+
+def test_the_limit_is_servfail_and_known_names_go_on() -> None:
+    resolver = Resolver(limit=2)
+    assert resolver.addresses("a.ok.test") == ["198.18.0.16"]
+    assert resolver.addresses("b.ok.test") == ["198.18.0.17"]
+    assert resolver.ask("c.ok.test").rcode() == dns.rcode.SERVFAIL
+    assert resolver.events[-1].reason == "limit reached"
+    assert resolver.addresses("a.ok.test") == ["198.18.0.16"]
+
+
+def test_edns_is_answered_with_a_minimal_opt() -> None:
+    resolver = Resolver()
+    reply = resolver.ask("a.ok.test", use_edns=0, payload=4096, want_dnssec=True, options=[dns.edns.GenericOption(10, b"cookie!!")])
+    assert (reply.edns, reply.payload, reply.options, reply.ednsflags) == (0, 1232, (), 0)
+    assert resolver.ask("a.ok.test").edns == -1
+    assert resolver.ask("evil.test", use_edns=0).edns == 0
+    assert resolver.ask("a.ok.test", use_edns=1).rcode() == dns.rcode.BADVERS
+
+
+def test_the_spelling_of_the_question_comes_back() -> None:
+    resolver = Resolver()
+    query = dns.message.make_query("a.oK.TeSt", "A").to_wire()
+    reply = resolver.answerer.answer(query)
+    assert reply is not None
+    assert query[12:] in reply
+
+
+def wire(flags: int = 0x0100, counts=(1, 0, 0, 0), question: bytes = b"\1a\2ok\4test\0\0\1\0\1", rest: bytes = b"") -> bytes:
+    return struct.pack(">6H", 7, flags, *counts) + question + rest
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        (wire(counts=(0, 0, 0, 0), question=b""), dns.rcode.FORMERR),
+        (wire(counts=(2, 0, 0, 0), question=b"\1a\2ok\4test\0\0\1\0\1" * 2), dns.rcode.FORMERR),
+        (wire(counts=(1, 1, 0, 0)), dns.rcode.FORMERR),
+        (wire(counts=(1, 0, 1, 0)), dns.rcode.FORMERR),
+        (wire(question=b"\xc0\x0c\0\1\0\1"), dns.rcode.FORMERR),
+        (wire(question=b"\1a\xc0\x0c\0\1\0\1"), dns.rcode.FORMERR),
+        (wire(question=b"\x40" + b"a" * 64 + b"\0\0\1\0\1"), dns.rcode.FORMERR),
+        (wire(question=(b"\x3f" + b"a" * 63) * 4 + b"\0\0\1\0\1"), dns.rcode.FORMERR),
+        (wire(question=b"\1a\2ok\4test\0\0\1\0"), dns.rcode.FORMERR),
+        (wire(question=b"\1a\2ok\4te"), dns.rcode.FORMERR),
+        (wire(counts=(1, 0, 0, 1)), dns.rcode.FORMERR),
+        (wire(counts=(1, 0, 0, 2), rest=b"\0\0\x29\4\xd0\0\0\0\0\0\0" * 2), dns.rcode.FORMERR),
+        (wire(counts=(1, 0, 0, 1), rest=b"\0\0\x29\4\xd0\0\0\0\0\0\x09"), dns.rcode.FORMERR),
+        (wire(flags=0x2800), dns.rcode.NOTIMP),
+        (wire(flags=0x1000), dns.rcode.NOTIMP),
+        (wire(question=b"\1a\2ok\4test\0\0\1\0\3"), dns.rcode.REFUSED),
+        (wire(question=b"\1a\2ok\4test\0\0\xff\0\xff"), dns.rcode.REFUSED),
+    ],
+)
+def test_what_is_not_a_plain_question(query, code) -> None:
+    resolver = Resolver()
+    reply = resolver.answerer.answer(query)
+    assert reply is not None
+    assert reply[:2] == query[:2]
+    assert reply[3] & 15 == code
+    assert reply[2] & 0x78 == query[2] & 0x78
+    assert reply[6:8] == b"\0\0"
+    assert len(resolver.names) == 0
+
+
+def test_the_longest_name_is_answered() -> None:
+    name = ".".join(["a" * 63, "b" * 63, "c" * 63, "d" * 53, "ok", "test"])
+    assert len(name) == 253
+    resolver = Resolver()
+    assert resolver.addresses(name) == ["198.18.0.16"]
+    assert resolver.addresses(dns.reversename.from_address("198.18.0.16").to_text(), "PTR") == [name + "."]
+
+
+@pytest.mark.parametrize("query", [b"", b"\0" * 11, wire(flags=0x8100)])
+def test_what_gets_no_answer(query) -> None:
+    assert Resolver().answerer.answer(query) is None
+
+
+@pytest.mark.parametrize("label", [b"a.b", b"a\0b", b"a b", b"\xff", b"%41", b"a\x1b[0m"])
+def test_labels_that_would_read_as_something_else_are_malformed(label) -> None:
+    """The policy is not even asked: a dot inside a label would read as two labels."""
+    resolver = Resolver()
+    question = bytes([len(label)]) + label + b"\2ok\4test\0\0\1\0\1"
+    reply = resolver.answerer.answer(wire(question=question))
+    assert reply is not None
+    assert reply[3] & 15 == dns.rcode.NXDOMAIN
+    assert [event.reason for event in resolver.events] == ["name malformed"]
+    assert resolver.asked == []
+
+
+@pytest.mark.parametrize("address", ["198.18.0.0", "198.18.0.2", "198.19.255.255", "fd00:6d65:6d62::2", "fd00:6d65:6d62:1::5"])
+def test_our_ranges(address) -> None:
+    assert is_fake(address)
+
+
+@pytest.mark.parametrize("address", ["198.17.255.255", "198.20.0.0", "1.2.3.4", "fd00:6d65:6d63::1", "::1", "fd00:6d65::1"])
+def test_not_our_ranges(address) -> None:
+    assert not is_fake(address)
+
+
+def test_messages_of_a_stream() -> None:
+    messages = TcpMessages()
+    assert messages.feed(b"\0\2ab\0\0\0") == [b"ab", b""]
+    assert messages.feed(b"\1") == []
+    assert messages.feed(b"c\0\1d") == [b"c", b"d"]

@@ -1,0 +1,235 @@
+"""Where a connection may go: names, literals, resolved addresses, first bytes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from membrane.network.dns import Names
+from membrane.network.route import Refusal, Relay, Router, alert, http_answer
+from membrane.network.sniff import First
+from membrane.policy.model import Allow, Ask, Connect, Deny, HostRule, Origin, PortRange, PortRule
+
+ORIGIN = Origin("user", "config.yaml", 3)
+RULE = HostRule("a.test", ORIGIN, "host", host="a.test")
+
+
+class Policy:
+    """Answers from a table by (host, address, port, protocol); everything else is refused."""
+
+    def __init__(self, table) -> None:
+        self.table = table
+        self.asked: list[Connect] = []
+
+    def decide(self, access: Connect):
+        self.asked.append(access)
+        key = (access.host, access.address, access.port, access.protocol)
+        return self.table.get(key, Deny(None, "address not allowed", "allow: [x]"))
+
+
+def router(table) -> tuple[Router, Policy, Names]:
+    names, policy = Names(), Policy(table)
+    names.assign("a.test")
+    names.assign("host.internal")
+    return Router(names, policy.decide), policy, names
+
+
+def test_a_fake_address_is_the_name() -> None:
+    route, policy, names = router({("a.test", "", 443, "tcp"): Allow(RULE, "ok")})
+    four, six = names.v4(16), names.v6(16)
+    assert route.arrive(four, 443) == Relay("a.test", four, 443, 443)
+    assert route.arrive(six, 443) == Relay("a.test", six, 443, 443)
+    assert policy.asked == [Connect("a.test", "", 443)] * 2
+
+
+@pytest.mark.parametrize(
+    ("dialled", "judged"),
+    [
+        ("93.184.216.34", "93.184.216.34"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1%lo", "fe80::1"),
+    ],
+)
+def test_a_literal_is_itself(dialled, judged) -> None:
+    route, policy, _ = router({("", judged, 80, "tcp"): Allow(RULE, "ok")})
+    assert route.arrive(dialled, 80) == Relay("", judged, 80, 80, (judged,))
+    assert policy.asked == [Connect("", judged, 80)]
+    refused = route.arrive(dialled, 81)
+    assert isinstance(refused, Refusal)
+    assert refused.event.access["address"] == judged
+    assert (refused.event.reason, refused.event.hint) == ("address not allowed", "allow: [x]")
+
+
+@pytest.mark.parametrize("address", ["198.18.0.2", "198.18.0.99", "fd00:6d65:6d62::2", "fd00:6d65:6d62:1::99"])
+def test_our_ranges_are_never_dialled(address) -> None:
+    route, policy, names = router({("", address, 80, "tcp"): Allow(RULE, "a rule for everything")})
+    assert isinstance(route.arrive(address, 80), Refusal)
+    assert policy.asked == []
+    while names.name(address) is None and len(names) < 200:
+        names.assign(f"n{len(names)}.test")
+    if names.name(address):  # it stands for a name now: the refusal was not remembered
+        route.arrive(address, 80)
+        assert policy.asked[-1].host == names.name(address)
+
+
+@pytest.mark.parametrize("verdict", [Deny(RULE, "denied by rule"), Ask("ask"), Allow(RULE, "ok", inspect=True)])
+def test_only_a_plain_allow_lets_pass(verdict) -> None:
+    route, _, names = router({("a.test", "", 80, "tcp"): verdict})
+    refused = route.arrive(names.v4(16), 80)
+    assert isinstance(refused, Refusal)
+    expected = "not HTTP" if isinstance(verdict, Allow) else verdict.reason
+    assert refused.event.reason == expected
+    assert refused.host == "a.test"
+
+
+def test_decisions_are_remembered_and_bounded() -> None:
+    route, policy, _ = router({("", "1.1.1.1", port, "tcp"): Allow(RULE, "ok") for port in range(1, 6000)})
+    for port in range(1, 6000):
+        route.arrive("1.1.1.1", port)
+        route.arrive("1.1.1.1", port)
+    assert len(policy.asked) == 5999
+    assert len(route._arrivals) <= 4096
+
+
+def test_protocols_are_told_apart() -> None:
+    route, _, names = router({("a.test", "", 53, "udp"): Allow(RULE, "ok")})
+    assert isinstance(route.arrive(names.v4(16), 53, "udp"), Relay)
+    assert isinstance(route.arrive(names.v4(16), 53, "tcp"), Refusal)
+
+
+# ---------------------------------------------------------------- resolved addresses
+
+
+def test_only_allowed_addresses_are_candidates() -> None:
+    allowed = Allow(RULE, "ok")
+    route, policy, _ = router({("a.test", "1.1.1.1", 443, "tcp"): allowed, ("a.test", "::5", 443, "tcp"): allowed})
+    relay = Relay("a.test", "198.18.0.16", 443, 443)
+    addresses = ("10.0.0.1", "1.1.1.1", "169.254.169.254", "::5")
+    assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
+    assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
+    assert len(policy.asked) == 4
+
+
+def test_no_allowed_address_is_a_refusal_with_the_first_reason() -> None:
+    route, _, _ = router({("a.test", "10.0.0.1", 443, "tcp"): Deny(None, "private address")})
+    refused = route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ("10.0.0.1", "1.2.3.4"))
+    assert isinstance(refused, Refusal)
+    assert (refused.event.reason, refused.event.access["address"]) == ("private address", "10.0.0.1")
+    assert isinstance(route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ()), Refusal)
+
+
+def test_an_inspected_address_is_no_candidate() -> None:
+    route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): Allow(RULE, "ok", inspect=True)})
+    assert isinstance(route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ("1.1.1.1",)), Refusal)
+
+
+# ---------------------------------------------------------------- the host's loopback
+
+
+def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
+    verdict = Allow(PortRule(5432, 15432, ORIGIN), "ok")
+    route, policy, names = router({("host.internal", "", 5432, "tcp"): verdict})
+    relay = route.arrive(names.v4(17), 5432)
+    assert relay == Relay("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
+    assert len(policy.asked) == 1
+
+
+def internal(**fields) -> HostRule:
+    return HostRule("x", ORIGIN, **{"kind": "host", "host": "host.internal", "ports": (PortRange("tcp", 1, 9),), **fields})
+
+
+@pytest.mark.parametrize(
+    ("rule", "passes"),
+    [
+        (internal(), True),
+        (internal(ports=()), False),
+        (internal(kind="any", host=""), False),
+        (internal(kind="wildcard", host="internal"), False),
+        (None, False),
+    ],
+)
+def test_host_internal_needs_its_name_and_port(rule, passes) -> None:
+    route, _, names = router({("host.internal", "", 5, "tcp"): Allow(rule, "whatever the policy says")})
+    result = route.arrive(names.v4(17), 5)
+    assert isinstance(result, Relay) == passes
+    if isinstance(result, Refusal):
+        assert result.event.reason == "port not allowed"
+
+
+# ---------------------------------------------------------------- first bytes
+
+NAMED = Relay("a.test", "198.18.0.16", 443, 443)
+LITERAL = Relay("", "1.1.1.1", 443, 443, ("1.1.1.1",))
+
+
+@pytest.mark.parametrize("first", [First("tls", sni="a.test"), First("other"), First("http/1.1"), First("h2")])
+def test_the_right_name_and_other_protocols_pass(first) -> None:
+    assert Router.judge_first(NAMED, first) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "reason", "code"),
+    [
+        (First("tls", sni="b.test"), "name differs from SNI", 112),
+        (First("tls", sni="x.a.test"), "name differs from SNI", 112),
+        (First("tls"), "TLS without SNI", 49),
+        (First("tls", sni="a.test", ech=True), "name differs from SNI", 49),
+        (First("tls", sni="a.test", flaw="odd"), "name differs from SNI", 49),
+    ],
+)
+def test_other_names_do_not(first, reason, code) -> None:
+    refused = Router.judge_first(NAMED, first)
+    assert refused is not None
+    assert (refused.event.reason, refused.alert) == (reason, code)
+    assert refused.event.access["host"] == "a.test"
+    assert refused.event.access["sni"] == ("" if first.flaw else first.sni)
+    assert Router.judge_first(LITERAL, first) is None
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_alerts_are_fatal_records() -> None:
+    assert alert(112) == bytes.fromhex("15030300020270")
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v1/x?q=1", "/v1/x"),
+        ("http://evil.test/a/b?q", "/a/b"),
+        ("http://evil.test", "/"),
+        ("*", "*"),
+        ("/" + "a" * 5000, "/" + "a" * 1023),
+        ('/"\xff\x1b', '/"\xff\x1b'),
+    ],
+)
+def test_http_answers(target, path) -> None:
+    answer = http_answer(403, First("http/1.1", method="POST", target=target), "a.test", "port not allowed", "allow: x")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode("ascii").split("\r\n")
+    assert lines[0] == "HTTP/1.1 403 Forbidden"
+    assert {"content-type: application/json", "x-membrane-verdict: deny", "connection: close"} < set(lines)
+    assert f"content-length: {len(body)}" in lines
+    assert json.loads(body) == {
+        "error": "blocked by membrane",
+        "host": "a.test",
+        "method": "POST",
+        "path": path,
+        "reason": "port not allowed",
+        "hint": "allow: x",
+    }
+
+
+def test_a_failure_is_not_called_a_refusal() -> None:
+    answer = http_answer(502, First("http/1.1", method="GET", target="/"), "a.test", "no such name", "")
+    assert answer.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+    assert b"x-membrane-verdict" not in answer
+
+
+def test_head_has_no_body() -> None:
+    answer = http_answer(403, First("http/1.1", method="HEAD", target="/"), "a.test", "r", "")
+    assert answer.endswith(b"\r\n\r\n")
+    assert b"content-length: " in answer

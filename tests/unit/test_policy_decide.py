@@ -1,0 +1,525 @@
+"""The decision function: the vectors of the specification and the holes of other tools."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from membrane.policy.decide import Decider, decide
+from membrane.policy.load import Source, load
+from membrane.policy.match import parse_address
+from membrane.policy.model import (
+    REASONS,
+    Allow,
+    Connect,
+    Deny,
+    HostRule,
+    HttpRequest,
+    NameQuery,
+    Origin,
+    PathAccess,
+    Policy,
+    SocketAccess,
+)
+
+
+def policy(text: str) -> Policy:
+    return load([Source("user", "f.yaml", text, "/dir")], presets={"default": ""}, home="/home/u").policy
+
+
+def ask(text: str, access: Any) -> str:
+    """ "allow", "inspect", or the reason of the refusal."""
+    verdict = decide(policy(text), access)
+    if isinstance(verdict, Allow):
+        return "inspect" if verdict.inspect else "allow"
+    assert isinstance(verdict, Deny)
+    assert verdict.reason in REASONS
+    return verdict.reason
+
+
+def https(method: str, path: str, host: str = "h", port: int = 443, scheme: Any = "https") -> HttpRequest:
+    return HttpRequest(host, port, scheme, method, path)
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "answer"),
+    [
+        ("api.example.com", "API.Example.com.", "allow"),
+        ("'*.example.com'", "a.b.example.com", "allow"),
+        ("'*.example.com'", "example.com", "name not allowed"),
+        ("'*.example.com'", "notexample.com", "name not allowed"),
+        ("example.com", "example.com.evil.org", "name not allowed"),
+        ("example.com", "evil-example.com", "name not allowed"),
+        ("example.com", "a.example.com", "name not allowed"),
+        ("münchen.de", "xn--mnchen-3ya.de", "allow"),
+        ("'**'", "anything.example", "allow"),
+        ("'**'", "127.1", "name malformed"),
+        ("'**'", "a..b", "name malformed"),
+        ("example.com", "ex\u200bample.com", "name malformed"),
+        ("10.0.0.1", "10.0.0.1", "name malformed"),
+    ],
+)
+def test_name(rule: str, name: str, answer: str) -> None:
+    assert ask(f"allow: [{rule}]", NameQuery(name)) == answer
+
+
+@pytest.mark.parametrize("kind", ["TXT", "ANY", "HTTPS", "MX", "TYPE65"])
+def test_only_addresses_are_answered(kind: str) -> None:
+    assert ask("allow: [a.com]", NameQuery("a.com", kind)) == "query type not answered"
+    assert ask("allow: [a.com]", NameQuery("b.com", kind)) == "name not allowed"
+
+
+def test_denied_name() -> None:
+    text = "allow: ['**']\ndeny: ['*.tracker.example', x.com, 'y.com:443', 'https://z.com/a']"
+    assert ask(text, NameQuery("a.tracker.example")) == "denied by rule"
+    assert ask(text, NameQuery("x.com")) == "denied by rule"
+    assert ask(text, NameQuery("y.com")) == "allow", "another port of it may still be used"
+    assert ask(text, NameQuery("z.com")) == "allow"
+
+
+# ---------------------------------------------------------------- connections by name
+
+
+def test_empty_policy_allows_nothing() -> None:
+    for access in (
+        NameQuery("a.com"),
+        Connect("a.com", "", 443),
+        Connect("", "8.8.8.8", 443),
+        Connect("", "127.0.0.1", 80),
+        Connect("host.internal", "", 80),
+        https("GET", "/"),
+        SocketAccess("/run/docker.sock"),
+        PathAccess("/etc/shadow"),
+    ):
+        assert isinstance(decide(Policy(), access), Deny)
+        assert isinstance(decide(policy("allow: []"), access), Deny)
+
+
+def test_no_port_is_any_tcp_port_and_no_udp() -> None:
+    assert ask("allow: [a.com]", Connect("a.com", "", 1)) == "allow"
+    assert ask("allow: [a.com]", Connect("A.COM.", "", 65535)) == "allow"
+    assert ask("allow: [a.com]", Connect("a.com", "", 443, "udp")) == "port not allowed"
+    assert ask("allow: [a.com]", Connect("a.com", "", 0)) == "port not allowed"
+    assert ask("allow: [a.com]", Connect("b.com", "", 1)) == "name not allowed"
+
+
+def test_ports() -> None:
+    text = "allow: [{dest: a.com, ports: [443, 8000-8010, 123/udp]}]"
+    assert [ask(text, Connect("a.com", "", port)) for port in (443, 8000, 8010)] == ["allow"] * 3
+    assert [ask(text, Connect("a.com", "", port)) for port in (442, 7999, 8011, 123)] == ["port not allowed"] * 4
+    assert ask(text, Connect("a.com", "", 123, "udp")) == "allow"
+    assert ask(text, Connect("a.com", "", 443, "udp")) == "port not allowed"
+
+
+def test_everything_with_udp_only() -> None:
+    text = "allow: [{dest: '**', ports: [53/udp]}]"
+    assert ask(text, Connect("", "8.8.8.8", 53, "udp")) == "allow"
+    assert ask(text, Connect("a.com", "8.8.8.8", 53, "udp")) == "allow"
+    for port in (53, 443):
+        assert ask(text, Connect("", "8.8.8.8", port)) == "port not allowed"
+        assert ask(text, Connect("a.com", "", port)) == "port not allowed"
+
+
+def test_deny_wins_whatever_the_order_or_level() -> None:
+    sources = [Source("user", "u", "deny: [a.com]"), Source("project", "p", "allow: [a.com, '*.com.example']")]
+    result = load(sources, presets={"default": ""}, options={"allow": ("a.com",)}).policy
+    verdict = decide(result, Connect("a.com", "", 443))
+    assert isinstance(verdict, Deny)
+    assert verdict.rule is not None
+    assert (verdict.reason, verdict.rule.text, verdict.hint) == ("denied by rule", "a.com", "")
+
+
+def test_deny_without_ports_is_every_port_and_protocol() -> None:
+    text = "allow: [{dest: a.com, ports: [443, 443/udp]}, 8.8.8.8]\ndeny: ['**']"
+    for access in (Connect("a.com", "", 443), Connect("a.com", "", 443, "udp"), Connect("", "8.8.8.8", 443)):
+        assert ask(text, access) == "denied by rule"
+
+
+def test_deny_of_a_port() -> None:
+    text = "allow: [a.com]\ndeny: [{dest: '*.x.example', ports: [22]}, 'a.com:22']"
+    assert ask(text, Connect("a.com", "", 22)) == "denied by rule"
+    assert ask(text, Connect("a.com", "", 443)) == "allow"
+
+
+# ---------------------------------------------------------------- addresses below a name
+
+
+PRIVATE = ["127.0.0.1", "10.0.0.7", "192.168.1.1", "172.16.0.1", "100.64.0.1", "::1", "fd12::1", "224.0.0.1", "0.0.0.0"]
+FLOOR = ["169.254.169.254", "169.254.1.1", "100.100.100.200", "168.63.129.16", "fe80::1", "fd00:ec2::254"]
+DISGUISED = ["::ffff:{}", "::{}", "::ffff:0:{}", "64:ff9b::{}"]
+
+
+@pytest.mark.parametrize("rule", ["a.com", "'*.com.example', a.com", "'**'"])
+def test_name_that_resolves_inside_is_refused(rule: str) -> None:
+    text = f"allow: [{rule}]"
+    assert ask(text, Connect("a.com", "93.184.216.34", 443)) == "allow"
+    assert ask(text, Connect("a.com", "2606:4700::1111", 443)) == "allow"
+    for address in PRIVATE:
+        assert ask(text, Connect("a.com", address, 443)) == "private address"
+    for address in FLOOR:
+        assert ask(text, Connect("a.com", address, 443)) == "metadata address"
+
+
+def test_disguised_addresses_are_folded() -> None:
+    for form in DISGUISED:
+        assert ask("allow: [a.com]", Connect("a.com", form.format("169.254.169.254"), 80)) in (
+            "metadata address",
+            "private address",
+        )
+        assert ask("allow: [a.com]", Connect("a.com", form.format("10.0.0.1"), 80)) == "private address"
+    assert ask("allow: [a.com]", Connect("a.com", "2002:0a00:0001::1", 80)) == "private address"
+    assert ask("allow: [a.com]", Connect("a.com", "64:ff9b::8.8.8.8", 80)) == "allow", "a NAT64 network"
+    assert ask("allow: [a.com]\ndeny: [8.8.8.8]", Connect("a.com", "64:ff9b::8.8.8.8", 80)) == "denied by rule"
+    assert ask("allow: ['64:ff9b::/96']", Connect("", "64:ff9b::a9fe:a9fe", 80)) == "metadata address"
+
+
+@pytest.mark.parametrize("address", ["127.1", "0x7f.0.0.1", "fe80::1%eth0", "not an address", "1.2.3.4:80"])
+def test_address_that_is_not_canonical_is_refused(address: str) -> None:
+    assert ask("allow: ['**', 0.0.0.0/0]", Connect("a.com", address, 80)) == "address not allowed"
+    assert ask("allow: ['**', 0.0.0.0/0]", Connect("", address, 80)) == "address not allowed"
+
+
+def test_network_rule_lifts_the_floor_for_its_ports() -> None:
+    text = "allow: [a.com, 10.0.0.0/8, {dest: 192.168.1.1, ports: [443]}]"
+    assert ask(text, Connect("a.com", "10.0.0.7", 443)) == "allow"
+    assert ask(text, Connect("a.com", "::ffff:10.0.0.7", 443)) == "allow"
+    assert ask(text, Connect("a.com", "192.168.1.1", 443)) == "allow"
+    assert ask(text, Connect("a.com", "192.168.1.1", 80)) == "private address"
+    assert ask(text, Connect("b.com", "10.0.0.7", 443)) == "name not allowed"
+
+
+def test_constrained_network_rule_does_not_lift_the_floor() -> None:
+    text = "allow: [a.com, {dest: 10.0.0.7, http: [{methods: [GET]}]}]"
+    assert ask(text, Connect("a.com", "10.0.0.7", 443)) == "private address"
+    assert ask(text, Connect("", "10.0.0.7", 443)) == "inspect"
+
+
+def test_metadata_needs_a_narrow_rule() -> None:
+    for rule, answer in {
+        "'**'": "metadata address",
+        "0.0.0.0/0": "metadata address",
+        "169.254.0.0/16": "metadata address",
+        "169.254.168.0/23": "metadata address",
+        "169.254.169.0/24": "allow",
+        "169.254.169.254": "allow",
+    }.items():
+        assert ask(f"allow: [{rule}]", Connect("", "169.254.169.254", 80)) == answer
+        assert ask(f"allow: [a.com, {rule}]", Connect("a.com", "169.254.169.254", 80)) == answer
+    assert ask("allow: ['fe80::/10']", Connect("", "fe80::1", 80)) == "metadata address"
+    assert ask("allow: ['fe80::/64']", Connect("", "fe80::1", 80)) == "allow"
+    assert ask("allow: [100.64.0.0/10]", Connect("", "100.100.100.200", 80)) == "metadata address"
+
+
+def test_denied_network_refuses_names_too() -> None:
+    text = "allow: [a.com]\ndeny: [93.184.216.0/24, {dest: 1.1.1.1, http: [{methods: [POST]}]}]"
+    assert ask(text, Connect("a.com", "93.184.216.34", 443)) == "denied by rule"
+    assert ask(text, Connect("a.com", "1.1.1.1", 443)) == "denied by rule"
+    assert ask(text, Connect("a.com", "", 443)) == "allow"
+
+
+def test_addresses_of_this_machine_are_private() -> None:
+    decider = Decider(policy("allow: [a.com, '**']"), own_addresses=[parse_address("93.184.216.34")])
+    for host in ("a.com", ""):
+        assert isinstance(decider.decide(Connect(host, "93.184.216.34", 443)), Deny)
+        assert isinstance(decider.decide(Connect(host, "93.184.216.35", 443)), Allow)
+
+
+# ---------------------------------------------------------------- literal addresses
+
+
+def test_literal_address_needs_a_network_rule() -> None:
+    assert ask("allow: [a.com]", Connect("", "93.184.216.34", 443)) == "address not allowed"
+    assert ask("allow: [93.184.216.34]", Connect("", "93.184.216.34", 443)) == "allow"
+    assert ask("allow: [93.184.216.34]", Connect("93.184.216.34", "", 443)) == "allow"
+    assert ask("allow: ['2001:0db8::0/32']", Connect("", "2001:DB8:0::1", 443)) == "allow"
+    assert ask("allow: ['[2001:db8::1]:443']", Connect("[2001:db8::1]", "", 443)) == "allow"
+    assert ask("allow: [10.0.0.0/24]", Connect("", "::ffff:10.0.0.1", 443)) == "allow"
+    assert ask("allow: [10.0.0.0/24]", Connect("", "10.0.1.0", 443)) == "address not allowed"
+    assert ask("allow: ['10.0.0.1:80']", Connect("", "10.0.0.1", 81)) == "port not allowed"
+
+
+def test_a_name_that_is_a_literal_must_agree_with_the_address() -> None:
+    assert ask("allow: [8.8.8.8, 9.9.9.9]", Connect("8.8.8.8", "9.9.9.9", 443)) == "address not allowed"
+
+
+def test_everything_opens_public_literals_only() -> None:
+    text = "allow: ['**']"
+    assert ask(text, Connect("", "8.8.8.8", 443)) == "allow"
+    for address in PRIVATE:
+        assert ask(text, Connect("", address, 443)) == "address not allowed"
+    for address in FLOOR:
+        assert ask(text, Connect("", address, 443)) == "metadata address"
+
+
+def test_literal_can_not_bypass_a_denied_name() -> None:
+    text = "allow: ['**']\ndeny: ['evil.example:443']"
+    assert ask(text, Connect("", "8.8.8.8", 443)) == "address not allowed"
+    assert ask(text, Connect("", "8.8.8.8", 80)) == "allow"
+    assert ask("allow: ['**', 8.8.8.8]\ndeny: [evil.example]", Connect("", "8.8.8.8", 443)) == "allow"
+
+
+# ---------------------------------------------------------------- the host's loopback
+
+
+def test_host_internal() -> None:
+    for text in ("allow: ['**']", "allow: ['*.internal']", "allow: [127.0.0.0/8]"):
+        assert ask(text, NameQuery("host.internal")) == "name not allowed"
+        assert ask(text, Connect("host.internal", "", 80)) == "name not allowed"
+    text = "allow: ['host.internal:5432']"
+    assert ask(text, NameQuery("Host.Internal.")) == "allow"
+    assert ask(text, Connect("host.internal", "", 5432)) == "allow"
+    assert ask(text, Connect("host.internal", "127.0.0.1", 5432)) == "allow"
+    assert ask(text, Connect("host.internal", "::1", 5432)) == "allow"
+    assert ask(text, Connect("host.internal", "127.0.0.2", 5432)) == "private address"
+    assert ask(text, Connect("host.internal", "10.0.0.1", 5432)) == "private address"
+    assert ask(text, Connect("host.internal", "", 80)) == "port not allowed"
+    assert ask(text, Connect("other.internal", "127.0.0.1", 5432)) == "name not allowed"
+    assert ask(text + "\ndeny: ['**']", Connect("host.internal", "", 5432)) == "denied by rule"
+    assert ask(text + "\ndeny: [127.0.0.0/8]", Connect("host.internal", "127.0.0.1", 5432)) == "denied by rule"
+
+
+def test_host_internal_by_a_port_rule() -> None:
+    text = "ports: {connect: ['5432:15432']}"
+    assert ask(text, NameQuery("host.internal")) == "allow"
+    verdict = decide(policy(text), Connect("host.internal", "", 15432))
+    assert isinstance(verdict, Allow)
+    assert verdict.rule == policy(text).connect[0]
+    assert ask(text, Connect("host.internal", "", 5432)) == "name not allowed"
+    assert ask(text, Connect("host.internal", "", 15432, "udp")) == "name not allowed"
+
+
+def test_a_rule_for_the_loopback_without_ports_opens_nothing() -> None:
+    rule = HostRule("host.internal", Origin("library", "x"), "host", "host.internal")
+    assert isinstance(decide(Policy(allow=(rule,)), Connect("host.internal", "", 80)), Deny)
+    assert isinstance(decide(Policy(allow=(rule,)), NameQuery("host.internal")), Deny)
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1", "inspect"),
+        ("/v1/", "inspect"),
+        ("/v1/models", "inspect"),
+        ("/v10", "path not allowed"),
+        ("/v1-evil", "path not allowed"),
+        ("/admin", "path not allowed"),
+        # The caller forwards the canonical path; any other text was not made canonical and is refused.
+        ("/v1/../admin", "request malformed"),
+        ("/v1/%2e%2e/admin", "request malformed"),
+        ("/v1/%252e%252e/x", "request malformed"),
+        ("/v1/..%2fx", "request malformed"),
+        ("/v1/..;/x", "request malformed"),
+        ("/v1/messages?beta=true", "request malformed"),
+        ("/v1//x", "request malformed"),
+        ("v1", "request malformed"),
+        ("", "request malformed"),
+    ],
+)
+def test_path_of_a_request(path: str, answer: str) -> None:
+    assert ask("allow: ['https://h/v1/']", https("GET", path)) == answer
+
+
+def test_methods() -> None:
+    text = "allow: [{dest: 'https://h/anything/posts/', http: [{methods: [get]}]}]"
+    assert ask(text, https("GET", "/anything/posts")) == "inspect"
+    assert ask(text, https("GET", "/anything/posts/on-the-money/")) == "inspect"
+    assert ask(text, https("POST", "/anything/posts")) == "method not allowed"
+    assert ask(text, https("GET", "/")) == "path not allowed"
+    assert ask(text, https("get", "/anything/posts")) == "request malformed"
+    assert ask(text, https("GE T", "/anything/posts")) == "request malformed"
+    assert ask(text, https("", "/anything/posts")) == "request malformed"
+
+
+def test_second_rule_for_another_port_does_not_lift_the_constraint() -> None:
+    text = "allow: [{dest: 'https://h/', http: [{methods: [GET]}]}, {dest: h, ports: [22/tcp]}]"
+    assert ask(text, https("GET", "/")) == "inspect"
+    assert ask(text, https("DELETE", "/evil")) == "method not allowed"
+    assert ask(text, https("POST", "/")) == "method not allowed"
+    assert ask(text, Connect("h", "", 443)) == "inspect", "never raw TCP"
+    assert ask(text, Connect("h", "", 22)) == "allow"
+    assert ask(text, Connect("h", "", 80)) == "port not allowed"
+
+
+def test_rules_for_the_same_port_are_alternatives() -> None:
+    text = """
+allow:
+  - {dest: 'https://h/a', http: [{methods: [GET], paths: [x, /b]}, {methods: [POST], paths: [y]}]}
+  - https://h/c
+"""
+    allowed = [("GET", "/a/x"), ("GET", "/b/z"), ("POST", "/a/y"), ("DELETE", "/c")]
+    refused = [("GET", "/a/y"), ("POST", "/a/x"), ("POST", "/b"), ("GET", "/a"), ("GET", "/cc")]
+    assert [each for each in allowed if ask(text, https(*each)) != "inspect"] == []
+    assert [each for each in refused if ask(text, https(*each)) == "inspect"] == []
+    assert ask(text + "  - h:443", https("DELETE", "/x")) == "inspect"
+    assert ask(text + "  - h:443", Connect("h", "", 443)) == "inspect", "still read as HTTP"
+
+
+def test_scheme_and_port_of_a_request() -> None:
+    text = "allow: ['https://h/v1']"
+    assert ask(text, https("GET", "/v1", scheme="http")) == "path not allowed"
+    assert ask(text, https("GET", "/v1", port=8443)) == "port not allowed"
+    assert ask(text, https("GET", "/v1", host="other")) == "name not allowed"
+
+
+def test_methods_that_echo_or_tunnel_must_be_named() -> None:
+    for method in ("TRACE", "TRACK", "CONNECT"):
+        assert ask("allow: ['https://h/v1', 'h:443']", https(method, "/v1")) == "method not allowed"
+        text = f"allow: [{{dest: 'https://h/v1', http: [{{methods: [{method}]}}]}}]"
+        assert ask(text, https(method, "/v1")) == "inspect"
+
+
+def test_denied_request() -> None:
+    text = "allow: ['h:443']\ndeny: [{dest: 'https://h/admin/', http: [{methods: [POST, DELETE]}]}, 'https://h/a!b']"
+    assert ask(text, Connect("h", "", 443)) == "inspect"
+    assert ask(text, https("POST", "/admin/x")) == "denied by rule"
+    assert ask(text, https("GET", "/admin/x")) == "inspect"
+    assert ask(text, https("POST", "/adminx")) == "inspect"
+    assert ask(text, https("GET", "/a%21b")) == "denied by rule", "most servers decode it"
+    assert ask("allow: [h]\ndeny: ['https://h/x']", Connect("h", "", 80)) == "allow"
+
+
+def test_request_to_a_literal_address() -> None:
+    text = "allow: [{dest: 'http://10.0.0.7:8080/v1', http: [{methods: [GET]}]}]"
+    assert ask(text, Connect("", "10.0.0.7", 8080)) == "inspect"
+    assert ask(text, https("GET", "/v1", host="10.0.0.7", port=8080, scheme="http")) == "inspect"
+    assert ask(text, https("POST", "/v1", host="10.0.0.7", port=8080, scheme="http")) == "method not allowed"
+    assert ask(text, https("GET", "/v1", host="10.0.0.8", port=8080, scheme="http")) == "address not allowed"
+    assert ask("allow: ['**']\ndeny: [evil.example]", https("GET", "/", host="8.8.8.8")) == "address not allowed"
+
+
+def test_inspect_without_constraint() -> None:
+    text = "allow: [{dest: 'h:443', inspect: true}]"
+    assert ask(text, Connect("h", "", 443)) == "inspect"
+    assert ask(text, https("PUT", "/x")) == "inspect"
+
+
+# ---------------------------------------------------------------- hints
+
+
+@pytest.mark.parametrize(
+    ("text", "access", "hint"),
+    [
+        ("", NameQuery("pypi.org"), 'allow: ["pypi.org:443"]'),
+        ("", Connect("pypi.org", "", 8080), 'allow: ["pypi.org:8080"]'),
+        ("", Connect("", "10.0.0.7", 5432), 'allow: ["10.0.0.7:5432"]'),
+        ("", Connect("", "2001:db8::1", 443), 'allow: ["[2001:db8::1]:443"]'),
+        ("allow: [8.8.8.8]", Connect("", "8.8.8.8", 53, "udp"), 'allow: ["8.8.8.8:53/udp"]'),
+        ("allow: [a.com]", Connect("a.com", "", 53, "udp"), 'allow: ["a.com:53/udp"]'),
+        (
+            "allow: ['https://h/v1']",
+            https("POST", '/v2"x'),
+            'allow: [{dest: "https://h/v2\\"x", http: [{methods: ["POST"]}]}]',
+        ),
+        ("", PathAccess("/home/u/x"), 'mounts: [{path: "/home/u/x", mode: ro}]'),
+        ("", PathAccess("/home/u/x", "write"), 'mounts: [{path: "/home/u/x", mode: rw}]'),
+        ("", SocketAccess("/run/s"), 'unix_sockets: ["/run/s"]'),
+    ],
+)
+def test_hint_is_the_line_that_allows_it(text: str, access: Any, hint: str) -> None:
+    verdict = decide(policy(text), access)
+    assert isinstance(verdict, Deny)
+    assert verdict.hint == hint
+    sources = [Source("user", "a", text), Source("project", "b", hint)]
+    assert isinstance(decide(load(sources, presets={"default": ""}).policy, access), Allow)
+
+
+def test_nothing_is_suggested_for_floors_and_denials() -> None:
+    for text, access in [
+        ("allow: [a.com]", Connect("a.com", "169.254.169.254", 80)),
+        ("allow: [a.com]", Connect("a.com", "10.0.0.1", 80)),
+        ("", Connect("", "169.254.169.254", 80)),
+        ("allow: [b.com]\ndeny: ['*.com.example', a.com]", Connect("a.com", "", 80)),
+        ("ignore: [x]", PathAccess("x")),
+        ("", NameQuery("a..b")),
+    ]:
+        verdict = decide(policy(text), access)
+        assert isinstance(verdict, Deny)
+        assert verdict.hint == ""
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_hide_beats_readonly() -> None:
+    text = "ignore: [secrets/, '*.key', '!pub.key']\nreadonly: [config/, '*.lock', secrets]"
+    assert ask(text, PathAccess("a.txt", "write")) == "allow"
+    assert ask(text, PathAccess("a.key")) == "hidden"
+    assert ask(text, PathAccess("x/y/a.key", "write")) == "hidden"
+    assert ask(text, PathAccess("pub.key")) == "allow"
+    assert ask(text, PathAccess("secrets", directory=True)) == "hidden"
+    assert ask(text, PathAccess("secrets/")) == "hidden"
+    assert ask(text, PathAccess("secrets/pub.key")) == "hidden", "below a hidden directory nothing is shown again"
+    assert ask(text, PathAccess("config/x")) == "allow"
+    assert ask(text, PathAccess("config/x", "write")) == "read-only"
+    assert ask(text, PathAccess("config/x.key")) == "hidden"
+    assert ask(text, PathAccess("secrets")) == "allow", "a file of that name: the pattern is for directories"
+    assert ask(text, PathAccess("secrets", "write")) == "read-only"
+    assert ask(text, PathAccess("./a//b.lock", "write")) == "read-only"
+    assert ask(text, PathAccess("../x")) == "not in the view"
+
+
+def test_the_deciding_pattern_is_named() -> None:
+    verdict = decide(policy("ignore:\n  - '*.key'\n  - a.key"), PathAccess("d/a.key"))
+    assert isinstance(verdict, Deny)
+    assert verdict.rule is not None
+    assert (verdict.rule.text, str(verdict.rule.origin)) == ("a.key", "user f.yaml:3")
+
+
+def test_mounts() -> None:
+    text = (
+        "mounts: [{path: /data}, {path: /data/out, mode: rw}, {path: /lib2, target: /opt/lib}, {path: ~/x, mode: rw}]"
+    )
+    assert ask(text, PathAccess("/data/a")) == "allow"
+    assert ask(text, PathAccess("/data/a", "write")) == "read-only"
+    assert ask(text, PathAccess("/data/out/a", "write")) == "allow"
+    assert ask(text, PathAccess("/database")) == "not in the view"
+    assert ask(text, PathAccess("/opt/lib/x")) == "allow"
+    assert ask(text, PathAccess("/lib2/x")) == "not in the view"
+    assert ask(text, PathAccess("/home/u/x", "write")) == "allow"
+    assert ask(text, PathAccess("/data/../etc")) == "not in the view"
+
+
+def test_sockets() -> None:
+    assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s")) == "allow"
+    assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s2")) == "socket not allowed"
+
+
+# ---------------------------------------------------------------- the function itself
+
+
+def test_what_is_no_access_is_an_error_not_an_answer() -> None:
+    with pytest.raises(TypeError):
+        decide(Policy(), "a.com")  # type: ignore[arg-type]
+
+
+def test_policies_are_kept_apart() -> None:
+    policies = [policy(f"allow: [h{number}.com]") for number in range(20)]
+    for _ in range(2):
+        for number, each in enumerate(policies):
+            assert isinstance(decide(each, NameQuery(f"h{number}.com")), Allow)
+            assert isinstance(decide(each, NameQuery(f"h{number + 1}.com")), Deny)
+
+
+def test_names_are_decided_without_work_that_grows_with_the_policy() -> None:
+    big = policy("allow:\n" + "\n".join(f"  - h{number}.example:443" for number in range(5000)))
+    small = policy("allow: [h1.example:443]")
+
+    def seconds(each: Policy) -> float:
+        decider = Decider(each)
+        best = 9.0
+        for _ in range(5):
+            start = time.process_time()
+            for _ in range(2000):
+                decider.decide(NameQuery("h1.example"))
+            best = min(best, time.process_time() - start)
+        return best
+
+    assert seconds(big) < seconds(small) * 5

@@ -184,17 +184,31 @@ def test_rule_2_of_the_home_only_toolchains_and_path_trees_are_shown_and_never_w
 ) -> None:
     if policy.view == "host":
         return
-    named = {op.origin for op in plan_of(policy, host) or () if isinstance(op, Bind)}
     trees = path_trees(dict(host.environ)["PATH"], host.home)
     for op in plan_of(policy, host) or ():
         if not isinstance(op, Bind) or op.origin in (str(HERE), "workspace") or inside(op.source, host.state):
             continue
         assert not op.writable, op
-        assert not inside(host.home, op.source), op
+        # A home below a system tree is covered by our own one at the same path.
+        assert not inside(host.home, op.source) or op.source in SYSTEM_TREES, op
         if inside(op.source, host.home):
             toolchain = any(op.source == f"{host.home}/{name}" for name in TOOLCHAINS)
             assert toolchain or any(inside(tree, op.source) for tree in trees), op
-    assert "workspace" in named or not named
+
+
+@given(policies(), facts())
+def test_the_real_home_and_our_state_are_never_what_the_command_finds_there(policy: Policy, host: HostFacts) -> None:
+    ops = plan_of(policy, host)
+    if ops is None:
+        return
+    # (mount rules that hold the home are refused where the state is below it; elsewhere they are the user's word)
+    ruled = any(isinstance(op, Bind) and op.origin == str(HERE) for op in ops)
+    if policy.view == "project" and not ruled:
+        cover = cover_of(host.home, ops)
+        assert isinstance(cover, Tmpfs) or (isinstance(cover, Bind) and inside(cover.source, host.state)), cover
+    cover = cover_of(host.state, ops)
+    if isinstance(cover, Bind) and inside(host.state, cover.source):
+        assert any(isinstance(op, Mask) and op.target == host.state for op in ops)
 
 
 @given(policies(), facts())

@@ -15,8 +15,9 @@ from membrane.workspace.gitconfig import ConfigError, module_objection, objectio
 
 FRAGMENTS = (
     "[core]", "[Core]", '[remote "Origin"]', '[remote "a\\"b"]', "[a.b]", "[core ", '"x"', "]", "[", "bare",
-    "fsmonitor", "url", " = ", "=", "true", "touch x", '"', '"a b"', "\\", "\\n", "\\t", "\\\\", '\\"', "\\x", "\\\n", "\n", "\n",
-    "\n\t", " ", "\t", "#", ";", "# c", "-", "é", "::", "/", "a-b", "1", "\r", "\0", "\ufeff", "x = y\n", "[x]\n",
+    "fsmonitor", "url", " = ", "=", "true", "touch x", '"', '"a b"', "\\", "\\n", "\\t", "\\\\", '\\"', "\\x", "\\\n",
+    "\n", "\n", "\n\t", " ", "\t", "#", ";", "# c", "-", "é", "::", "/", "a-b", "1", "\r", "\0", "\ufeff", "x = y\n",
+    "[x]\n",
 )  # fmt: skip
 
 
@@ -69,13 +70,13 @@ DANGEROUS = (
     "http.sslverify=false", "remote.o.uploadpack=x", "remote.o.receivepack=x", "remote.o.vcs=ext", "remote.o.proxy=x",
     "remote.o.url=ext::sh -c x", "remote.o.url=-x", "remote.o.url=foo::x", "remote.o.url=foo://x",
     "remote.o.url=ssh://-oProxyCommand=x/y", "remote.o.url=a@-b:c", "remote.o.pushurl=ext::x",
-    "remote.ext::x.promisor=1",
-    "branch.m.remote=ext::x", "branch.m.pushremote=ext::x", "branch.m.mergeoptions=-s x", "remote.pushdefault=ext::x",
-    "extensions.partialclone=ext::x", "submodule.s.update=!x", "submodule.s.url=ext::x", "submodule.s.url=-x",
-    "uploadpack.packobjectshook=x", "interactive.difffilter=x", "man.x.cmd=x", "browser.x.cmd=x", "web.browser=x",
-    "sendemail.smtpserver=/x", "trailer.x.command=x", "tar.x.command=x", "protocol.ext.allow=always",
-    "safe.directory=*", "lfs.customtransfer.x.path=x", "lfs.extension.x.clean=x", "lfs.url=x", "init.templatedir=x", "commit.template=x",
-    "notes.x=y", "unknown.key=x", "core.unknown=x", "merge.tool=x", "diff.tool=x", "fsmonitor.x=y", "guitool.x.cmd=x",
+    "remote.ext::x.promisor=1", "branch.m.remote=ext::x", "branch.m.pushremote=ext::x", "branch.m.mergeoptions=-s x",
+    "remote.pushdefault=ext::x", "extensions.partialclone=ext::x", "submodule.s.update=!x", "submodule.s.url=ext::x",
+    "submodule.s.url=-x", "uploadpack.packobjectshook=x", "interactive.difffilter=x", "man.x.cmd=x",
+    "browser.x.cmd=x", "web.browser=x", "sendemail.smtpserver=/x", "trailer.x.command=x", "tar.x.command=x",
+    "protocol.ext.allow=always", "safe.directory=*", "lfs.customtransfer.x.path=x", "lfs.extension.x.clean=x",
+    "lfs.url=x", "init.templatedir=x", "commit.template=x", "notes.x=y", "unknown.key=x", "core.unknown=x",
+    "merge.tool=x", "diff.tool=x", "fsmonitor.x=y", "guitool.x.cmd=x",
 )  # fmt: skip
 
 HARMLESS = (
@@ -84,12 +85,13 @@ HARMLESS = (
     "remote.origin.url=https://github.com/a/b.git", "remote.origin.url=git@github.com:a/b.git",
     "remote.origin.url=ssh://git@host:22/a", "remote.origin.url=/srv/a.git", "remote.origin.url=../a",
     "remote.origin.url=./a::b", "remote.origin.url=file:///a",
-    "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*", "remote.origin.pushurl=https://h/x", "branch.main.remote=origin", "branch.main.remote=.",
-    "branch.main.merge=refs/heads/main", "branch.a/b.rebase=true", "submodule.libs/a.url=https://h/a",
-    "submodule.a.active=true", "submodule.a.update=rebase", "extensions.worktreeconfig=true",
-    "extensions.partialclone=origin", "user.name=A B", "user.email=a@b", "init.defaultbranch=main", "pull.rebase=true",
-    "lfs.repositoryformatversion=0", "lfs.https://h/a.git/info/lfs.access=basic", "core.sparsecheckout=true",
-    "advice.detachedhead=false", "color.ui=auto", "commit.gpgsign=false", "push.autosetupremote=true",
+    "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*", "remote.origin.pushurl=https://h/x",
+    "branch.main.remote=origin", "branch.main.remote=.", "branch.main.merge=refs/heads/main",
+    "branch.a/b.rebase=true", "submodule.libs/a.url=https://h/a", "submodule.a.active=true",
+    "submodule.a.update=rebase", "extensions.worktreeconfig=true", "extensions.partialclone=origin", "user.name=A B",
+    "user.email=a@b", "init.defaultbranch=main", "pull.rebase=true", "lfs.repositoryformatversion=0",
+    "lfs.https://h/a.git/info/lfs.access=basic", "core.sparsecheckout=true", "advice.detachedhead=false",
+    "color.ui=auto", "commit.gpgsign=false", "push.autosetupremote=true",
 )  # fmt: skip
 
 

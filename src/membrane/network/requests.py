@@ -455,14 +455,7 @@ class Seen(Value):
 
 if TYPE_CHECKING:
     Command: TypeAlias = (
-        SendUpstream
-        | SendClient
-        | OpenUpstream
-        | EndUpstream
-        | EndClient
-        | CloseUpstream
-        | CloseClient
-        | Seen
+        SendUpstream | SendClient | OpenUpstream | EndUpstream | EndClient | CloseUpstream | CloseClient | Seen
     )
 
 

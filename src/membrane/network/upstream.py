@@ -195,8 +195,8 @@ def parse_server(server: str) -> tuple[str, int]:
     """
     address, port = server, "53"
     if server.startswith("["):
-        address, _, rest = server[1:].partition("]")
-        port = rest.removeprefix(":") if rest else "53"
+        address, bracket, rest = server[1:].partition("]")
+        port = (rest[1:] if rest[:1] == ":" else "53" if not rest else "") if bracket else ""
     elif server.count(":") == 1:
         address, _, port = server.partition(":")
     if not _is_literal(address) or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):

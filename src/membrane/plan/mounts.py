@@ -309,14 +309,17 @@ def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
 
 
 def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
-    """Masks over host credentials, except those that a rule names."""
+    """Masks over host credentials, except those that a rule names, and over our own state."""
     named = [facts.workspace, *(places(rule, facts)[1] for rule in policy.mounts)]
     links = dict(facts.links)
-    return [
+    masks: list[MountOp] = [
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
         for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
         if path in facts.existing and not any(inside(tree, path) for tree in named)
     ]
+    if policy.view == "host" or _in_system(facts.state):  # it holds the homes and agent logins of other workspaces
+        masks.append(Mask(facts.state, True, "membrane's own state"))
+    return masks
 
 
 def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:

@@ -317,11 +317,7 @@ class Decider:
             denies, allows = self._deny.named(host), self._allowing(host)
         if isinstance(verdict, Deny):
             return verdict
-        try:
-            canonical = match.canonical_path(path)
-        except Malformed:
-            canonical = ""
-        if not method or not _METHOD_BYTES.issuperset(method) or canonical != path:
+        if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
             return Deny(None, "request malformed")
         # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
         loose = _decoded(path)
@@ -430,6 +426,13 @@ class Decider:
 
 def _mode(access: PathAccess) -> str:
     return "rw" if access.operation == "write" else "ro"
+
+
+def _is_canonical(path: str) -> bool:
+    try:
+        return match.canonical_path(path) == path
+    except Malformed:
+        return False
 
 
 def _decoded(path: str) -> str:

@@ -1,0 +1,304 @@
+"""Secrets that the command can use but not read.
+
+Theory of operation
+-------------------
+Inside, a secret is a *placeholder*: random text of the same length and shape.  ``Vault`` looks for placeholders in
+every request head after the policy has allowed it:
+
+* in the place that the secret's rule names, and on the way to its destination, the value is put in;
+* anywhere else the request is refused.
+
+Answers of a destination are *scrubbed*: the value, and the forms in which servers echo it (escaped for a URL, base64
+at each alignment), become the same form of the placeholder.  Because both have the same length, no framing, no
+``Content-Length`` and no flow-control window changes.
+
+Rules
+-----
+1. A value is put in for scheme, host, port and path of its destination only; nobody here follows a redirect.
+2. ``repr`` and errors never show a value.
+3. What can not be read can not be scrubbed: such requests ask for ``identity``, and an answer in another content
+   coding is not passed on.
+
+Not covered: values in request bodies (never put in), and answers that show a value in an encoding not listed above.
+"""
+
+from __future__ import annotations
+
+from ..policy.match import path_matcher
+from ..policy.model import Deny
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..policy.model import HttpRequest
+    from .requests import Bound
+
+SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
+LONGEST_SECRET = 8192
+# Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
+PUBLIC_PREFIXES = (
+    b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_", b"ghp_", b"gho_",
+    b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza", b"AKIA", b"gsk_", b"dop_v1_",
+)  # fmt: skip
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+_DIGITS = b"0123456789"
+_VISIBLE = bytes(range(0x21, 0x7F))
+
+
+def placeholder_for(value: bytes, random: Callable[[int], bytes]) -> bytes:
+    """Random text of the same length and shape: letters for letters, digits for digits, the rest as it is.
+
+    Args:
+        random: gives that many random octets, such as ``os.urandom``.
+
+    Raises:
+        ValueError: the value is too short or too long, has octets that a header may not have, or is so regular
+            that a placeholder would not differ from it enough.
+    """
+    if not SHORTEST_SECRET <= len(value) <= LONGEST_SECRET:
+        raise ValueError(f"a secret has {SHORTEST_SECRET} to {LONGEST_SECRET} octets")
+    if value.translate(None, _VISIBLE):
+        raise ValueError("a secret is visible ASCII without spaces")
+    prefix = next((each for each in PUBLIC_PREFIXES if value.startswith(each) and len(value) - len(each) >= 8), b"")
+    out = bytearray(value)
+    changed = 0
+    noise = random(2 * len(value))
+    for at in range(len(prefix), len(value)):
+        char = value[at : at + 1]
+        dice = noise[2 * at] << 8 | noise[2 * at + 1]
+        if char.isdigit():
+            out[at] = _DIGITS[dice % 10]
+        elif char.isalpha():
+            letter = _LETTERS[dice % 26 : dice % 26 + 1]
+            out[at] = (letter.upper() if char.isupper() else letter)[0]
+        else:
+            continue
+        changed += 1
+    if changed < SHORTEST_SECRET or out == value:
+        raise ValueError(f"a secret has at least {SHORTEST_SECRET} letters and digits")
+    return bytes(out)
+
+
+class Destination:
+    """Where a secret may go: scheme, host and port exactly, and a path prefix (``match.path_matcher``)."""
+
+    __slots__ = ("host", "path", "port", "scheme")
+
+    def __init__(self, scheme: str, host: str, port: int, path: str = "/") -> None:
+        self.scheme, self.host, self.port = scheme, host, port
+        self.path = path_matcher(path)
+
+
+class Secret:
+    """One secret.
+
+    Args:
+        name: for events and hints.
+        place: a header name, or ``query:NAME``.  In ``authorization`` the placeholder may stand after any scheme, and
+            within the base64 of ``Basic``.
+    """
+
+    __slots__ = ("destinations", "field", "name", "parameter", "placeholder", "value")
+
+    def __init__(
+        self, name: str, value: bytes, placeholder: bytes, place: str, destinations: Iterable[Destination]
+    ) -> None:
+        if len(value) != len(placeholder) or value == placeholder:
+            raise ValueError("a placeholder has the length of its secret and is not the secret")
+        self.name, self.value, self.placeholder = name, value, placeholder
+        kind, mark, rest = place.partition(":")
+        self.parameter = rest.encode("ascii") if mark and kind == "query" else b""
+        self.field = b"" if self.parameter else place.lower().encode("ascii")
+        self.destinations = tuple(destinations)
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name!r})"
+
+    def goes_to(self, bound: Bound) -> bool:
+        """May it go to this server, whatever the path?"""
+        return any(
+            (each.scheme, each.host, each.port) == (bound.scheme, bound.host, bound.port) for each in self.destinations
+        )
+
+    def admits(self, request: HttpRequest) -> bool:
+        """May it go into this request?"""
+        return any(
+            (each.scheme, each.host, each.port) == (request.scheme, request.host, request.port)
+            and each.path(request.path)
+            for each in self.destinations
+        )
+
+
+class Vault:
+    """The secrets of a session, towards one server."""
+
+    def __init__(self, secrets: Sequence[Secret], bound: Bound) -> None:
+        self._secrets = secrets
+        self._here = [secret for secret in secrets if secret.goes_to(bound)]
+        self._pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]
+        self.scrubs = bool(self._here)
+
+    def scrubber(self) -> Scrubber | None:
+        """A new scrubber for one answer; ``None`` when no secret can be in it."""
+        return Scrubber(self._pairs) if self._pairs else None
+
+    def apply(
+        self, request: HttpRequest, target: bytes, names: Sequence[bytes], values: list[bytes]
+    ) -> tuple[bytes, list[bytes]] | Deny:
+        """Put the values in for the placeholders.
+
+        Args:
+            request: allowed by the policy.
+            target: canonical path and query, as they will be sent.
+            names: of the fields, in lower case; ``values`` in the same order.
+
+        Returns:
+            target and values to send, or a refusal when a placeholder is where it does not belong.
+        """
+        every = b"\n".join(values)
+        basic = b"Basic " in every or b"basic " in every
+        for secret in self._secrets:
+            if not (
+                secret.placeholder in every
+                or secret.placeholder in target
+                or (b"%" in target and _unescaped(target, secret.placeholder))
+                or (basic and any(_in_basic(value, secret.placeholder) for value in values))
+            ):
+                continue
+            if not secret.admits(request):
+                return Deny(None, "denied by rule", f"the secret {secret.name} may not go to this destination")
+            applied = self._put(secret, target, names, values)
+            if applied is None:
+                place = (
+                    f"the query parameter {secret.parameter.decode()}" if secret.parameter else secret.field.decode()
+                )
+                return Deny(None, "denied by rule", f"the secret {secret.name} may only be in {place}")
+            target, values = applied
+            every = b"\n".join(values)
+        return target, values
+
+    @staticmethod
+    def _put(
+        secret: Secret, target: bytes, names: Sequence[bytes], values: list[bytes]
+    ) -> tuple[bytes, list[bytes]] | None:
+        """Put one secret in; ``None`` when its placeholder is left anywhere after that."""
+        placeholder = secret.placeholder
+        if secret.parameter:
+            from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+            path, mark, query = target.partition(b"?")
+            parts = query.split(b"&")
+            for index, part in enumerate(parts):
+                key, _, value = part.partition(b"=")
+                if key == secret.parameter and unquote_to_bytes(value) == placeholder:
+                    parts[index] = key + b"=" + quote_from_bytes(secret.value, safe="").encode()
+            target = path + mark + b"&".join(parts)
+        else:
+            values = [
+                _put_in_field(value, secret) if name == secret.field else value
+                for name, value in zip(names, values, strict=True)
+            ]
+        left = placeholder in target or placeholder in b"\n".join(values) or _unescaped(target, placeholder)
+        if left or any(_in_basic(value, placeholder) for value in values):
+            return None
+        return target, values
+
+
+def _put_in_field(value: bytes, secret: Secret) -> bytes:
+    if secret.field in (b"authorization", b"proxy-authorization") and value[:6].lower() == b"basic ":
+        inner = _basic(value)
+        if secret.placeholder in inner:
+            import base64
+
+            return value[:6] + base64.b64encode(inner.replace(secret.placeholder, secret.value))
+    return value.replace(secret.placeholder, secret.value)
+
+
+def _basic(value: bytes) -> bytes:
+    """The credentials of a Basic authorization (RFC 7617), empty when there are none."""
+    import base64
+    import binascii
+
+    if value[:6].lower() != b"basic ":
+        return b""
+    try:
+        return base64.b64decode(value[6:].strip(), validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _in_basic(value: bytes, placeholder: bytes) -> bool:
+    return placeholder in _basic(value)
+
+
+def _unescaped(target: bytes, placeholder: bytes) -> bool:
+    from urllib.parse import unquote_to_bytes
+
+    return placeholder in unquote_to_bytes(target)
+
+
+def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
+    """Each form in which a server may show ``value``, and what it becomes; both have the same length."""
+    import base64
+    from urllib.parse import quote_from_bytes
+
+    pairs = {value: placeholder}
+    pairs.setdefault(quote_from_bytes(value, safe="").encode(), quote_from_bytes(placeholder, safe="").encode())
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            # The sextets that depend on the value alone, when ``before`` octets of a triple come first.
+            first = (before * 8 + 5) // 6
+            last = (before + len(value)) * 8 // 6
+            pairs.setdefault(encode(bytes(before) + value)[first:last], encode(bytes(before) + placeholder)[first:last])
+    return [(shown, told) for shown, told in pairs.items() if len(shown) == len(told) and shown != told]
+
+
+class Scrubber:
+    """Replaces values in one stream of octets, also where a value is cut.
+
+    It holds back only what may be the beginning of a value, and nothing after ``flush``.
+
+    Args:
+        pairs: what is looked for, and what of the same length it becomes.
+    """
+
+    __slots__ = ("_held", "_longest", "_pairs")
+
+    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs
+        self._longest = max(len(shown) for shown, _ in pairs)
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take octets; give those that are safe to pass on."""
+        data = self.whole(self._held + data)
+        keep = self._beginning(data)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def flush(self) -> bytes:
+        """What was held back: the stream has ended, so it is not a value."""
+        held, self._held = self._held, b""
+        return held
+
+    def whole(self, data: bytes) -> bytes:
+        """Replace in octets that are complete, such as a header value."""
+        for shown, told in self._pairs:
+            if shown in data:
+                data = data.replace(shown, told)
+        return data
+
+    def _beginning(self, data: bytes) -> int:
+        """How many octets at the end may be the beginning of a value."""
+        tail = data[max(0, len(data) - self._longest + 1) :]
+        keep = 0
+        for shown, _ in self._pairs:
+            at = max(0, len(tail) - len(shown) + 1)
+            first = shown[:1]
+            while (at := tail.find(first, at)) >= 0:
+                if shown.startswith(tail[at:]):
+                    keep = max(keep, len(tail) - at)
+                    break
+                at += 1
+        return keep

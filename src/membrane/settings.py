@@ -519,8 +519,8 @@ def _answer(terminal: int, question: str) -> str:
     import termios
 
     try:
-        os.write(terminal, question.encode("utf-8", "backslashreplace"))
         termios.tcflush(terminal, termios.TCIFLUSH)
+        os.write(terminal, question.encode("utf-8", "backslashreplace"))
         line = b""
         while len(line) < 256 and not line.endswith(b"\n"):
             part = os.read(terminal, 256)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,10 +84,9 @@ def test_check_and_run_agree(box: Box) -> None:
     box.allow("example.com", {"dest": "httpbin.org", "ports": [443]}, deny=["www.example.com"])
     for host, port in (("example.com", 80), ("httpbin.org", 443), ("httpbin.org", 80), ("google.com", 80)):
         said = box.run("check", f"{host}:{port}").returncode
-        script = f"exec 3<>/dev/tcp/{host}/{port} && echo 'GET / HTTP/1.0' >&3 && echo >&3 && head -c1 <&3"
         scheme = "https" if port == 443 else "http"
-        done = box.run("--", "curl", "-sk", "-o", "/dev/null", f"{scheme}://{host}:{port}/")
-        assert (done.returncode == 0) == (said == 0), (host, port, script, done)
+        done = box.run("--", "curl", "-fsk", "-o", "/dev/null", f"{scheme}://{host}:{port}/")
+        assert (done.returncode == 0) == (said == 0), (host, port, done)
 
 
 # ---------------------------------------------------------------- plan, doctor
@@ -128,8 +126,8 @@ def test_session_id_file_ps_and_gc(box: Box) -> None:
     assert re.fullmatch(r"[0-9a-z-]{8,40}", session)
     listing = clean(box.run("ps")).stdout
     assert session in listing
-    entry = next(e for e in json.loads(box.run("ps", "--json").stdout) if session in json.dumps(e))
-    assert str(box.workspace) in json.dumps(entry)
+    entry = next(e for e in json.loads(box.run("ps", "--json").stdout)["sessions"] if e["id"] == session)
+    assert entry["workspace"] == str(box.workspace)
     assert clean(box.run("gc")).returncode == 0
     assert session in box.run("ps").stdout, "gc touched a living session"
     process.communicate(b"\n", timeout=30)
@@ -180,14 +178,14 @@ def test_run_subcommand(box: Box) -> None:
 
 
 def test_config_init_show_path(box: Box) -> None:
-    path = box.run("config", "path").stdout.strip().splitlines()[0]
-    assert path == str(box.state / "config.yaml")
+    path = box.state / "config.yaml"
+    assert str(path) in box.run("config", "path").stdout
     assert clean(box.run("config", "init")).returncode == 0
-    first = Path(path).read_text()
+    first = path.read_text()
     assert first.startswith("#")
-    Path(path).write_text(first + "\n# mine\n")
+    path.write_text(first + "\n# mine\n")
     box.run("config", "init")
-    assert Path(path).read_text().endswith("# mine\n"), "an existing file was overwritten"
+    assert path.read_text().endswith("# mine\n"), "an existing file was overwritten"
     assert clean(box.run("config", "show")).returncode == 0
     assert oct(os.stat(box.state).st_mode & 0o077) == "0o0"
 
@@ -361,7 +359,7 @@ def test_debug_shows_where(box: Box) -> None:
 def test_reset_asks(box: Box) -> None:
     box.run("--", "sh", "-c", "echo x > ~/note")
     stays = clean(box.run("--reset=d", input="n\n"))
-    assert "bort" in stays.stderr + stays.stdout, stays
+    assert "nothing was removed" in stays.stderr, stays
     assert box.run("--", "cat", str(box.home / "note")).returncode == 0
     assert clean(box.run("--reset=d", "--yes")).returncode == 0
     assert box.run("--", "cat", str(box.home / "note")).returncode == 1

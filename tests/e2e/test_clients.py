@@ -51,7 +51,8 @@ def test_npm_view(box: Box) -> None:
     done = box.run(*box.tls, "--", *command)
     assert done.stdout.strip() == "1.0.0", done
     box.allow("pypi.org")
-    assert box.run(*box.tls, "--", *command).returncode != 0
+    # Without the cache that the first run left in its home.
+    assert box.run("--home=ephemeral", *box.tls, "--", *command).returncode != 0
 
 
 def test_redis(box: Box) -> None:
@@ -61,8 +62,9 @@ def test_redis(box: Box) -> None:
         "-a", "redis.test:6379", "--", "bash", "-c", f"{' '.join(command)} set k v; {' '.join(command)} get k"
     )
     assert done.stdout.split() == ["OK", "v"], done
-    assert box.outside("curl", "-sS", "http://redis.test/").returncode == 0
-    assert box.run("-a", "redis.test:6379", "--", "curl", "-sS", "http://redis.test/").returncode == 7
+    other = ["curl", "-fsS", "http://redis.test/"]
+    assert box.outside(*other).returncode == 0
+    assert box.run("-a", "redis.test:6379", "--", *other).returncode in (7, 22)
     denied = box.run("-a", "redis.test:6380", "--", *command, "ping")
     assert "PONG" not in denied.stdout
 

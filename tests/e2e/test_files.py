@@ -6,6 +6,7 @@ import json
 import os
 import select
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
@@ -150,10 +151,11 @@ def test_only_the_workspace_of_its_neighbourhood(box: Box, tmp_path: Path) -> No
 
 
 def test_scratch_directories_are_private(box: Box) -> None:
-    inside(box, "echo x > /tmp/from-inside-membrane; echo y > /dev/shm/from-inside; ls /run /var/tmp")
-    assert not Path("/tmp/from-inside-membrane").exists()
-    assert not Path("/dev/shm/from-inside").exists()
-    assert refused(box, "test -e /tmp/from-inside-membrane")
+    name = f"from-inside-{uuid.uuid4().hex}"
+    inside(box, f"echo x > /tmp/{name}; echo y > /dev/shm/{name}; cat /tmp/{name}; ls /run /var/tmp")
+    assert not Path(f"/tmp/{name}").exists()
+    assert not Path(f"/dev/shm/{name}").exists()
+    assert refused(box, f"test -e /tmp/{name}")
 
 
 def test_processes_of_the_host_are_invisible(box: Box) -> None:
@@ -209,11 +211,12 @@ def test_canonical_workspace(box: Box, tmp_path: Path) -> None:
 
 
 def test_host_view(box: Box) -> None:
-    assert inside(box, "cat ~/.bashrc", "--view=host") == "export FROM_HOST_BASHRC=1\n"
-    assert refused(box, "echo x > ~/new", "--view=host")
-    inside(box, "echo x > made", "--view=host")
+    """sandbox-runtime's: everything can be read, the workspace can be written."""
+    assert refused(box, "test -d /boot")
+    inside(box, "test -d /boot; test -d /srv; echo x > made", "--view=host")
     assert (box.workspace / "made").exists()
-    assert not (box.home / "new").exists()
+    for path in ("/srv/new", "/usr/new", "/etc/new"):
+        assert refused(box, f"echo x > {path}", "--view=host")
 
 
 def test_mounts(box: Box, tmp_path: Path) -> None:
@@ -290,7 +293,9 @@ def test_parents_of_masks_stay_put(box: Box) -> None:
     (box.workspace / "a" / "b").mkdir(parents=True)
     (box.workspace / "a" / "b" / "secret").write_text("host-secret")
     script = "mv a z 2>/dev/null; mv a/b a/y 2>/dev/null; cat $(find . -name secret) 2>/dev/null; true"
-    assert "host-secret" not in inside(box, script)
+    assert box.outside("cat", "a/b/secret").stdout == "host-secret"
+    done = box.run("--", "bash", "-c", script)
+    assert (done.stdout, done.returncode) == ("", 0), done
     assert (box.workspace / "a" / "b" / "secret").read_text() == "host-secret"
 
 
@@ -430,7 +435,8 @@ def test_protected_names_that_appear(box: Box, name: str) -> None:
     assert (box.workspace / "fine").read_text() == "ordinary\n"
     assert not (box.workspace / name).exists()
     told = box.events("FileRemoved") + box.events("AccessDenied")
-    assert any(name.lower() in json.dumps(event).lower() for event in told) or "ermission" in done.stderr, done
+    first = name.split("/", maxsplit=1)[0].lower()
+    assert any(first in json.dumps(event).lower() for event in told) or "ermission" in done.stderr, done
     assert "membrane: " in done.stderr
 
 
@@ -551,5 +557,5 @@ def test_go_build(box: Box) -> None:
 def test_disk_full_is_said_by_the_command(box: Box) -> None:
     """A limit on the private scratch space: ENOSPC inside, membrane itself unharmed."""
     done = box.run("--limit=disk=20M", "--", "bash", "-c", "head -c 60M /dev/zero > /tmp/x; echo status $?")
-    assert "No space left" in done.stderr
-    assert done.stdout == "status 1\n"
+    assert "No space left" in done.stderr or "File size limit" in done.stderr, done
+    assert done.stdout != "status 0\n"

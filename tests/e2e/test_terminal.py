@@ -96,7 +96,7 @@ def test_control_z_and_fg(box: Box) -> None:
         terminal.expect("outer-42")
         prompt(terminal)
         terminal.send("fg\r")
-        terminal.expect("begun")  # the job's command line: the shell has left its raw mode
+        terminal.expect("echo be")  # the job's command line: the shell has left its raw mode
         terminal.send("word\r")
         terminal.expect("got-word")
         prompt(terminal)

@@ -124,7 +124,7 @@ def test_an_edit_in_place_is_nobodys_business(workspace: Path, start: Callable[[
 
 
 def test_the_host_may_replace_a_protected_file(workspace: Path, start: Callable[[], Watcher]) -> None:
-    """git config on the host renames a new file into place: the read-only mount is gone, the name is not the agent's."""
+    """git config on the host renames a new file into place: the mount is gone, but the file is not the agent's."""
     watcher = start()
     make(workspace, ".git/config.lock")
     (workspace / ".git" / "config.lock").rename(workspace / ".git" / "config")
@@ -154,6 +154,21 @@ def test_a_renamed_directory_is_followed_under_its_new_name(workspace: Path, sta
     collect(watcher, has("a/b/other.pem"))
 
 
+def test_a_removed_tree_that_comes_back_is_covered_anew(workspace: Path, start: Callable[[], Watcher]) -> None:
+    watcher = start()
+    for number in range(5):  # file systems give freed inode numbers out again
+        shutil.rmtree(workspace / "a")
+        make(workspace, "a/b/c/x", "a/d/")
+        quiet(watcher, workspace)
+        make(workspace, f"a/b/c/{number}.pem", f"a/d/{number}.pem")
+        collect(watcher, has(f"a/b/c/{number}.pem", f"a/d/{number}.pem"))
+        (workspace / "a" / "b").rename(workspace / "other")
+        (workspace / "other").rename(workspace / "a" / "b")
+        quiet(watcher, workspace)
+        make(workspace, f"a/b/c/{number}again.pem")
+        collect(watcher, has(f"a/b/c/{number}again.pem"))
+
+
 def test_deep_trees_made_in_one_go_are_covered(workspace: Path, start: Callable[[], Watcher]) -> None:
     watcher = start()
     paths = [f"n{first}/m{second}/k{third}/.env" for first in range(5) for second in range(5) for third in range(5)]
@@ -180,8 +195,8 @@ def test_links_are_never_followed(workspace: Path, start: Callable[[], Watcher],
     make(tmp_path / "outside", "one.pem", "inner/two.pem")
     assert quiet(watcher, workspace) == {}
     # A directory that is replaced by a link while it is still to be visited.
-    watcher._urgent.append(("src/away", 0))
-    watcher._urgent.append(("src/away/inner", 0))
+    watcher._urgent.append(("src/away", 0, True))
+    watcher._urgent.append(("src/away/inner", 0, True))
     assert quiet(watcher, workspace) == {}
     make(tmp_path / "outside", "three.pem")
     assert quiet(watcher, workspace) == {}
@@ -196,7 +211,9 @@ def test_changes_between_the_scan_and_the_watch_are_found(workspace: Path) -> No
         while not watcher.step(0.002):
             pass
         expected = {"a/b/c/early.pem", "new/dir/early.pem", ".vscode", "a/.env"}
-        assert set(collect(watcher, has(*expected))) == expected
+        found = collect(watcher, has(*expected))
+        # Names beside what changed may be returned as well: whether they were replaced can not be known.
+        assert set(found) - expected <= {".env"}
     finally:
         watcher.close()
 
@@ -410,9 +427,10 @@ def test_a_running_clone_is_judged_benign_all_the_way(workspace: Path, tmp_path:
     assert git(root, "init", "-q", "-b", "main").wait() == 0
     assert git(root, "commit", "-q", "--allow-empty", "-m", "x").wait() == 0
 
-    watcher = Watcher(scan(str(root), RULES).index)
+    watcher = Watcher(scan(str(root), RULES[:3]).index)
     root_fd = os.open(root, os.O_PATH)
     seen: set[str] = set()
+    running_git: list[subprocess.Popen[bytes]] = []
     try:
         watcher.prime()
         for work in (
@@ -421,6 +439,7 @@ def test_a_running_clone_is_judged_benign_all_the_way(workspace: Path, tmp_path:
             ("init", "-q", "--bare", "bare.git"),
         ):
             running = git(root, *work)
+            running_git.append(running)
             while running.poll() is None or watcher.timeout() is not None:
                 timeout = watcher.timeout()
                 select.select([watcher.fileno()], [], [], 0.02 if timeout is None else min(0.02, timeout))
@@ -429,6 +448,8 @@ def test_a_running_clone_is_judged_benign_all_the_way(workspace: Path, tmp_path:
                     assert judge(root_fd, name.path) == "", name.path
             assert running.returncode == 0
     finally:
+        for running in running_git:
+            running.wait()
         watcher.close()
         os.close(root_fd)
     assert {

@@ -101,7 +101,9 @@ def test_a_name_that_is_not_allowed_does_not_exist() -> None:
     assert len(resolver.names) == 0
 
 
-@pytest.mark.parametrize(("kind", "told"), [("TXT", 1), ("MX", 1), ("ANY", 1), ("NULL", 1), ("TYPE4711", 1), ("HTTPS", 0), ("SVCB", 0)])
+@pytest.mark.parametrize(
+    ("kind", "told"), [("TXT", 1), ("MX", 1), ("ANY", 1), ("NULL", 1), ("TYPE4711", 1), ("HTTPS", 0), ("SVCB", 0)]
+)
 def test_other_types_of_an_allowed_name_have_no_data(kind, told) -> None:
     resolver = Resolver()
     reply = resolver.ask("a.ok.test", kind)
@@ -141,7 +143,9 @@ def test_the_limit_is_servfail_and_known_names_go_on() -> None:
 
 def test_edns_is_answered_with_a_minimal_opt() -> None:
     resolver = Resolver()
-    reply = resolver.ask("a.ok.test", use_edns=0, payload=4096, want_dnssec=True, options=[dns.edns.GenericOption(10, b"cookie!!")])
+    reply = resolver.ask(
+        "a.ok.test", use_edns=0, payload=4096, want_dnssec=True, options=[dns.edns.GenericOption(10, b"cookie!!")]
+    )
     assert (reply.edns, reply.payload, reply.options, reply.ednsflags) == (0, 1232, (), 0)
     assert resolver.ask("a.ok.test").edns == -1
     assert resolver.ask("evil.test", use_edns=0).edns == 0
@@ -156,7 +160,9 @@ def test_the_spelling_of_the_question_comes_back() -> None:
     assert query[12:] in reply
 
 
-def wire(flags: int = 0x0100, counts=(1, 0, 0, 0), question: bytes = b"\1a\2ok\4test\0\0\1\0\1", rest: bytes = b"") -> bytes:
+def wire(
+    flags: int = 0x0100, counts=(1, 0, 0, 0), question: bytes = b"\1a\2ok\4test\0\0\1\0\1", rest: bytes = b""
+) -> bytes:
     return struct.pack(">6H", 7, flags, *counts) + question + rest
 
 
@@ -218,12 +224,16 @@ def test_labels_that_would_read_as_something_else_are_malformed(label) -> None:
     assert resolver.asked == []
 
 
-@pytest.mark.parametrize("address", ["198.18.0.0", "198.18.0.2", "198.19.255.255", "fd00:6d65:6d62::2", "fd00:6d65:6d62:1::5"])
+@pytest.mark.parametrize(
+    "address", ["198.18.0.0", "198.18.0.2", "198.19.255.255", "fd00:6d65:6d62::2", "fd00:6d65:6d62:1::5"]
+)
 def test_our_ranges(address) -> None:
     assert is_fake(address)
 
 
-@pytest.mark.parametrize("address", ["198.17.255.255", "198.20.0.0", "1.2.3.4", "fd00:6d65:6d63::1", "::1", "fd00:6d65::1"])
+@pytest.mark.parametrize(
+    "address", ["198.17.255.255", "198.20.0.0", "1.2.3.4", "fd00:6d65:6d63::1", "::1", "fd00:6d65::1"]
+)
 def test_not_our_ranges(address) -> None:
     assert not is_fake(address)
 

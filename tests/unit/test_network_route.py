@@ -137,7 +137,9 @@ def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
 
 
 def internal(**fields) -> HostRule:
-    return HostRule("x", ORIGIN, **{"kind": "host", "host": "host.internal", "ports": (PortRange("tcp", 1, 9),), **fields})
+    return HostRule(
+        "x", ORIGIN, **{"kind": "host", "host": "host.internal", "ports": (PortRange("tcp", 1, 9),), **fields}
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def hello(*extensions: bytes, tail: bytes = b"") -> bytes:
 
 
 def records(handshake: bytes, size: int = 16384) -> bytes:
-    return b"".join(
-        b"\x16\x03\x01" + vector(2, handshake[at : at + size]) for at in range(0, len(handshake), size)
-    )
+    return b"".join(b"\x16\x03\x01" + vector(2, handshake[at : at + size]) for at in range(0, len(handshake), size))
 
 
 @pytest.mark.parametrize("alpn", [(), ("h2", "http/1.1")])

@@ -33,7 +33,7 @@ def reactor():
 
 def until(reactor: Reactor, condition) -> None:
     while not condition():
-        reactor.turn(5)
+        reactor.turn(reactor._until_next())
 
 
 def test_equal_questions_share_a_look_up_and_the_answer_is_kept(reactor) -> None:
@@ -122,7 +122,9 @@ def test_resolver_addresses(text, server) -> None:
     assert parse_server(text) == server
 
 
-@pytest.mark.parametrize("text", ["", "dns.test", "9.9.9.9:0", "9.9.9.9:99999", "9.9.9.9:x", "[::1]x", "[::1", "9.9.9", "::1:53:x"])
+@pytest.mark.parametrize(
+    "text", ["", "dns.test", "9.9.9.9:0", "9.9.9.9:99999", "9.9.9.9:x", "[::1]x", "[::1", "9.9.9", "::1:53:x"]
+)
 def test_bad_resolver_addresses(text) -> None:
     with pytest.raises(PolicyError, match="dns_resolver"):
         parse_server(text)
@@ -146,7 +148,16 @@ def test_proxy_urls(url, proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://p.test", "ftp://p.test", "http://", "http://p.test/path", "http://p.test:0", "http://p.test:x", "http://[::1"]
+    "url",
+    [
+        "https://p.test",
+        "ftp://p.test",
+        "http://",
+        "http://p.test/path",
+        "http://p.test:0",
+        "http://p.test:x",
+        "http://[::1",
+    ],
 )
 def test_bad_proxy_urls(url) -> None:
     with pytest.raises(PolicyError, match="upstream_proxy"):

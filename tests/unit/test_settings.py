@@ -323,7 +323,6 @@ def on_a_terminal(place: Place, answer: bytes, typed_before: bytes = b"") -> str
                 break
             shown += part
             if b"[N]o:" in shown and not answered:
-                # The input is flushed after the question is written; answer until it is taken.
                 os.write(fd, answer)
                 answered = True
     finally:
@@ -333,11 +332,6 @@ def on_a_terminal(place: Place, answer: bytes, typed_before: bytes = b"") -> str
 
 
 def test_answers_on_the_terminal(place: Place) -> None:
-    place.project.write_text(
-        'deny: [x.com]\nallow:\n  - a.com\n  - "b.com" # \x1b[2K\x1b]0;t\x07 \u202e\n'.replace(
-            "\x1b", "\u001b"
-        ).replace("\x07", "")
-    )
     place.project.write_text("deny: [x.com]\nallow:\n  - a.com\n  - b.com # \u202eevil\n")
     shown = on_a_terminal(place, b"n\n")
     assert "REFUSED 78" in shown
@@ -350,6 +344,7 @@ def test_answers_on_the_terminal(place: Place) -> None:
     with pytest.raises(PolicyError):
         place.load()
     assert "REFUSED 78" in on_a_terminal(place, b"\n"), "no answer is no"
+    assert "REFUSED 78" in on_a_terminal(place, b"n\n", typed_before=b"always\n"), "what was typed before is no answer"
     assert "ALLOWED" in on_a_terminal(place, b"always\n")
     assert hosts(place.load()) == ["a.com", "b.com"]
 
@@ -402,7 +397,7 @@ def test_every_input_of_the_cache_counts(place: Place) -> None:
     assert hosts(place.load()) == ["z.com"], "mtime can be set back, ctime can not"
 
 
-@pytest.mark.parametrize("damage", ["mode", "link", "cut", "foreign", "symlink", "directory", "empty"])
+@pytest.mark.parametrize("damage", ["mode", "link", "cut", "symlink", "directory", "empty"])
 def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: Path, damage: str) -> None:
     place.user("allow: [a.com]")
     place.load_settled()
@@ -414,11 +409,6 @@ def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: P
         os.link(file, tmp_path / "link")
     elif damage == "cut":
         file.write_bytes(data[: len(data) // 2])
-    elif damage == "foreign":
-        file.write_bytes(data.replace(b"a.com", b"b.com"))
-        # An edit in place keeps owner and mode; it can only be made by us, so only the layout protects here.
-        assert place.load().cached
-        return
     elif damage == "symlink":
         moved = file.rename(tmp_path / "moved")
         file.symlink_to(moved)
@@ -453,7 +443,8 @@ def test_cache_hit_imports_nothing_heavy(place: Place) -> None:
     program = (
         f"import os, sys\nsys.path[:0] = {sys.path!r}\n"
         "from membrane.settings import Options, load_policy\n"
-        f"loaded = load_policy(Options(interactive=False), {place.environ!r}, {str(place.workspace)!r}, {str(place.home)!r})\n"
+        f"places = {place.environ!r}, {str(place.workspace)!r}, {str(place.home)!r}\n"
+        "loaded = load_policy(Options(interactive=False), *places)\n"
         "heavy = ('yaml', 're', 'ipaddress', 'idna', 'hashlib', 'typing', 'enum', 'socket', 'membrane.policy.load')\n"
         "print(loaded.cached, [name for name in heavy if name in sys.modules])"
     )

@@ -72,6 +72,16 @@ def test_hide_beats_readonly_and_reaches_into_read_only_directories(tmp_path: Pa
     assert paths.index("vendor") < paths.index("vendor/lib/key.pem")
 
 
+def test_read_only_patterns_leave_git_its_own_files_unless_they_name_it(tmp_path: Path) -> None:
+    make(tmp_path, "x.lock", ".git/index.lock", ".git/refs/heads/a.lock", ".git/info/exclude", ".git/config")
+    assert by_path(scan(str(tmp_path), rules(readonly=("*.lock", "exclude")))) == {
+        "x.lock": ("readonly", False, False),
+        ".git/config": ("protect", False, False),
+    }
+    assert ".git/info/exclude" in by_path(scan(str(tmp_path), rules(readonly=(".git/info/exclude",))))
+    assert by_path(scan(str(tmp_path), rules(readonly=(".git/",))))[".git"] == ("readonly", True, False)
+
+
 def test_hidden_names_are_found_inside_protected_directories(tmp_path: Path) -> None:
     make(tmp_path, ".vscode/token.pem", ".git/hooks/x.pem", ".git/objects/ab/y.pem", ".git/config")
     found = by_path(scan(str(tmp_path), rules("*.pem")))
@@ -348,6 +358,25 @@ def test_rescan_returns_only_what_appeared(tmp_path: Path) -> None:
         ".git/hooks": ("protect", True, False),
     }
     assert by_path(rescan(index)) == by_path(rescan(index))
+
+
+@pytest.mark.as_user
+def test_a_new_directory_that_was_closed_is_reported_at_the_end(tmp_path: Path) -> None:
+    """chmod 000 hides an armed repository from the last look, until somebody opens it again."""
+    make(tmp_path, "old/")
+    (tmp_path / "old").chmod(0o000)
+    for policy in ((), rules(".env")):
+        index = scan(str(tmp_path), policy).index
+        make(tmp_path, "new/.git/config")
+        (tmp_path / "new").chmod(0o000)
+        try:
+            assert by_path(rescan(index)) == {"new": ("protect", True, False)}
+        finally:
+            (tmp_path / "new").chmod(0o700)
+            (tmp_path / "new" / ".git" / "config").unlink()
+            (tmp_path / "new" / ".git").rmdir()
+            (tmp_path / "new").rmdir()
+    (tmp_path / "old").chmod(0o700)
 
 
 def test_rescan_finds_an_interrupted_rebase_that_would_execute(tmp_path: Path) -> None:

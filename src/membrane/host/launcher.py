@@ -44,6 +44,7 @@ import select
 import struct
 
 from ..errors import HostError, InternalError
+from ..plan.build import RANGE
 from ..plan.model import Bind
 from . import syscalls as sc
 from .channel import (
@@ -114,11 +115,12 @@ class Launch:
         except OSError as error:
             raise HostError("map the private kuid range", error.strerror or "", target=str(base)) from None
         trees: list[int] = []
+        owners = {(0, 0): userns}
         try:
             indices = []
             for index, op in enumerate(self.plan.mounts):
                 if isinstance(op, Bind):
-                    fd = clone_tree(op, userns if op.own else 0)
+                    fd = clone_tree(op, _owner_namespace(op, base, owners) if op.own else 0)
                     if fd is not None:
                         trees.append(fd)
                         indices.append(index)
@@ -131,7 +133,7 @@ class Launch:
                 error.errno or 0, "show a tree in the sandbox", error.strerror or "", str(error.filename or "")
             )
         finally:
-            for fd in (*trees, userns):
+            for fd in (*trees, *owners.values()):
                 os.close(fd)
 
     def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
@@ -255,6 +257,58 @@ class Launch:
             self.mask(ops[half:])
         else:
             send(self.launcher, b"K", data)
+
+
+def id_map(owner: int, base: int) -> str:
+    """The id map (user_namespaces(7)) of an idmapped mount whose files of ``owner`` are root's inside.
+
+    Root inside has no capability: in a tree that belongs to somebody else (a checkout that a CI runner mounts) it
+    could write nothing.  Root's own files take the owner's place there; an id outside of the range just replaces 0.
+    """
+    if owner == 0:
+        return f"0 {base} {RANGE}\n"
+    if owner >= RANGE:
+        return f"{owner} {base} 1\n1 {base + 1} {RANGE - 1}\n"
+    rows = [(owner, base, 1), (0, base + owner, 1)]
+    if owner > 1:
+        rows.append((1, base + 1, owner - 1))
+    if owner < RANGE - 1:
+        rows.append((owner + 1, base + owner + 1, RANGE - 1 - owner))
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
+
+
+def _owner_namespace(op: Bind, base: int, known: dict[tuple[int, int], int]) -> int:
+    """A user namespace that carries the id map for ``op``'s owner; it holds no process."""
+    if not op.writable:
+        return known[0, 0]
+    try:
+        details = os.stat(op.source)
+    except OSError:
+        return known[0, 0]  # clone_tree tells
+    owner = details.st_uid, details.st_gid
+    if owner not in known:
+        ready, done = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sc.unshare(sc.CLONE_NEWUSER)
+                os.write(ready[1], b"x")
+                os.close(done[1])
+                os.read(done[0], 1)
+            finally:
+                os._exit(0)
+        for fd in (ready[1], done[0]):
+            os.close(fd)
+        try:
+            os.read(ready[0], 1)
+            for name, number in zip(("uid_map", "gid_map"), owner, strict=True):
+                write_file(f"/proc/{pid}/{name}", id_map(number, base))
+            known[owner] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            for fd in (ready[0], done[1]):
+                os.close(fd)
+            os.waitpid(pid, 0)
+    return known[owner]
 
 
 def _from_message(payload: bytes) -> HostError:

@@ -108,14 +108,16 @@ class Chunked(Body):
     Args:
         strict: for requests: no space after the size, and a trailer that is not allowed is a flaw.  Else such a
             space is tolerated (old servers pad), and such a trailer is left out.
+        framed: pass the framing on, else only the content (for a client that speaks 1.0).
     """
 
-    __slots__ = ("_extensions", "_fields", "_left", "_line", "_scrubber", "_state", "_strict", "_trailers")
+    __slots__ = ("_extensions", "_fields", "_framed", "_left", "_line", "_scrubber", "_state", "_strict", "_trailers")
 
-    def __init__(self, *, strict: bool, scrubber: Scrubber | None = None) -> None:
+    def __init__(self, *, strict: bool, framed: bool = True, scrubber: Scrubber | None = None) -> None:
         super().__init__()
         self.done = False
         self._strict = strict
+        self._framed = framed
         self._scrubber = scrubber
         self._state = _SIZE
         self._left = 0
@@ -153,7 +155,7 @@ class Chunked(Body):
             elif line:
                 raise Flaw(BAD_CHUNK)
             else:
-                if self._scrubber is None:
+                if self._framed and self._scrubber is None:
                     out.append(b"\r\n")
                 self._state = _SIZE
         return at
@@ -170,13 +172,14 @@ class Chunked(Body):
         self._left = int(size, 16)
         if self._left:
             self._state = _DATA
-            if self._scrubber is None:
+            if self._framed and self._scrubber is None:
                 out.append(b"%x\r\n" % self._left)
             return
         self._state = _TRAILERS
         if self._scrubber is not None:
             self._chunk(self._scrubber.flush(), out)
-        out.append(b"0\r\n")
+        if self._framed:
+            out.append(b"0\r\n")
 
     def _content(self, piece: bytes, out: list[bytes]) -> None:
         self.octets += len(piece)
@@ -185,16 +188,16 @@ class Chunked(Body):
         else:
             self._chunk(self._scrubber.feed(piece), out)
 
-    @staticmethod
-    def _chunk(piece: bytes, out: list[bytes]) -> None:
+    def _chunk(self, piece: bytes, out: list[bytes]) -> None:
         if piece:
-            out.append(b"%x\r\n%b\r\n" % (len(piece), piece))
+            out.append(b"%x\r\n%b\r\n" % (len(piece), piece) if self._framed else piece)
 
     def _trailer(self, line: bytes, out: list[bytes]) -> None:
         if not line:
             self.done = True
-            out += self._fields
-            out.append(b"\r\n")
+            if self._framed:
+                out += self._fields
+                out.append(b"\r\n")
             return
         self._trailers += len(line)
         name, colon, value = line.partition(b":")

@@ -39,7 +39,8 @@ LONGEST_SECRET = 8192
 # Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
 PUBLIC_PREFIXES = (
     b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_", b"ghp_", b"gho_",
-    b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza", b"AKIA", b"gsk_", b"dop_v1_",
+    b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza", b"AKIA",
+    b"gsk_", b"dop_v1_",
 )  # fmt: skip
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -157,7 +158,7 @@ class Vault:
             target and values to send, or a refusal when a placeholder is where it does not belong.
         """
         every = b"\n".join(values)
-        basic = b"Basic " in every or b"basic " in every
+        basic = b"basic " in every.lower()
         for secret in self._secrets:
             if not (
                 secret.placeholder in every
@@ -238,13 +239,27 @@ def _unescaped(target: bytes, placeholder: bytes) -> bool:
     return placeholder in unquote_to_bytes(target)
 
 
+def _url(text: bytes) -> bytes:
+    from urllib.parse import quote_from_bytes
+
+    return quote_from_bytes(text, safe="").encode()
+
+
+def _json(text: bytes) -> bytes:
+    return text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
+
+def _json_with_slashes(text: bytes) -> bytes:
+    return _json(text).replace(b"/", b"\\/")
+
+
 def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
     """Each form in which a server may show ``value``, and what it becomes; both have the same length."""
     import base64
-    from urllib.parse import quote_from_bytes
 
     pairs = {value: placeholder}
-    pairs.setdefault(quote_from_bytes(value, safe="").encode(), quote_from_bytes(placeholder, safe="").encode())
+    for escape in (_url, _json, _json_with_slashes):
+        pairs.setdefault(escape(value), escape(placeholder))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for before in range(3):
             # The sextets that depend on the value alone, when ``before`` octets of a triple come first.

@@ -315,7 +315,7 @@ class Gate:
             raise Flaw(BAD_AUTHORITY) from None
         if port and int(port) != bound.port:
             return None
-        if name != bound.host and name != bound.authority and not bound.any_authority:
+        if name not in (bound.host, bound.authority) and not bound.any_authority:
             return None
         canonical = f"[{name}]" if ":" in name else name
         if port:

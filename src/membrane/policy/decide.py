@@ -105,8 +105,24 @@ def _constrained(rule: HostRule) -> bool:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """YAML's double-quoted form, printable whatever is inside; empty for what YAML can not hold."""
+    out = []
+    for char in text:
+        code = ord(char)
+        if 0xD800 <= code <= 0xDFFF:
+            return ""
+        if char in '"\\':
+            out.append("\\" + char)
+        elif char.isprintable():
+            out.append(char)
+        else:
+            out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return f'"{"".join(out)}"'
+
+
+def _hint(before: str, text: str, after: str) -> str:
+    quoted = _quoted(text)
+    return f"{before}{quoted}{after}" if quoted else ""
 
 
 def _destination(host: str, port: int, protocol: str) -> str:
@@ -115,7 +131,7 @@ def _destination(host: str, port: int, protocol: str) -> str:
 
 
 def _allow_hint(host: str, port: int, protocol: str = "tcp") -> str:
-    return f"allow: [{_quoted(_destination(host, port, protocol))}]"
+    return _hint("allow: [", _destination(host, port, protocol), "]")
 
 
 def _literal(host: str) -> Address | None:
@@ -183,7 +199,8 @@ class Decider:
             answer = Allow(next(iter(self._loopback_ports.values())), "name allowed")
         else:
             # The port is not known yet; 443 is the narrowest line that helps the usual client.
-            return Deny(None, "name not allowed", _allow_hint(name, 443))
+            hint = _allow_hint(name, 443) if access.type in ("A", "AAAA") else ""
+            return Deny(None, "name not allowed", hint)
         if access.type not in ("A", "AAAA"):
             return Deny(None, "query type not answered")
         return answer
@@ -352,7 +369,9 @@ class Decider:
         default = 443 if access.scheme == "https" else 80
         authority = _destination(host, port, "tcp") if port != default else f"[{host}]" if ":" in host else host
         url = f"{access.scheme}://{authority}{path}"
-        return Deny(None, reason, f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]")
+        # A star in a rule is a wildcard: no line would allow just this path.
+        hint = "" if "*" in path else f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]"
+        return Deny(None, reason, hint)
 
     def _covers(self, item: HttpRule, path: str) -> bool:
         if not item.paths:
@@ -411,17 +430,17 @@ class Decider:
             if root.startswith("/") and (clean == root or clean.startswith(f"{root}/")):
                 covering.append((len(root), rule))
         if not covering:
-            return Deny(None, "not in the view", f"mounts: [{{path: {_quoted(clean)}, mode: {_mode(access)}}}]")
+            return Deny(None, "not in the view", _hint("mounts: [{path: ", clean, f", mode: {_mode(access)}}}]"))
         rule = max(reversed(covering), key=lambda each: each[0])[1]  # the innermost; of equals, the last one mounted
         if access.operation == "write" and rule.mode != "rw":
-            return Deny(None, "read-only", f"mounts: [{{path: {_quoted(rule.path)}, mode: rw}}]")
+            return Deny(None, "read-only", _hint("mounts: [{path: ", rule.path, ", mode: rw}]"))
         return Allow(rule, "mounted")
 
     def _socket(self, access: SocketAccess) -> Verdict:
         for rule in self.policy.unix_sockets:
             if rule.path == access.path:
                 return Allow(rule, "socket allowed")
-        return Deny(None, "socket not allowed", f"unix_sockets: [{_quoted(access.path)}]")
+        return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
 
 
 def _mode(access: PathAccess) -> str:

@@ -101,7 +101,7 @@ def _reason(key: str, above: str) -> str:
             before, star, after = name.partition("*")
             if key == name or (star and key.startswith(before) and key.endswith(after)):
                 return row.reason
-    return "git or a tool outside of the sandbox uses it"
+    return "something outside of the sandbox uses it, or it can not be looked into"
 
 
 def _judge_hooks(root_fd: int, path: str) -> str:

@@ -73,7 +73,7 @@ class Patterns:
     def __init__(self, rules: Iterable[PathRule]) -> None:
         self.hides = tuple(rule.text for rule in rules if rule.effect == "hide")
         self.readonly = tuple(rule.text for rule in rules if rule.effect == "readonly")
-        self._compiled: tuple[PatternSet | None, PatternSet | None] | None = None
+        self._compiled: tuple[PatternSet | None, PatternSet | None, PatternSet | None] | None = None
 
     @property
     def key(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -97,13 +97,14 @@ class Patterns:
             context: settled, of the directory that holds it.
             name: as listed; ``key``: folded; ``path``: relative to the workspace.
         """
-        hides, readonly = self._compiled or self.compiled()
+        hides, readonly, readonly_in_git = self._compiled or self.compiled()
         if hides is not None and hides.match(name, path, directory):
             return "h", CLOSED
         below = READ_ONLY if hides is not None else CLOSED
         if context >= READ_ONLY:
             return "", context
-        if readonly is not None and readonly.match(name, path, directory):
+        locked = readonly_in_git if context & protect.NAMED else readonly
+        if locked is not None and locked.match(name, path, directory):
             return "r", below
         child = protect.classify(context, key, directory, link)
         if child >= 0:
@@ -117,18 +118,24 @@ class Patterns:
             return "p" if anyway else "g", below
         return "p", below
 
-    def compiled(self) -> tuple[PatternSet | None, PatternSet | None]:
-        if self._compiled is None:
-            if self.hides or self.readonly:
-                from ..policy.match import compile_patterns
+    def compiled(self) -> tuple[PatternSet | None, PatternSet | None, PatternSet | None]:
+        """Hide, read-only, and read-only inside of a ``.git``.
 
-                self._compiled = (
-                    compile_patterns(self.hides) if self.hides else None,
-                    compile_patterns(self.readonly) if self.readonly else None,
-                )
-            else:
-                self._compiled = (None, None)
+        There only patterns that name ``.git`` make something read-only, as in gitignore(5): ``*.lock`` means lock
+        files of packages, and would stop git from replacing its own.  Hidden stays hidden everywhere.
+        """
+        if self._compiled is None:
+            in_git = tuple(text for text in self.readonly if ".git" in text)
+            self._compiled = (_compile(self.hides), _compile(self.readonly), _compile(in_git))
         return self._compiled
+
+
+def _compile(texts: tuple[str, ...]) -> PatternSet | None:
+    if not texts:
+        return None
+    from ..policy.match import compile_patterns
+
+    return compile_patterns(texts)
 
 
 class Index:
@@ -226,13 +233,16 @@ def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> Sc
         if old is entry:
             continue
         known = {hit[0] for hit in old[6]} if old else ()
+        if entry[4] == UNREADABLE:
+            warnings.append(_unreadable(path, entry))
+            if path not in known and _is_ours(f"{index.root}/{path}"):
+                hits[path] = ScanHit(path, "protect", True)  # whatever it holds, it can be opened again later
+            continue
         for hit in entry[6]:
             if hit[0] not in known:
                 new = appeared(path, entry, old, hit)
                 if new is not None:
                     hits.setdefault(new.path, new)
-        if entry[4] == UNREADABLE:
-            warnings.append(_unreadable(path, entry))
     for path in index.missing:
         try:
             mode = os.lstat(f"{index.root}/{path}").st_mode
@@ -242,6 +252,14 @@ def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> Sc
     return ScanResult(
         tuple(hits.values()), tuple(warnings), Index(index.root, index.patterns, entries, index.also, index.missing)
     )
+
+
+def _is_ours(place: str) -> bool:
+    """The command can have made it; a directory of another user can only come from outside."""
+    try:
+        return os.lstat(place).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | None:

@@ -100,8 +100,9 @@ class Watcher:
         self._found: dict[str, Appeared] = {}
         self._pending: dict[str, tuple[float, float]] = {}  # path -> (due, latest)
         self._seen: dict[str, tuple[int, int]] = {}  # reported hidden and read-only names: inode, ctime
-        self._urgent: list[tuple[str, int]] = []  # directories to visit now
-        self._rest: list[tuple[str, int]] | None = None  # of the start, in the background; None: not laid out yet
+        # Directories to visit: path, context, and whether all below is new (or new under this name).
+        self._urgent: list[tuple[str, int, bool]] = []
+        self._rest: list[tuple[str, int, bool]] | None = None  # those of the start; None: not laid out yet
         self._primed: set[str] = set()
         self._known = {hit[0] for entry in index.entries.values() for hit in entry[6]}
         self._known.update(index.also)
@@ -139,7 +140,7 @@ class Watcher:
         for path in list(first)[:PRIMED]:
             if path in self._index.entries:
                 self._primed.add(path)
-                self._visit(path, self._index.entries[path][3])
+                self._visit(path, self._index.entries[path][3], False)
 
     def step(self, budget_seconds: float) -> bool:
         """Watch more directories for at most about this time; True when all are watched.
@@ -197,21 +198,21 @@ class Watcher:
 
     # ------------------------------------------------------------ directories
 
-    def _lay_out(self) -> list[tuple[str, int]]:
+    def _lay_out(self) -> list[tuple[str, int, bool]]:
         """All directories of the start, in the order in which ``pop`` should take them."""
-        plain: list[tuple[str, int]] = []
-        with_hits: list[tuple[str, int]] = []
+        plain: list[tuple[str, int, bool]] = []
+        with_hits: list[tuple[str, int, bool]] = []
         for path, entry in self._index.entries.items():
             if path not in self._primed and entry[3] != DATA and entry[4] != UNREADABLE:
-                (with_hits if entry[6] else plain).append((path, entry[3]))
+                (with_hits if entry[6] else plain).append((path, entry[3], False))
         plain.reverse()
         return plain + with_hits
 
     def _look_again(self) -> None:
         """Compare every directory with what is known of it."""
-        self._urgent += [(path, entry[3]) for path, entry in reversed(self._entries.items()) if entry[3] != DATA]
+        self._urgent += [(path, entry[3], False) for path, entry in reversed(self._entries.items()) if entry[3] != DATA]
 
-    def _visit(self, path: str, context: int) -> None:
+    def _visit(self, path: str, context: int, deep: bool) -> None:
         """Watch one directory, and list it when it is not as it was."""
         try:
             fd = syscalls.openat2(
@@ -231,6 +232,8 @@ class Watcher:
                 and old[1] == status.st_mtime_ns
                 and old[3] == context
             ):
+                if deep:
+                    self._urgent += [(sub, inner, True) for sub, inner in old[5] if inner != DATA]
                 return
             entry, _ = list_directory(fd, path, context, status, self._patterns)
         finally:
@@ -247,8 +250,9 @@ class Watcher:
                 self._appeared(name, "protect", event=False)
         for sub, inner in entry[5]:
             known = self._entries.get(sub)
-            if inner != DATA and (known is None or known[3] != inner):
-                self._urgent.append((sub, inner))
+            unknown = known is None or known[3] != inner
+            if inner != DATA and (deep or unknown):
+                self._urgent.append((sub, inner, True))
 
     def _not_opened(self, path: str, context: int, error: OSError) -> None:
         if error.errno in _GONE:
@@ -297,7 +301,7 @@ class Watcher:
         key = protect.fold(name)
         directory = bool(mask & IN_ISDIR)
         if key in protect.LAYOUT and protect.settled(entry[3], set(protect.LAYOUT)) != entry[4]:
-            self._urgent.append((path, entry[3]))  # it may have become a repository
+            self._urgent.append((path, entry[3], False))  # it may have become a repository
         # A link is told from a file only for names where it matters.
         link = False
         code, child = self._patterns.place(entry[4], name, key, full, directory, not directory)
@@ -313,7 +317,7 @@ class Watcher:
         elif full in self._also:
             self._appeared(full, "protect", event=True)
         if directory and child not in (CLOSED, DATA):
-            self._urgent.append((full, child))
+            self._urgent.append((full, child, True))
 
     def _hit(self, path: str, entry: Entry, start: Entry | None, hit: Hit, *, event: bool) -> None:
         if hit[1] == "s":

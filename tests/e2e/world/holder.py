@@ -39,7 +39,7 @@ addr add {names.ROUTER4}/24 dev up0
 addr add {names.ROUTER6}/64 dev up0 nodad
 link set up0 up
 route add local default dev lo table main
-route add unreachable 203.0.113.0/24
+route add unreachable {names.UNREACHABLE4}
 -6 route add local default dev lo table main
 """
 LAST_SETUP = f"-6 route add default via {names.ROUTER6}\n"

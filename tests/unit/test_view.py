@@ -1,0 +1,324 @@
+"""The view as the command finds it: built in a user and mount namespace of a child, asked from inside."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.host import syscalls as sc
+from membrane.host import view
+from membrane.plan.model import Bind, Devices, Directory, File, Mask, Symlink, Tmpfs
+from membrane.plan.mounts import MASK_SOURCE
+
+pytestmark = pytest.mark.needs_kernel("user namespaces")
+
+HOME, WORK = "/home/dev", "/home/dev/project"
+
+
+def inside(ops: tuple[object, ...], ask: Callable[[], Any], rows: tuple[tuple[str, str], ...] = ()) -> Any:
+    """What ``ask`` returns in the view made of ``ops``, with ``rows`` bound in the workspace.
+
+    The interpreter's own files may not be in the view: everything is imported before the fork.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            uid, gid = os.geteuid(), os.getegid()
+            sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+            for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+                Path("/proc/self", name).write_text(text)
+            answer: object
+            try:
+                view.build(ops, {}, clone=True)  # type: ignore[arg-type]
+                for row in rows:
+                    view.workspace_operation(*row)
+                view.seal(ops)  # type: ignore[arg-type]
+            except OSError as error:
+                answer = ["failed", error.errno, str(error.filename)]
+            else:
+                sc.drop_capabilities()  # as the command: what its uid owns it may still change
+                answer = ask()
+        except BaseException:
+            answer = ["broken", traceback.format_exc()]
+        with os.fdopen(write, "w") as out:
+            json.dump(answer, out)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as results:
+        answer = json.load(results)
+    os.waitpid(pid, 0)
+    assert answer is None or not (isinstance(answer, list) and answer[:1] == ["broken"]), answer[1]
+    return answer
+
+
+def result(action: Callable[[], object]) -> str:
+    """ "ok", or the name of the errno."""
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "ok"
+
+
+def touch(path: str) -> Callable[[], object]:
+    return lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+
+def read(path: str) -> Callable[[], object]:
+    return lambda: os.close(os.open(path, os.O_RDONLY))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """Host directories: a workspace, a home store, a read-only tree, and one that nobody names."""
+    for name in ("work/src", "store", "tree/bin", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "work" / ".env").write_text("secret")
+    (tmp_path / "work" / "plain").write_text("plain")
+    (tmp_path / "tree" / "bin" / "tool").write_text("tool")
+    return tmp_path
+
+
+def plan(host: Path, *more: object) -> tuple[object, ...]:
+    """The shape of a real plan: system, scratch, home, workspace, then ``more`` (masks)."""
+    return (
+        Bind("/usr", "/usr", make=True),
+        Directory("/var"),
+        Symlink("/bin", "/usr/bin"),
+        Devices(),
+        Tmpfs("/tmp", 0o1777),
+        Tmpfs("/run", 0o755),
+        Tmpfs(MASK_SOURCE, 0o755),
+        Bind(f"{host}/store", HOME, writable=True, own=True, make=True),
+        Bind(f"{host}/work", WORK, writable=True, own=True, make=True, origin="workspace"),
+        *more,
+    )
+
+
+def test_only_what_is_named_is_there(host: Path) -> None:
+    shown = inside(plan(host), lambda: [sorted(os.listdir("/")), os.listdir(WORK) != [], os.path.exists(str(host))])
+    assert shown == [["bin", "dev", "home", "run", "tmp", "usr", "var"], True, False]
+
+
+def test_host_trees_are_read_only_and_the_workspace_is_not(host: Path) -> None:
+    answers = inside(
+        plan(host, Bind(f"{host}/tree", "/tree", make=True)),
+        lambda: [result(touch(path)) for path in (f"{WORK}/new", f"{HOME}/new", "/tmp/new", "/tree/new", "/new")],
+    )
+    assert answers == ["ok", "ok", "ok", "EROFS", "EROFS"]
+    assert (host / "work" / "new").exists() and not (host / "tree" / "new").exists()
+
+
+def test_every_mount_is_nosuid_and_nodev_but_the_device_nodes(host: Path) -> None:
+
+    def flags() -> list[list[str]]:
+        return [[where, str(os.statvfs(where).f_flag)] for where in ("/usr", HOME, WORK, "/tmp", "/run", "/dev", "/")]
+
+    for where, flag in inside(plan(host), flags):
+        assert int(flag) & os.ST_NOSUID and int(flag) & os.ST_NODEV, where
+    assert (
+        inside(plan(host), lambda: [result(read(f"/dev/{name}")) for name in ("null", "zero", "urandom")]) == ["ok"] * 3
+    )
+
+
+def test_a_mask_can_be_neither_read_nor_written_nor_opened_up(host: Path) -> None:
+    """Its file belongs to the command's uid: only the read-only mount keeps its mode."""
+
+    def attempts() -> list[str]:
+        path = f"{WORK}/.env"
+        return [
+            result(action)
+            for action in (
+                read(f"{WORK}/plain"),
+                lambda: os.chmod(f"{WORK}/plain", 0o600),
+                read(path),
+                lambda: os.chmod(path, 0o644),
+                lambda: os.truncate(path, 0),
+                lambda: os.unlink(path),
+                lambda: os.rename(path, f"{WORK}/other"),
+            )
+        ]
+
+    # As root the mode is no obstacle: there the file is empty and can not be written.
+    reading = "ok" if os.geteuid() == 0 else "EACCES"
+    wanted = ["ok", "ok", reading, "EROFS", "EROFS", "EBUSY", "EBUSY"]
+    for ops, rows in ((plan(host, Mask(f"{WORK}/.env", False)), ()), (plan(host), (("Mask", f"{WORK}/.env"),))):
+        answers = inside(ops, attempts, rows)
+        answers[4] = "EROFS" if answers[4] == "EACCES" else answers[4]  # whichever check comes first
+        if reading == "ok" and answers[2] == "EACCES":
+            answers[2] = "ok"  # without capabilities root is a user like any other
+        assert answers == wanted
+    assert (host / "work" / ".env").read_text() == "secret"
+
+
+@pytest.mark.parametrize("said_directory", [True, False])
+@pytest.mark.parametrize("name", [".env", "src"])
+def test_a_mask_fits_what_is_there_whatever_the_plan_says(host: Path, name: str, said_directory: bool) -> None:
+    (host / "work" / "src" / "hidden").write_text("x")
+    ops = plan(host, Mask(f"{WORK}/{name}", said_directory))
+
+    def look() -> list[Any]:
+        mode = os.stat(f"{WORK}/{name}").st_mode
+        return [mode & 0o777, result(read(f"{WORK}/src/hidden"))]
+
+    mode, hidden = inside(ops, look)
+    assert mode == 0
+    assert (hidden == "ok") == (name != "src")
+
+
+def test_a_mask_over_nothing_is_no_error(host: Path) -> None:
+    assert inside(plan(host, Mask("/etc/nothing", False)), lambda: "built") == "built"
+
+
+def test_a_file_is_bound_over_or_made(host: Path) -> None:
+    ops = plan(
+        host,
+        Bind(f"{host}/tree", "/tree", make=True),
+        File("/tree/bin/tool", b"ours", bind=True),
+        File("/run/made/here", b"new"),
+    )
+    assert inside(ops, lambda: [Path("/tree/bin/tool").read_text(), Path("/run/made/here").read_text()]) == [
+        "ours",
+        "new",
+    ]
+    assert (host / "tree" / "bin" / "tool").read_text() == "tool"
+
+
+def test_an_optional_tree_that_vanished_is_left_out_and_another_is_an_error(host: Path) -> None:
+    gone = f"{host}/gone"
+    assert inside(plan(host, Bind(gone, "/gone", make=True, optional=True)), lambda: os.path.exists("/gone")) is False
+    assert inside(plan(host, Bind(gone, "/gone", make=True)), lambda: None)[:2] == ["failed", errno.ENOENT]
+
+
+def test_without_make_no_mount_point_appears_in_a_host_tree(host: Path) -> None:
+    ops = plan(host, Bind(f"{host}/tree", f"{WORK}/new", make=False))
+    assert inside(ops, lambda: None)[:2] == ["failed", errno.ENOENT]
+    assert not (host / "work" / "new").exists()
+
+
+# ---------------------------------------------------------------- links that an earlier run left in the home store
+
+
+def test_a_link_in_the_home_store_makes_nothing_on_the_host(host: Path) -> None:
+    """The host's root is still in reach while the view is built (CVE-style: agent-made links decide mounts)."""
+    (host / "store" / ".cargo").symlink_to(host / "outside")
+    ops = plan(host, Bind(f"{host}/tree/bin", f"{HOME}/.cargo/bin", own=True, optional=True, make=True))
+    assert inside(ops, lambda: os.path.islink(f"{HOME}/.cargo")) is True  # a toolchain: left out
+    assert list((host / "outside").iterdir()) == []
+
+
+def test_a_link_in_the_place_of_the_mount_point_itself_is_not_followed(host: Path) -> None:
+    (host / "store" / ".claude").symlink_to(host / "outside")
+    ops = plan(host, Bind(f"{host}/tree", f"{HOME}/.claude", writable=True, own=True, make=True))
+    assert inside(ops, lambda: None)[:2] == ["failed", errno.ELOOP]
+    assert list((host / "outside").iterdir()) == []
+
+
+def test_a_link_above_the_workspace_in_the_home_store_is_an_error_and_makes_nothing(host: Path) -> None:
+    (host / "store" / "all").symlink_to(host / "outside")
+    ops = (*plan(host), Bind(f"{host}/work", f"{HOME}/all/new/project", writable=True, own=True, make=True))
+    assert inside(ops, lambda: None)[:2] == ["failed", errno.ELOOP]
+    assert list((host / "outside").iterdir()) == []
+
+
+def test_a_dangling_link_in_the_home_store_makes_nothing_and_ends(host: Path) -> None:
+    (host / "store" / ".cargo").symlink_to(host / "outside" / "absent")
+    ops = plan(host, Bind(f"{host}/tree/bin", f"{HOME}/.cargo/bin", own=True, optional=True, make=True))
+    assert inside(ops, lambda: "built") == "built"
+    assert list((host / "outside").iterdir()) == []
+
+
+# ---------------------------------------------------------------- inside the workspace
+
+
+def test_a_pinned_directory_can_not_be_renamed_but_written(host: Path) -> None:
+    def attempts() -> list[str]:
+        return [
+            result(lambda: os.rename(f"{WORK}/src", f"{WORK}/moved")),
+            result(lambda: os.rmdir(f"{WORK}/src")),
+            result(touch(f"{WORK}/src/new")),
+        ]
+
+    assert inside(plan(host), attempts)[0] == "ok"  # the control
+    os.rename(host / "work" / "moved", host / "work" / "src")
+    (host / "work" / "src" / "new").unlink(missing_ok=True)
+    assert inside(plan(host), attempts, (("Pin", f"{WORK}/src"),)) == ["EBUSY", "EBUSY", "ok"]
+
+
+def test_a_read_only_name_can_be_read_only(host: Path) -> None:
+    def attempts() -> list[str]:
+        path = f"{WORK}/plain"
+        return [
+            result(action)
+            for action in (
+                read(path),
+                lambda: os.close(os.open(path, os.O_WRONLY)),
+                lambda: os.chmod(path, 0o777),
+                lambda: os.unlink(path),
+                lambda: os.rename(path, path + "2"),
+                lambda: os.link(path, f"{WORK}/second"),
+            )
+        ]
+
+    answers = inside(plan(host), attempts, (("ReadOnly", f"{WORK}/plain"),))
+    assert answers == ["ok", "EROFS", "EROFS", "EBUSY", "EBUSY", "EXDEV"]
+
+
+def test_a_read_only_link_can_not_be_replaced_and_its_target_is_read_only(host: Path) -> None:
+    (host / "work" / "link").symlink_to("plain")
+
+    def attempts() -> list[str]:
+        return [
+            result(lambda: os.unlink(f"{WORK}/link")),
+            result(lambda: os.close(os.open(f"{WORK}/link", os.O_WRONLY))),
+            os.readlink(f"{WORK}/link"),
+        ]
+
+    assert inside(plan(host), attempts, (("ReadOnly", f"{WORK}/link"),)) == ["EBUSY", "EROFS", "plain"]
+
+
+def test_a_masked_link_hides_what_it_leads_to(host: Path) -> None:
+    (host / "work" / "link").symlink_to("plain")
+
+    def look() -> list[Any]:
+        return [os.stat(f"{WORK}/link").st_mode & 0o777, os.stat(f"{WORK}/plain").st_mode & 0o777]
+
+    assert inside(plan(host), look, (("Mask", f"{WORK}/link"),)) == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["Mask", "ReadOnly", "Pin"])
+def test_a_name_that_vanished_is_no_error(host: Path, kind: str) -> None:
+    rows = ((kind, f"{WORK}/gone"), (kind, f"{WORK}/plain/below"))
+    assert inside(plan(host), lambda: "built", rows) == "built"
+
+
+@pytest.mark.parametrize("kind", ["Mask", "ReadOnly", "Pin"])
+def test_a_link_on_the_way_is_refused(host: Path, kind: str) -> None:
+    """It was a directory when it was scanned: somebody swapped it."""
+    (host / "work" / "real").mkdir()
+    (host / "work" / "real" / ".env").write_text("x")
+    (host / "work" / "swapped").symlink_to("real")
+    answer = inside(plan(host), lambda: None, ((kind, f"{WORK}/swapped/.env"),))
+    assert answer[:2] == ["failed", errno.ELOOP]
+
+
+def test_rows_travel_through_a_memfd() -> None:
+    import marshal
+
+    rows = [("Mask", "/w/\udcff\n"), ("Pin", "/w/" + "x" * 5000)] * 2000
+    fd = os.memfd_create("rows")
+    data = memoryview(marshal.dumps(rows))
+    while data:
+        data = data[os.write(fd, data) :]
+    assert view.read_rows(fd) == rows
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

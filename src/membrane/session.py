@@ -18,6 +18,7 @@ Rules
 from __future__ import annotations
 
 import _socket
+import gc
 import os
 import select
 import sys
@@ -487,6 +488,7 @@ class Session:
         self._watch(self.guard.fileno(), self.guard.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # a short command is not slowed by a watch that it does not need
         launch.release()
+        gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(own)
         while self.wait_status is None and not self.failure:
             deadline = min((at for at in (self._kill_at, time_out_at) if at), default=0.0)

@@ -64,7 +64,8 @@ def test_control_c(box: Box) -> None:
 
 
 def test_control_c_goes_to_the_foreground_job_inside(box: Box) -> None:
-    with box.terminal("--", "bash", "-c", "trap 'echo caught' INT; echo go; sleep 1000; echo after") as terminal:
+    script = "trap 'echo caught' INT; sh -c 'echo go; exec sleep 1000'; echo after"
+    with box.terminal("--", "bash", "-c", script) as terminal:
         terminal.expect("go")
         terminal.send("\x03")
         terminal.expect("caught")

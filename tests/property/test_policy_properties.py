@@ -43,7 +43,7 @@ from membrane.policy.model import (
     SocketAccess,
 )
 
-LOOSE = settings(deadline=None, max_examples=2500, suppress_health_check=[HealthCheck.too_slow])
+LOOSE = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 WHERE = Origin("library", "test")
 

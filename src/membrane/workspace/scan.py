@@ -141,7 +141,7 @@ def _compile(texts: tuple[str, ...]) -> PatternSet | None:
 class Index:
     """What one walk saw; the base of the next one, of ``rescan`` and of the watcher."""
 
-    __slots__ = ("also", "entries", "missing", "patterns", "root")
+    __slots__ = ("also", "entries", "first", "missing", "patterns", "root")
 
     def __init__(
         self,
@@ -150,10 +150,12 @@ class Index:
         entries: dict[str, Entry],
         also: tuple[str, ...] = (),
         missing: tuple[str, ...] = (),
+        first: tuple[str, ...] = (),
     ) -> None:
         self.root = root
         self.patterns = patterns
         self.entries = entries
+        self.first = first  # directories with protected names, and those of repositories: to be watched first
         self.also = also  # protected because configuration or a link names it
         self.missing = missing  # named in the same way, but not there: protected when it appears
 
@@ -194,10 +196,15 @@ def scan(
     hits: list[ScanHit] = []
     gits: list[str] = []
     warnings: list[str] = []
+    first: list[str] = []
     for path, entry in entries.items():
+        special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
             if code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
+                special = special or code in "pg"
+        if special:
+            first.append(path)
         if entry[4] & protect.KIND == protect.GIT and entry[4] < READ_ONLY:
             gits.append(path)
         if entry[4] == UNREADABLE:
@@ -214,7 +221,7 @@ def scan(
     return ScanResult(
         tuple(hits),
         tuple(warnings),
-        Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing),
+        Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
         protect.pins(pinned, [path for path in gits if path]),
     )
 

@@ -39,7 +39,7 @@ from ..host.syscalls import (
 )
 from ..value import Value
 from . import protect
-from .scan import CLOSED, DATA, EFFECTS, READ_ONLY, UNREADABLE, appeared, list_directory
+from .scan import CLOSED, DATA, EFFECTS, UNREADABLE, appeared, list_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ SETTLE = 0.1  # seconds without a write after which a protected name is returned
 LATEST = 1.0  # seconds after which it is returned in any case
 POLL = 1.0  # seconds between two polls, when directories can not be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
-BUFFER = 16_384  # bytes of events per read: about 500, 5 ms of work at worst
+BUFFER = 8_192  # bytes of events per read: about 250, 3 ms of work
 URGENT = 0.002  # seconds that ``read`` spends on new directories
 PRIMED = 256  # directories watched before the start
 MOST_FILES = 4_096  # watches on protected names themselves
@@ -130,13 +130,7 @@ class Watcher:
 
     def prime(self) -> None:
         """Watch the workspace itself and the parents of protected names; call before the command is released."""
-        first: dict[str, None] = {"": None}
-        for path, entry in self._index.entries.items():
-            special = entry[4] & protect.KIND > protect.PACKAGE or any(hit[1] in "pg" for hit in entry[6])
-            if special and entry[4] < READ_ONLY:
-                first[path] = None
-        for path in self._also:
-            first[path.rpartition("/")[0]] = None
+        first = dict.fromkeys(("", *self._index.first, *(path.rpartition("/")[0] for path in self._also)))
         for path in list(first)[:PRIMED]:
             if path in self._index.entries:
                 self._primed.add(path)
@@ -200,6 +194,7 @@ class Watcher:
 
     def _lay_out(self) -> list[tuple[str, int, bool]]:
         """All directories of the start, in the order in which ``pop`` should take them."""
+        self._patterns.compiled()  # not while an event waits
         plain: list[tuple[str, int, bool]] = []
         with_hits: list[tuple[str, int, bool]] = []
         for path, entry in self._index.entries.items():

@@ -21,12 +21,12 @@ import _socket
 import gc
 import os
 import select
-import sys
 import time
 
-from . import runs
-from .errors import HostError, InternalError, MembraneError, PolicyError
-from .events import AccessDenied, Binding, EventsLost, SessionEnded, SessionStarted, encode, escape
+from . import homes, runs
+from .dataplane import Network
+from .errors import HostError, MembraneError, PolicyError
+from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import (
     HELD_DURING_FORK,
     MESSAGE,
@@ -45,6 +45,7 @@ from .host.channel import (
 )
 from .host.facts import gather
 from .host.launcher import Launch, ensure_streams
+from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
 from .value import Value
@@ -55,12 +56,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
-    from typing import Any
 
-    from .events import Event
     from .host.terminal import Relay
-    from .plan.model import HostFacts, SandboxPlan
-    from .policy.model import Policy
+    from .plan.model import HostFacts, MountOp, SandboxPlan
+    from .policy.model import PathRule, Policy
     from .workspace.scan import ScanResult
 else:
     import _signal
@@ -69,9 +68,7 @@ VERSION = "0.1.0"
 FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
-MOST_KEPT = 256  # distinct refusals kept for the summary
 WATCH_DELAY = 0.02  # seconds after the start when the whole workspace begins to be watched
-NETWORK_END = 2.0  # seconds for the network process to send its last events
 TIMED_OUT = 124  # exit status, as timeout(1)
 
 
@@ -97,7 +94,7 @@ def facts_for(policy: Policy) -> HostFacts:
     """Host facts for a run of ``policy`` in the current directory."""
     return gather(
         os.environ,
-        named=[rule.path for rule in (*policy.mounts, *policy.unix_sockets)],
+        named=[*(rule.path for rule in policy.mounts), *(rule.path for rule in policy.unix_sockets)],
         want_git_root=any(rule.git_root for rule in policy.mounts),
     )
 
@@ -114,206 +111,6 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     plan = build(policy, facts)
     found = scan(facts.workspace, policy.paths)
     return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
-
-
-def now() -> str:
-    """The time as ISO 8601 with microseconds, UTC."""
-    nanoseconds = time.time_ns()
-    parts = time.gmtime(nanoseconds // 1_000_000_000)
-    return (
-        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
-        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
-    )
-
-
-class Journal:
-    """Numbers the events of one session, writes them where asked, keeps the refusals for the summary."""
-
-    def __init__(self, session: str, destination: str) -> None:
-        self.session = session
-        self.sequence = 0
-        self.counts: dict[str, int] = {}
-        self.denied: dict[tuple[str, str], AccessDenied] = {}
-        self.refused = 0
-        self.lost = 0
-        self._fd = -1
-        if destination == "-":
-            self._fd = 2
-        elif destination:
-            try:
-                self._fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise HostError("open the events file", error.strerror or "", target=destination) from None
-
-    def add(self, event: Event) -> None:
-        """An event of the session itself."""
-        if isinstance(event, AccessDenied):
-            self._keep(event)
-        self._count(type(event).__name__)
-        if self._fd >= 0:
-            self._write(encode(event, time=now(), session=self.session, seq=self.sequence))
-
-    def add_line(self, line: bytes) -> dict[str, Any] | None:
-        """One JSON line of the network process; returns it when it is not an event."""
-        # Most lines of a quiet run are of no interest: they are counted without being parsed.
-        kept = (b'"event": "AccessDenied"', b'"event": "EventsLost"')
-        if self._fd < 0 and b'"event"' in line[:200] and not any(kind in line for kind in kept):
-            self.sequence += 1
-            return None
-        import json
-
-        record = json.loads(line)
-        kind = record.get("event")
-        if kind is None:
-            return record if isinstance(record, dict) else None
-        if kind == "AccessDenied":
-            self._keep(AccessDenied(record["access"], record["reason"], record["rule"], record["hint"]))
-            self.refused += max(0, int(record.get("count", 1)) - 1)
-        elif kind == "EventsLost":
-            self.lost += int(record["count"])
-        self._count(kind)
-        if self._fd >= 0:
-            record.update(session=self.session, seq=self.sequence)
-            self._write(record)
-        return None
-
-    def _count(self, kind: str) -> None:
-        self.sequence += 1
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-
-    def _keep(self, event: AccessDenied) -> None:
-        self.refused += 1
-        # The A and the AAAA query of one look-up are one refusal to a person.
-        key = (repr(sorted(item for item in event.access.items() if item[0] != "type")), event.reason)
-        if len(self.denied) < MOST_KEPT:
-            self.denied.setdefault(key, event)
-
-    def _write(self, record: dict[str, Any]) -> None:
-        import json
-
-        data = json.dumps(record, ensure_ascii=True).encode() + b"\n"
-        try:
-            while data:
-                data = data[os.write(self._fd, data) :]
-        except OSError as error:
-            self.lost += 1
-            if self._fd > 2:
-                os.close(self._fd)
-            self._fd = -1
-            say(f"cannot write an event: {error.strerror}; further events are not written")
-
-    def close(self) -> None:
-        if self._fd > 2:
-            os.close(self._fd)
-        self._fd = -1
-
-
-def say(text: str) -> None:
-    """One line on stderr in our name; lines of several are separate calls."""
-    try:
-        os.write(2, f"membrane: {text}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass
-
-
-class Network:
-    """The network process of one session, started when it is first needed."""
-
-    def __init__(self, sockets: list[tuple[str, int]], config: dict[str, Any], journal: Journal) -> None:
-        self.sockets = sockets
-        self.pid = 0
-        self.pidfd = -1
-        self.control = -1
-        self.stats: dict[str, Any] = {}
-        self.error = ""
-        self._config = config
-        self._journal = journal
-        self._socket: _socket.socket | None = None
-        self._buffer = b""
-
-    def start(self) -> None:
-        """Spawn the process with the sockets; our copies are closed.
-
-        Raises:
-            HostError: it can not be started.
-        """
-        import marshal
-
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-        highest = max(theirs.fileno(), *(fd for _role, fd in self.sockets)) + 1
-        moves: list[Any] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), highest)]
-        numbered = []
-        for offset, (role, fd) in enumerate(self.sockets, 1):
-            moves.append((os.POSIX_SPAWN_DUP2, fd, highest + offset))
-            numbered.append([role, highest + offset])
-        moves += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1)]
-        # The package is found where this one was found, also when it is not installed; -I keeps everything of the
-        # caller's environment and directory out of the process.
-        source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        program = (
-            "import sys; sys.path.append(sys.argv.pop(1)); "
-            "from membrane.network.server import main; sys.exit(main(sys.argv))"
-        )
-        argv = [sys.executable, "-I", "-c", program, source, str(highest)]
-        try:
-            self.pid = os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=moves, setsid=True)
-            self.pidfd = os.pidfd_open(self.pid)
-        except OSError as error:
-            raise HostError("start the network process", error.strerror or "", target=sys.executable) from None
-        finally:
-            theirs.close()
-            for _role, fd in self.sockets:
-                os.close(fd)
-            self.sockets = []
-        data = marshal.dumps({**self._config, "sockets": numbered})
-        ours.sendall(len(data).to_bytes(4, "big") + data)
-        ours.setblocking(False)
-        self._socket, self.control = ours, ours.fileno()
-
-    def read(self) -> bool:
-        """Take events; False at the end of the stream."""
-        assert self._socket is not None
-        try:
-            data = self._socket.recv(1 << 18)
-        except BlockingIOError:
-            return True
-        except ConnectionError:
-            return False
-        if not data:
-            return False
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if len(self._buffer) > 1 << 20:
-            raise InternalError("read the network process", "a line of over 1 MiB")
-        for line in lines:
-            record = self._journal.add_line(line)
-            if record and isinstance(record.get("stats"), dict):
-                self.stats = record["stats"]
-            if record and "error" in record:
-                self.error = str(record["error"])
-        return True
-
-    def stop(self) -> None:
-        """Let it send its last events, then end it."""
-        for _role, fd in self.sockets:
-            os.close(fd)
-        self.sockets = []
-        if not self.pid:
-            return
-        deadline = time.monotonic() + NETWORK_END
-        assert self._socket is not None
-        try:
-            self._socket.shutdown(_socket.SHUT_WR)
-            while (left := deadline - time.monotonic()) > 0:
-                if not select.select([self._socket], [], [], left)[0] or not self.read():
-                    break
-        except OSError:
-            pass
-        if not select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            os.kill(self.pid, SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self.pidfd)
-        self._socket.close()
-        self.pid, self.pidfd, self.control = 0, -1, -1
 
 
 class Session:
@@ -353,7 +150,9 @@ class Session:
             say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
-        self._make_stores()
+        self.home = mounts.home_store(self.policy, facts)
+        self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
+        homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
         self.journal = Journal(self.id, self.options.events)
         self.record = runs.SessionRecord(
             self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
@@ -386,10 +185,6 @@ class Session:
 
     # ------------------------------------------------------------ start
 
-    def _make_stores(self) -> None:
-        for path in self.plan.stores:
-            runs.make_private(path)
-
     def _write_session_id(self) -> None:
         if not self.options.session_id_file:
             return
@@ -413,16 +208,24 @@ class Session:
     def _start(self, facts: HostFacts) -> None:
         launch = self.launch
         launch.grant()
-        found = self._scan(facts)
-        launch.send_workspace_operations(mounts.workspace(facts.workspace, found.hits, found.pins))
-        self.guard = Guard(
-            facts.workspace,
-            found,
-            store=os.path.join(facts.state, "quarantine", self.id),
-            mask=launch.mask,
-            report=self.journal.add,
-        )
-        self.guard.prime()
+        operations: list[MountOp] = []
+        self.guards: list[Guard] = []
+        for root, rules in self._writable_roots(facts):
+            found = self._scan(facts, root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+            self.guards.append(
+                Guard(
+                    root,
+                    found,
+                    shown="" if root == facts.workspace else root + "/",
+                    store=os.path.join(facts.state, "quarantine", self.id),
+                    mask=launch.mask,
+                    report=self.journal.add,
+                )
+            )
+        launch.send_workspace_operations(operations)
+        for guard in self.guards:
+            guard.prime()
         mode, sockets = launch.network_sockets()
         from .policy.codec import dump
 
@@ -448,15 +251,28 @@ class Session:
             )
         )
 
-    def _scan(self, facts: HostFacts) -> ScanResult:
+    def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
+        """The trees that the command can write on the host; path rules speak of the workspace only."""
+        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, self.policy.paths)]
+        for rule in self.policy.mounts:
+            source, target = mounts.places(rule, facts)
+            # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
+            if rule.mode == "rw" and source == target and os.path.isdir(source):
+                roots.append((source, ()))
+        return roots
+
+    def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
         caches = os.path.join(facts.state, "cache")
         runs.make_private(caches)
-        cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(facts.workspace))
-        found = scan(facts.workspace, self.policy.paths, cache_file, progress=_say_progress)
+        cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
+        found = scan(root, rules, cache_file, progress=_say_progress)
         for warning in found.warnings:
-            if not self.options.quiet:
-                say(warning)
+            self._warn(warning)
         return found
+
+    def _warn(self, text: str) -> None:
+        if not self.options.quiet:
+            say(f"warning: {escape(text)}")
 
     # ------------------------------------------------------------ loop
 
@@ -485,7 +301,8 @@ class Session:
             self._watch(launch.terminal, self._on_output)
             if self._relay.reads_keyboard:
                 self._watch(self._relay.keyboard, self._on_keyboard)
-        self._watch(self.guard.fileno(), self.guard.on_change)
+        for guard in self.guards:
+            self._watch(guard.fileno(), guard.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # a short command is not slowed by a watch that it does not need
         launch.release()
         gc.enable()  # the script switched it off for the start
@@ -494,17 +311,22 @@ class Session:
             deadline = min((at for at in (self._kill_at, time_out_at) if at), default=0.0)
             wait_until = min((at for at in (deadline, watch_at) if at), default=0.0)
             timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1.0
-            guard_timeout = self.guard.timeout()
-            if guard_timeout is not None:
-                timeout = guard_timeout if timeout < 0 else min(timeout, guard_timeout)
+            for guard in self.guards:
+                due = guard.timeout()
+                if due is not None:
+                    timeout = due if timeout < 0 else min(timeout, due)
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
-            if self.guard.timeout() == 0:
-                self.guard.on_change()
-            if watch_at and time.monotonic() >= watch_at and self.guard.step():
+            for guard in self.guards:
+                if guard.timeout() == 0:
+                    guard.on_change()
+            if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
+                for guard in self.guards:
+                    for warning in guard.warnings():
+                        self._warn(warning)
             if deadline and time.monotonic() >= deadline:
                 if deadline == time_out_at:
                     self.timed_out = True
@@ -647,7 +469,9 @@ class Session:
 
     def _end(self) -> int:
         self.network.stop()
-        self.guard.finish()
+        for guard in self.guards:
+            guard.finish()
+        homes.keep(self.home, self.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
@@ -659,7 +483,7 @@ class Session:
                 dict(self.journal.counts),
                 self.journal.refused,
                 self.journal.lost,
-                tuple(self.guard.left),
+                tuple(self._left_behind()),
             )
         )
         self.journal.close()
@@ -667,11 +491,20 @@ class Session:
             say(escape(self.failure))
         if self.timed_out:
             say(f"the time limit of {self.policy.limits.time} s ended the command")
-        for path in self.guard.left:
+        for path in self._left_behind():
             say(f"{escape(path)} is a protected name that the command made and that could not be moved away")
         if not self.options.quiet:
             self._tell_refusals()
+            moved = sum(len(guard.moved) for guard in self.guards)
+            if moved:
+                where = os.path.dirname(next(guard.moved[0][1] for guard in self.guards if guard.moved))
+                what = "a protected name was" if moved == 1 else f"{moved} protected names were"
+                say(f"{what} moved out of the workspace, to {escape(os.path.dirname(where))}")
         return status
+
+    def _left_behind(self) -> list[str]:
+        """Protected names that the command made and that are still there."""
+        return [path for guard in self.guards for path in guard.left]
 
     def _exit_status(self) -> tuple[int, int]:
         if self.failure:

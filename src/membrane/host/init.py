@@ -3,8 +3,10 @@
 Theory of operation
 -------------------
 Pid 1 builds the view, forks the command, gives up every capability and then only reaps, forwards signals that the
-supervisor sends and tells it when the job in the terminal stops.  With a terminal, pid 1 is the session leader and
-the command is a process group of its own in that session, so that it is not orphaned and SIGTSTP stops it.
+supervisor sends and tells it when the job in the terminal stops.  A stopped job is a stopped sandbox: the supervisor
+stops as well and guards nothing, so no process that the command left in the background may run on.  With a terminal,
+pid 1 is the session leader and the command is a process group of its own in that session, so that it is not orphaned
+and SIGTSTP stops it.
 
 The command confines itself step by step (limits, capabilities, no_new_privs, Landlock, seccomp) and waits for the
 word of the supervisor, which reads back from /proc what was set.
@@ -25,7 +27,7 @@ import struct
 from ..events import escape
 from . import landlock, seccomp, view
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGTTOU, Start, Step, receive, run_child, send
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int) -
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     if slave >= 0:
         _signal.signal(SIGTTOU, _signal.SIG_IGN)
+    freezer = _Freezer()
     # Until the command has called execve the channel is its own: it waits on it for the word.
     while True:
         try:
@@ -110,27 +113,81 @@ def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int) -
         if failed_exec in ready:
             break
         _drain(wake_read)
-        _collect(channel, command, slave)
+        _collect(channel, command, slave, freezer)
     os.close(failed_exec)
     replace_streams()
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     poll.register(wake_read, select.POLLIN)
     while True:
-        _collect(channel, command, slave)
+        _collect(channel, command, slave, freezer)
         for fd, _event in poll.poll():
             if fd == wake_read:
                 _drain(wake_read)
                 continue
             kind, payload, _fds = receive(channel)
-            if kind == b"S":
+            if kind == b"S" and int(payload) == SIGSTOP:
+                freezer.freeze()
+            elif kind == b"S":
                 _kill_group(command, int(payload))
+                if int(payload) == SIGCONT:
+                    freezer.thaw()
             elif kind == b"C":
                 if slave >= 0:
                     os.tcsetpgrp(slave, command)
                 _kill_group(command, SIGCONT)
+                freezer.thaw()
             else:
                 os._exit(1)  # the supervisor is gone: with pid 1 the whole namespace goes
+
+
+class _Freezer:
+    """Stops every process of the sandbox but pid 1 while the supervisor is stopped."""
+
+    def __init__(self) -> None:
+        self.frozen = False
+        self._before: set[int] = set()  # stopped by somebody inside: they stay stopped
+
+    def freeze(self) -> None:
+        if self.frozen:
+            return
+        self.frozen = True
+        self._before = {pid for pid, state in _processes() if state == b"T"}
+        try:
+            os.kill(-1, SIGSTOP)  # all at once: kill(2) takes the task list lock, and no fork is half done
+        except ProcessLookupError:
+            pass
+
+    def thaw(self) -> None:
+        if not self.frozen:
+            return
+        self.frozen = False
+        for pid, _state in _processes():
+            if pid != 1 and pid not in self._before:
+                try:
+                    os.kill(pid, SIGCONT)
+                except ProcessLookupError:
+                    pass
+
+
+def _processes() -> list[tuple[int, bytes]]:
+    """(pid, state letter) of each process of the namespace (proc(5), /proc/PID/stat)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            fd = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # it ended
+        try:
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        found.append((int(name), fields[0]))
+    return found
 
 
 def _drain(fd: int) -> None:
@@ -148,7 +205,7 @@ def _kill_group(command: int, number: int) -> None:
         pass
 
 
-def _collect(channel: _socket.socket, command: int, slave: int) -> None:
+def _collect(channel: _socket.socket, command: int, slave: int, freezer: _Freezer) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -159,7 +216,8 @@ def _collect(channel: _socket.socket, command: int, slave: int) -> None:
         if pid != command:
             continue
         if os.WIFSTOPPED(status):
-            if slave >= 0:
+            if slave >= 0 and not freezer.frozen:
+                freezer.freeze()
                 send(channel, b"Z")
         else:
             send(channel, b"X", str(status).encode())

@@ -6,6 +6,10 @@ Host trees are first cloned as detached mounts (open_tree(2)), so that nothing d
 change what a source path means.  A tmpfs becomes the new root, the operations are applied in order, and
 pivot_root(2) makes it the only root there is.  Operations inside the workspace come after the pivot, when every
 path means what the command will see; links on the way are refused, never followed.
+
+Before the pivot a path of the plan is looked up below the new root (openat2(2), RESOLVE_IN_ROOT): a link is never
+resolved against the host's root.  The home store keeps what a command of an earlier run has made, so a link in a tree
+that the command can write is not followed at all: it would choose where the next run mounts, or makes a directory.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from . import syscalls as sc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Literal
 
     from ..plan.model import MountOp
 
@@ -46,8 +51,10 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> N
                 trees[index] = fd
     devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
+    root = _Root()
     for index, op in enumerate(mounts):
-        _operation(op, trees.get(index), devices)
+        _operation(op, trees.get(index), devices, root)
+    root.close()
     os.chdir(NEW_ROOT)
     sc.pivot_root(".", ".")
     sc.umount(".", sc.MNT_DETACH)
@@ -88,105 +95,212 @@ def clone_tree(op: Bind, userns: int) -> int | None:
     return fd
 
 
-def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]) -> None:
-    target = NEW_ROOT + op.target.rstrip("/") if op.target != "/" else NEW_ROOT
+class _Obstructed(OSError):
+    """A link that may have been made inside stands where the plan has a directory."""
+
+
+class _Root:
+    """The root of the view that is being built: the place below which paths of the plan are looked up."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(NEW_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._device = os.stat(self._fd).st_dev
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def covered(self) -> None:
+        """A host tree was mounted over the whole; none of its links is ours."""
+        self.close()
+        self._fd = os.open(NEW_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._device = -1
+
+    def place(self, target: str, make: Literal["", "directory", "file"] = "") -> int:
+        """An O_PATH descriptor of ``target``.
+
+        Links in our own root or in a read-only tree are followed; a link in a tree that the command can write is
+        refused.
+
+        Args:
+            make: what to make when it is missing; empty: nothing.
+
+        Raises:
+            _Obstructed: such a link stands on the way.
+            OSError: it is not there or can not be made.
+        """
+        try:
+            return self._open(target, sc.RESOLVE_NO_SYMLINKS)
+        except FileNotFoundError:
+            if not make:
+                raise
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        fd = os.dup(self._fd)
+        path = ""
+        parts = [part for part in target.split("/") if part]
+        try:
+            for part in parts:
+                path = f"{path}/{part}"
+                inner = self._step(fd, part, path, make and (make if path == target else "directory"))
+                os.close(fd)
+                fd = inner
+        except OSError as error:
+            os.close(fd)
+            error.filename = target
+            raise
+        return fd
+
+    def _open(self, path: str, resolve: int) -> int:
+        return sc.openat2(self._fd, path, os.O_PATH, 0, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS | resolve)
+
+    def _step(self, directory: int, name: str, path: str, make: str) -> int:
+        """Open or make ``name`` in ``directory``; ``path`` is the same seen from the root."""
+        try:
+            if make == "directory":
+                os.mkdir(name, 0o755, dir_fd=directory)
+            elif make == "file":
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(name, flags, 0o644, dir_fd=directory))
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.EROFS):  # EROFS: what is there is opened, or missing below
+                raise
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        if not stat.S_ISLNK(os.stat(fd).st_mode):
+            return fd
+        os.close(fd)
+        if os.stat(directory).st_dev == self._device or os.fstatvfs(directory).f_flag & os.ST_RDONLY:
+            return self._open(path, 0)
+        raise _Obstructed(errno.ELOOP, "a link that may have been made inside stands on the way")
+
+
+def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]], root: _Root) -> None:
+    """One operation before the pivot."""
     if isinstance(op, Bind):
-        if tree is None:
-            return
-        if op.target == "/":
-            # The host's root covers our tmpfs; NEW_ROOT then names it.
-            sc.move_mount(tree, target, follow=True)
-        else:
-            if op.make:
-                _make_mount_point(target, directory=os.stat(tree).st_mode & 0o170000 == 0o040000)
-            sc.move_mount(tree, target, follow=True)
-        os.close(tree)
+        if tree is not None:
+            _bind(op, tree, root)
     elif isinstance(op, Tmpfs):
-        _make_mount_point(target, directory=True)
         size = f",size={op.size}" if op.size else ""
-        sc.mount("tmpfs", target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode={op.mode:o}{size}")
+        _mount("tmpfs", op.target, root, sc.MS_NOSUID | sc.MS_NODEV, f"mode={op.mode:o}{size}")
         if op.target == MASK_SOURCE:
-            os.close(os.open(f"{target}/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o000))
-            os.mkdir(f"{target}/directory", 0o000)
+            os.close(os.open(f"{NEW_ROOT}{MASK_SOURCE}/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o000))
+            os.mkdir(f"{NEW_ROOT}{MASK_SOURCE}/directory", 0o000)
     elif isinstance(op, Directory):
-        _make_mount_point(target, directory=True)
-        os.chmod(target, op.mode)
+        fd = root.place(op.target, "directory")
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", op.mode)
+        finally:
+            os.close(fd)
     elif isinstance(op, Symlink):
-        os.symlink(op.to, target)
+        os.symlink(op.to, NEW_ROOT + op.target)
     elif isinstance(op, File):
-        _file(op, target)
+        _file(op, root)
     elif isinstance(op, Mask):
-        _bind_over(f"{NEW_ROOT}{MASK_SOURCE}/{'directory' if op.directory else 'file'}", target)
+        try:
+            fd = root.place(op.target)
+        except FileNotFoundError:
+            return  # it vanished since it was looked at: there is nothing to hide
+        _mask(fd, NEW_ROOT)
     elif isinstance(op, Proc):
-        _make_mount_point(target, directory=True)
         flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
-        sc.mount("proc", target, "proc", flags)
+        _mount("proc", op.target, root, flags)
         if op.freeze_settings:
-            sc.mount(f"{target}/sys", f"{target}/sys", None, sc.MS_BIND)
-            sc.mount(None, f"{target}/sys", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
+            settings = f"{NEW_ROOT}{op.target}/sys"
+            sc.mount(settings, settings, None, sc.MS_BIND)
+            sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
     elif isinstance(op, Devices):
-        _devices(target, devices)
-    elif isinstance(op, (ReadOnly, Pin)):
+        _devices(op.target, devices, root)
+    elif isinstance(op, Pin):
+        _bind_onto_itself(root.place(op.target), read_only=False)
+    elif isinstance(op, ReadOnly):
         raise InternalError("build the view", f"{op!r} stands before the pivot")
 
 
-def _bind_over(source: str, target: str) -> None:
+def _bind(op: Bind, tree: int, root: _Root) -> None:
     try:
-        sc.mount(source, target, None, sc.MS_BIND)
-    except FileNotFoundError:
-        pass  # it vanished since it was looked at: there is nothing to hide
-    except OSError as error:
-        if error.errno != errno.ENOTDIR:
-            raise
-        # The other kind than its name says.
-        other = (
-            source.replace("/file", "/directory") if source.endswith("/file") else source.replace("/directory", "/file")
-        )
-        sc.mount(other, target, None, sc.MS_BIND)
+        if op.target == "/":
+            # The host's root covers our tmpfs; NEW_ROOT then names it.
+            sc.move_mount(tree, NEW_ROOT)
+            root.covered()
+            return
+        kind: Literal["directory", "file"] = "directory" if stat.S_ISDIR(os.stat(tree).st_mode) else "file"
+        try:
+            place = root.place(op.target, kind if op.make else "")
+            try:
+                sc.move_mount(tree, b"", dirfd=place)
+            finally:
+                os.close(place)
+        except OSError as error:
+            # What an earlier run left in the home must not end every later run for the sake of a toolchain.
+            if not (op.optional and isinstance(error, (_Obstructed, NotADirectoryError))):
+                error.filename = op.target
+                raise
+    finally:
+        os.close(tree)
 
 
-def _make_mount_point(path: str, *, directory: bool) -> None:
-    parent = path.rpartition("/")[0]
+def _mount(kind: str, target: str, root: _Root, flags: int, data: str | None = None) -> None:
+    """A new file system at ``target``, whose directory is made when it is missing."""
+    fd = root.place(target, "directory")
     try:
-        if directory:
-            os.mkdir(path, 0o755)
-        else:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    except FileExistsError:
-        pass
-    except FileNotFoundError:
-        if len(parent) <= len(NEW_ROOT):
-            raise
-        _make_mount_point(parent, directory=True)
-        _make_mount_point(path, directory=directory)
+        sc.mount(kind, f"/proc/self/fd/{fd}", kind, flags, data)
+    finally:
+        os.close(fd)
 
 
-def _file(op: File, target: str) -> None:
-    path = target
+def _mask(fd: int, root: str = "") -> None:
+    """Cover an O_PATH descriptor's object with an inaccessible file or directory; the descriptor is closed.
+
+    By descriptor and not by ``/proc/self/fd``: a helper that enters the namespaces later is in no process list there.
+    The mask is read-only, because the command's uid owns it and could change its mode.
+    """
+    try:
+        kind = "directory" if stat.S_ISDIR(os.stat(fd).st_mode) else "file"
+        try:
+            tree = sc.open_tree(f"{root}{MASK_SOURCE}/{kind}", sc.OPEN_TREE_CLONE)
+        except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
+            raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
+        try:
+            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+            sc.move_mount(tree, b"", dirfd=fd)
+        finally:
+            os.close(tree)
+    finally:
+        os.close(fd)
+
+
+def _file(op: File, root: _Root) -> None:
+    path = NEW_ROOT + op.target
     if op.bind:
         path = f"{NEW_ROOT}{MASK_SOURCE}/{op.target.strip('/').replace('/', '-')}"
     else:
-        _make_mount_point(target.rpartition("/")[0], directory=True)
+        os.close(root.place(op.target.rpartition("/")[0], "directory"))
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
     try:
         os.write(fd, op.content)
     finally:
         os.close(fd)
     if op.bind:
-        _bind_over(path, target)
+        tree = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+        try:
+            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+            place = root.place(op.target)
+            try:
+                sc.move_mount(tree, b"", dirfd=place)
+            finally:
+                os.close(place)
+        finally:
+            os.close(tree)
 
 
-def _devices(target: str, devices: Iterable[tuple[str, int]]) -> None:
-    _make_mount_point(target, directory=True)
-    sc.mount("tmpfs", target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=1m")
+def _devices(target: str, devices: Iterable[tuple[str, int]], root: _Root) -> None:
+    _mount("tmpfs", target, root, sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=1m")
     for name, tree in devices:
-        _make_mount_point(f"{target}/{name}", directory=False)
-        sc.move_mount(tree, f"{target}/{name}")
+        place = root.place(f"{target}/{name}", "file")
+        sc.move_mount(tree, b"", dirfd=place)
+        os.close(place)
         os.close(tree)
-    os.mkdir(f"{target}/pts")
-    sc.mount("devpts", f"{target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    os.mkdir(f"{target}/shm")
-    sc.mount("tmpfs", f"{target}/shm", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=1777")
+    _mount("devpts", f"{target}/pts", root, sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     for link, to in (
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),
@@ -194,7 +308,7 @@ def _devices(target: str, devices: Iterable[tuple[str, int]]) -> None:
         ("stdout", "/proc/self/fd/1"),
         ("stderr", "/proc/self/fd/2"),
     ):
-        os.symlink(to, f"{target}/{link}")
+        os.symlink(to, f"{NEW_ROOT}{target}/{link}")
 
 
 def _seal(path: str) -> None:
@@ -219,20 +333,22 @@ def workspace_operation(kind: str, target: str) -> None:
     try:
         if kind == "Mask":
             fd = _open_final(target)
-            try:
-                source = f"{MASK_SOURCE}/{'directory' if stat.S_ISDIR(os.stat(fd).st_mode) else 'file'}"
-                sc.mount(source, f"/proc/self/fd/{fd}", None, sc.MS_BIND)
-            finally:
-                os.close(fd)
-            return
-        # With O_PATH and O_NOFOLLOW a final link is opened itself (openat2(2)).
-        fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
-        link = stat.S_ISLNK(os.stat(fd).st_mode)
-        _bind_onto_itself(fd, read_only=kind == "ReadOnly")
-        if link and kind == "ReadOnly":
-            _bind_onto_itself(_open_final(target), read_only=True)
+        else:
+            # With O_PATH and O_NOFOLLOW a final link is opened itself (openat2(2)).
+            fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
     except (FileNotFoundError, NotADirectoryError):
         return  # gone since the scan, or a dangling link: nothing to bind
+    if kind == "Mask":
+        _mask(fd)
+        return
+    link = stat.S_ISLNK(os.stat(fd).st_mode)
+    _bind_onto_itself(fd, read_only=kind == "ReadOnly")
+    if link and kind == "ReadOnly":
+        try:
+            fd = _open_final(target)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        _bind_onto_itself(fd, read_only=True)
 
 
 def _bind_onto_itself(fd: int, *, read_only: bool) -> None:

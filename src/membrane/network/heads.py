@@ -232,10 +232,12 @@ class AnswerHead:
         for line in lines:
             raw, colon, value = line.partition(b":")
             value = value.strip()
+            if not colon:
+                raise Flaw(NOT_HTTP)
             name = _known.get(raw)
             if name is None:
                 try:
-                    name = _lower(raw if colon else b"")
+                    name = _lower(raw)
                 except Flaw:
                     raise Flaw(NOT_HTTP) from None
             self._fields.append((raw, name, value))

@@ -92,10 +92,15 @@ def main(argv: list[str]) -> int:
 
 
 def _harden() -> int:
-    """No core dumps, as many descriptors as allowed, deaf to the terminal; the number of descriptors.
+    """No core dumps, no new privileges, closed to ptrace(2) by equals, deaf to the terminal.
 
-    The session runs the process with no_new_privs and an empty environment.
+    Returns:
+        How many descriptors the process may have; that is raised to what is allowed.
     """
+    from ..host.syscalls import no_new_privs, set_dumpable
+
+    no_new_privs()
+    set_dumpable(False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

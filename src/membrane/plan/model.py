@@ -114,7 +114,7 @@ class Proc(Value):
 
 
 class Devices(Value):
-    """A private /dev: null zero full random urandom tty, new devpts instance, shm, fd links."""
+    """A private /dev: null zero full random urandom tty, new devpts instance, fd links."""
 
     target: str = "/dev"
 

@@ -343,9 +343,10 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     ops += [
         Proc(freeze_settings=facts.root),
         Devices(),
+        Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         Tmpfs("/tmp", 0o1777, size),  # noqa: S108
         Tmpfs("/var/tmp", 0o1777, size),  # noqa: S108
-        Tmpfs("/run", 0o755),
+        Tmpfs("/run", 0o755, size),
         Directory("/run/lock", 0o1777),
         Directory("/run/user"),
         Directory(f"/run/user/{facts.uid}", 0o700),
@@ -362,12 +363,26 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
     ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
+    ops += _workspace_pins(ops, facts.workspace)
     for socket in policy.unix_sockets:
         path = absolute(socket.path, facts.workspace)
         at = in_view(path, facts)
         ops.append(Bind(path, at, writable=True, own=True, make=True, origin=str(socket.origin)))
     ops += _masks(policy, facts)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
+
+
+def _workspace_pins(ops: Sequence[MountOp], workspace: str) -> list[MountOp]:
+    """Pins over the directories above the workspace that the command could rename.
+
+    The workspace's mount would move along, and a mask made later, by path, would not find it.
+    """
+    pins: list[MountOp] = []
+    for path in _ancestors(workspace):
+        holders = [op for op in ops if isinstance(op, (Bind, Tmpfs)) and inside(path, op.target)]
+        if holders and holders[-1].target != path and (isinstance(holders[-1], Tmpfs) or holders[-1].writable):
+            pins.append(Pin(path))
+    return pins
 
 
 def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) -> Iterable[MountOp]:

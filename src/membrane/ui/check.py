@@ -128,13 +128,15 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
 def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Verdict:
     """Is this host path, outside the workspace, in the view, and writable there?"""
     from ..plan import mounts
-    from ..plan.model import Bind, Mask, ReadOnly
+    from ..plan.model import Bind, Mask, Pin, ReadOnly
     from ..policy.model import MountRule, Origin
 
     built_in = Origin("built-in", "view")
     for op in reversed(mounts.base(policy, facts)):
         if not mounts.inside(path, op.target):
             continue
+        if isinstance(op, Pin):
+            continue  # it is its own tree
         if isinstance(op, ReadOnly):
             if operation == "write":
                 return Deny(None, "read-only")

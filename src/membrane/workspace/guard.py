@@ -40,6 +40,7 @@ class Guard:
     Args:
         root: the workspace.
         result: the scan of the start.
+        shown: put before a path that is reported; empty for the workspace.
         store: host directory that protected names are moved to; made when it is first needed.
         mask: mounts operations inside the sandbox.
         report: takes events.
@@ -50,6 +51,7 @@ class Guard:
         root: str,
         result: ScanResult,
         *,
+        shown: str,
         store: str,
         mask: Callable[[Sequence[MountOp]], None],
         report: Callable[[Event], None],
@@ -57,6 +59,7 @@ class Guard:
         self._root = root
         self._prefix = root.rstrip("/") + "/"
         self._index = result.index
+        self._shown = shown
         self._store = store
         self._mask = mask
         self._report = report
@@ -75,6 +78,11 @@ class Guard:
     def step(self) -> bool:
         """Extend the watch by a few milliseconds of work; True when everything is watched."""
         return self._watcher.step(SLICE)
+
+    def warnings(self) -> list[str]:
+        """What could not be watched, told once."""
+        told, self._watcher.warnings = self._watcher.warnings, []
+        return told
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
@@ -101,9 +109,10 @@ class Guard:
                 return
         except FileNotFoundError:
             return
+        shown = self._shown + path
         self._report(
             AccessDenied(
-                access_as_data(PathAccess(path, "write")), "protected name", rule=None, hint=None, source="mount"
+                access_as_data(PathAccess(shown, "write")), "protected name", rule=None, hint=None, source="mount"
             )
         )
         try:
@@ -118,11 +127,11 @@ class Guard:
         except OSError:
             # It can not be moved: freeze it, and say at the end that it is still there.
             ops.append(ReadOnly(self._prefix + path))
-            if path not in self.left:
-                self.left.append(path)
+            if shown not in self.left:
+                self.left.append(shown)
             return
-        self.moved.append((path, os.path.join(self._store, to)))
-        self._report(FileRemoved(path, os.path.join(self._store, to)))
+        self.moved.append((shown, os.path.join(self._store, to)))
+        self._report(FileRemoved(shown, os.path.join(self._store, to)))
 
     def finish(self) -> None:
         """After the last process of the sandbox has ended: what appeared since the start, once more."""

@@ -1,0 +1,125 @@
+"""The network process of one session, seen from the supervisor: started late, told to stop, never trusted to parse.
+
+The sockets of the sandbox's network namespace are kept until the first of them becomes readable.  Then an
+interpreter of its own gets them, with an empty environment, and the policy over its control socket; our copies are
+closed.  Whatever it sends is JSON, bounded per line (``network.server`` has the other end).
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+import sys
+import time
+
+from .errors import HostError, InternalError
+from .host.channel import SIGKILL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .journal import Journal
+
+NETWORK_END = 2.0  # seconds for the network process to send its last events
+
+
+class Network:
+    """The network process of one session, started when it is first needed."""
+
+    def __init__(self, sockets: list[tuple[str, int]], config: dict[str, Any], journal: Journal) -> None:
+        self.sockets = sockets
+        self.pid = 0
+        self.pidfd = -1
+        self.control = -1
+        self.stats: dict[str, Any] = {}
+        self.error = ""
+        self._config = config
+        self._journal = journal
+        self._socket: _socket.socket | None = None
+        self._buffer = b""
+
+    def start(self) -> None:
+        """Spawn the process with the sockets; our copies are closed.
+
+        Raises:
+            HostError: it can not be started.
+        """
+        import marshal
+
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        highest = max(theirs.fileno(), *(fd for _role, fd in self.sockets)) + 1
+        moves: list[Any] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), highest)]
+        numbered = []
+        for offset, (role, fd) in enumerate(self.sockets, 1):
+            moves.append((os.POSIX_SPAWN_DUP2, fd, highest + offset))
+            numbered.append([role, highest + offset])
+        moves += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1)]
+        # The package is found where this one was found, also when it is not installed; -I keeps everything of the
+        # caller's environment and directory out of the process.
+        source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        program = (
+            "import sys; sys.path.append(sys.argv.pop(1)); "
+            "from membrane.network.server import main; sys.exit(main(sys.argv))"
+        )
+        argv = [sys.executable, "-I", "-c", program, source, str(highest)]
+        try:
+            self.pid = os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=moves, setsid=True)
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError as error:
+            raise HostError("start the network process", error.strerror or "", target=sys.executable) from None
+        finally:
+            theirs.close()
+            for _role, fd in self.sockets:
+                os.close(fd)
+            self.sockets = []
+        data = marshal.dumps({**self._config, "sockets": numbered})
+        ours.sendall(len(data).to_bytes(4, "big") + data)
+        ours.setblocking(False)
+        self._socket, self.control = ours, ours.fileno()
+
+    def read(self) -> bool:
+        """Take events; False at the end of the stream."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > 1 << 20:
+            raise InternalError("read the network process", "a line of over 1 MiB")
+        for line in lines:
+            record = self._journal.add_line(line)
+            if record and isinstance(record.get("stats"), dict):
+                self.stats = record["stats"]
+            if record and "error" in record:
+                self.error = str(record["error"])
+        return True
+
+    def stop(self) -> None:
+        """Let it send its last events, then end it."""
+        for _role, fd in self.sockets:
+            os.close(fd)
+        self.sockets = []
+        if not self.pid:
+            return
+        deadline = time.monotonic() + NETWORK_END
+        assert self._socket is not None
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([self._socket], [], [], left)[0] or not self.read():
+                    break
+        except OSError:
+            pass
+        if not select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            os.kill(self.pid, SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        self._socket.close()
+        self.pid, self.pidfd, self.control = 0, -1, -1

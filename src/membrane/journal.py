@@ -1,0 +1,121 @@
+"""The events of one session: numbered, written where asked, the refusals kept for the summary.
+
+Events of the network process come as JSON lines that are already escaped; they get their number here, so that one
+order joins all sources.  Nothing is parsed that nobody reads: a quiet run counts its lines and looks at refusals.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .errors import HostError
+from .events import AccessDenied, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .events import Event
+
+MOST_KEPT = 256  # distinct refusals kept for the summary
+
+
+def say(text: str) -> None:
+    """One line on stderr in our name; lines of several are separate calls."""
+    try:
+        os.write(2, f"membrane: {text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+def now() -> str:
+    """The time as ISO 8601 with microseconds, UTC."""
+    nanoseconds = time.time_ns()
+    parts = time.gmtime(nanoseconds // 1_000_000_000)
+    return (
+        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
+        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
+    )
+
+
+class Journal:
+    """Numbers the events of one session, writes them where asked, keeps the refusals for the summary."""
+
+    def __init__(self, session: str, destination: str) -> None:
+        self.session = session
+        self.sequence = 0
+        self.counts: dict[str, int] = {}
+        self.denied: dict[tuple[str, str], AccessDenied] = {}
+        self.refused = 0
+        self.lost = 0
+        self._fd = -1
+        if destination == "-":
+            self._fd = 2
+        elif destination:
+            try:
+                self._fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                raise HostError("open the events file", error.strerror or "", target=destination) from None
+
+    def add(self, event: Event) -> None:
+        """An event of the session itself."""
+        if isinstance(event, AccessDenied):
+            self._keep(event)
+        self._count(type(event).__name__)
+        if self._fd >= 0:
+            self._write(encode(event, time=now(), session=self.session, seq=self.sequence))
+
+    def add_line(self, line: bytes) -> dict[str, Any] | None:
+        """One JSON line of the network process; returns it when it is not an event."""
+        # Most lines of a quiet run are of no interest: they are counted without being parsed.
+        kept = (b'"event": "AccessDenied"', b'"event": "EventsLost"')
+        if self._fd < 0 and b'"event"' in line[:200] and not any(kind in line for kind in kept):
+            self.sequence += 1
+            return None
+        import json
+
+        record = json.loads(line)
+        kind = record.get("event")
+        if kind is None:
+            return record if isinstance(record, dict) else None
+        if kind == "AccessDenied":
+            self._keep(AccessDenied(record["access"], record["reason"], record["rule"], record["hint"]))
+            self.refused += max(0, int(record.get("count", 1)) - 1)
+        elif kind == "EventsLost":
+            self.lost += int(record["count"])
+        self._count(kind)
+        if self._fd >= 0:
+            record.update(session=self.session, seq=self.sequence)
+            self._write(record)
+        return None
+
+    def _count(self, kind: str) -> None:
+        self.sequence += 1
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def _keep(self, event: AccessDenied) -> None:
+        self.refused += 1
+        # The A and the AAAA query of one look-up are one refusal to a person.
+        key = (repr(sorted(item for item in event.access.items() if item[0] != "type")), event.reason)
+        if len(self.denied) < MOST_KEPT:
+            self.denied.setdefault(key, event)
+
+    def _write(self, record: dict[str, Any]) -> None:
+        import json
+
+        data = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self.lost += 1
+            if self._fd > 2:
+                os.close(self._fd)
+            self._fd = -1
+            say(f"cannot write an event: {error.strerror}; further events are not written")
+
+    def close(self) -> None:
+        if self._fd > 2:
+            os.close(self._fd)
+        self._fd = -1

@@ -1,0 +1,790 @@
+"""HTTP/2 between one client and one server: a relay of frames.
+
+Theory of operation
+-------------------
+Stream numbers, SETTINGS, flow control and everything that the server sends are the same on both sides, so nothing is
+buffered and gRPC and server-sent events stream.  Only what the client says about a request is taken apart: its field
+sections are decoded, judged by the ``Gate`` and encoded anew without a dynamic table.
+
+A refused request never reaches the server.  Its answer is put between two frames of the server, and what the client
+still sends on that stream is dropped and credited.
+
+The content of such an answer comes out of the client's window for the connection, of which the server does not know.
+So the first ``RESERVE`` octets of window that the client grants are kept back for it; without reserve the answer has
+no content, and its reason is in a field.
+
+Rules
+-----
+1. Nothing is written to the client before the server's SETTINGS, nor within a frame or a field section.
+2. A frame goes up only if it belongs to a stream that the server knows.  Unknown types, PRIORITY and PUSH_PROMISE
+   never do.
+3. A violation on a stream that the server has begun to serve ends the connection: the server's answer may be on
+   its way, and the client's decoder can not do without it.
+4. Server push is switched off; a server that pushes all the same is cut off.
+5. With secrets for this server its field sections are decoded and encoded anew as well, and its content is scrubbed.
+
+References: RFC 9113 (HTTP/2), RFC 7541 (HPACK), RFC 8441 (extended CONNECT, refused), RFC 7838 (ALTSVC, dropped).
+"""
+
+from __future__ import annotations
+
+from ..policy.model import Deny
+from .fields import NO_TABLE, FieldDecoder, TooLarge, Undecodable, encode
+from .frames import (
+    ACK,
+    ALTSVC,
+    CANCEL,
+    COMPRESSION_ERROR,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW,
+    LARGEST_HELD,
+    MAX_FRAME,
+    NO_ERROR,
+    ORIGIN,
+    PADDED,
+    PING,
+    PRIORITY,
+    PROTOCOL_ERROR,
+    RST_STREAM,
+    SETTINGS,
+    SMALLEST_FRAME,
+    STREAM_CLOSED,
+    TABLE_SIZE,
+    WINDOW_UPDATE,
+    Broken,
+    RequestSection,
+    answer_frames,
+    check_fields,
+    client_settings,
+    contents,
+    frame,
+    section,
+    server_settings,
+    unpadded,
+)
+from .requests import (
+    BAD_BODY_LENGTH,
+    BAD_TRAILER,
+    HOP_BY_HOP,
+    LONGEST_HEAD,
+    MOST_FIELDS,
+    NO_TRAILERS,
+    Exchange,
+    Flaw,
+    Front,
+    Refused,
+)
+from .sniff import PREFACE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..policy.model import HttpRequest, Verdict
+    from .credentials import Scrubber, Vault
+    from .requests import Command, Gate
+
+RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
+MOST_STREAMS = 4096  # open at once
+MOST_CONTINUATIONS = 32  # frames of one field section
+PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
+MOST_WAITING = 65536  # octets for the client that wait for the border of a frame
+_DROPPED = HOP_BY_HOP | frozenset([b"host"])
+_CODED = "the server's answer is encoded, so a secret in it could not be seen"
+_EARLY = "the server closed the connection"
+
+
+class _Stream(Exchange):
+    """A request that the server knows."""
+
+    __slots__ = ("client_ended", "expected", "grpc", "scrubber", "server_ended")
+
+    def __init__(
+        self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float, expected: int
+    ) -> None:
+        super().__init__(number, request, verdict, query, started)
+        self.expected = expected  # octets of content that were announced, or -1
+        self.client_ended = self.server_ended = self.grpc = False
+        self.scrubber: Scrubber | None = None
+
+
+class Http2(Front):
+    """One HTTP/2 connection; the server's side is open.  See ``requests.Front`` for the arguments."""
+
+    protocol = "h2"
+
+    def __init__(
+        self,
+        gate: Gate,
+        clock: Callable[[], float],
+        *,
+        vault: Vault | None = None,
+        spend: Callable[[int], bool] | None = None,
+    ) -> None:
+        super().__init__(gate, clock, vault=vault, spend=spend)
+        self._rewrites = vault is not None and vault.scrubs
+        self._streams: dict[int, _Stream] = {}
+        self._last = 0  # the highest stream of the client
+        self._patience = PATIENCE
+        self._alone = ""  # why there is no server: answers are our own
+        # client to server
+        self._in = bytearray()
+        self._greeted = False  # the preface has come
+        self._settled = False  # and the client's first SETTINGS
+        self._left = 0  # octets of the running frame that are passed on, or dropped
+        self._forwarding = False
+        self._decoder = FieldDecoder(2 * LONGEST_HEAD, MOST_FIELDS)
+        self._block: bytearray | None = None  # a field section that is not complete
+        self._block_of = (0, 0)  # its stream and flags
+        self._parts = 0
+        self._spoke = False  # a field section was sent up
+        self._largest = SMALLEST_FRAME  # what the server takes
+        self._for_server: list[bytes] = []  # waits for the border of a frame
+        # server to client
+        self._answer_in = bytearray()
+        self._answer_settled = False
+        self._answer_left = 0
+        self._answer_forwarding = False
+        self._answer_decoder: FieldDecoder | None = FieldDecoder(LARGEST_HELD, 4 * MOST_FIELDS)
+        self._answer_block: bytearray | None = None
+        self._answer_block_of = (0, 0)
+        self._answered = False  # a field section was sent down
+        self._table = -1  # the dynamic table that the client wants, if it is not the default
+        self._window = 65535  # of a new stream, towards the client
+        self._client_frame = SMALLEST_FRAME  # what the client takes
+        self._reserve = 0
+        self._credit = 0  # octets that were dropped and are to be granted again
+        self._for_client: list[bytes] = []
+        self._waiting_octets = 0
+
+    # ------------------------------------------------------------ for the driver
+
+    @property
+    def wants_client(self) -> bool:
+        return not self.closed and self._waiting_octets < MOST_WAITING
+
+    @property
+    def idle(self) -> bool:
+        """No request is open."""
+        return not self._streams
+
+    def client_data(self, data: bytes) -> list[Command]:
+        """The client has sent ``data``."""
+        if self.closed:
+            return []
+        try:
+            if self._left >= len(data) and not self._in:
+                self._left -= len(data)
+                if self._forwarding:
+                    self._up.append(data)
+                if not self._left:
+                    self._up += self._for_server
+                    self._for_server.clear()
+            else:
+                self._in += data
+                self._read_client()
+        except Broken as broken:
+            self._go_away(*broken.args)
+        if self._credit and not self.closed:
+            self._inject(frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))
+            self._credit = 0
+        return self._take()
+
+    def client_eof(self) -> list[Command]:
+        """The client is gone; there is no half-close in HTTP/2."""
+        if not self.closed:
+            self._end("the client closed the connection")
+        return self._take()
+
+    def client_late(self) -> list[Command]:
+        """A deadline for the client has passed."""
+        if not self.closed:
+            self._go_away(ENHANCE_YOUR_CALM, "too slow")
+        return self._take()
+
+    def upstream_data(self, data: bytes) -> list[Command]:
+        """The server has sent ``data``."""
+        if self.closed or self._alone:
+            return []
+        try:
+            if self._answer_left >= len(data) and not self._answer_in:
+                self._answer_left -= len(data)
+                if self._answer_forwarding:
+                    self._down.append(data)
+            else:
+                self._answer_in += data
+                self._read_server()
+            self._flush()
+        except Broken as broken:
+            self._fail(str(broken.args[1]))
+        return self._take()
+
+    def upstream_eof(self, cause: str = "") -> list[Command]:
+        """The server is gone."""
+        if not self.closed and not self._alone:
+            self._fail(cause or _EARLY)
+        return self._take()
+
+    def upstream_opened(self) -> list[Command]:
+        """Nothing to do: the server's side is open from the beginning."""
+        return []
+
+    def upstream_failed(self, cause: str) -> list[Command]:
+        """The server can not be reached: said before any data, every request is answered with that."""
+        if not self.closed and not self._alone:
+            if self._answer_settled or self._greeted:
+                self._fail(cause)
+            else:
+                self._alone = cause
+                self._answer_settled = True
+                self._reserve = 32768  # the connection's window is ours alone
+                self._down.append(frame(SETTINGS, 0, 0))
+        return self._take()
+
+    # ------------------------------------------------------------ client to server
+
+    def _send(self, data: bytes) -> None:
+        if not self._alone:
+            self._up.append(data)
+
+    def _read_client(self) -> None:
+        data = self._in
+        at, size = 0, len(data)
+        if not self._greeted:
+            if not PREFACE.startswith(bytes(data[: len(PREFACE)])):
+                raise Broken(PROTOCOL_ERROR, "not the preface of HTTP/2")
+            if size < len(PREFACE):
+                return
+            self._greeted = True
+            at = len(PREFACE)
+            self._send(PREFACE)
+        while not self.closed:
+            if self._left:
+                count = min(self._left, size - at)
+                if count and self._forwarding:
+                    self._up.append(bytes(data[at : at + count]))
+                at += count
+                self._left -= count
+                if self._left:
+                    break
+            if self._for_server:
+                self._up += self._for_server
+                self._for_server.clear()
+            if size - at < 9:
+                break
+            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            kind, flags = data[at + 3], data[at + 4]
+            stream = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+            if not self._settled and (kind != SETTINGS or flags & ACK):
+                raise Broken(PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            if length > self._largest:
+                raise Broken(FRAME_SIZE_ERROR, "a frame is too large")
+            if self._block is not None and (kind != CONTINUATION or stream != self._block_of[0]):
+                raise Broken(PROTOCOL_ERROR, "a field section is interrupted")
+            if kind == DATA:
+                padding = 0
+                if flags & PADDED:
+                    if size - at < 10 and length:
+                        break
+                    padding = data[at + 9] + 1 if length else 1
+                    if padding > length:
+                        raise Broken(PROTOCOL_ERROR, "padding is longer than its frame")
+                self._left = length
+                self._forwarding = self._content(flags, stream, length, padding)
+                at += 9
+                continue
+            if kind == PRIORITY or kind > CONTINUATION:
+                self._left, self._forwarding = length, False
+                at += 9
+                continue
+            if size - at < 9 + length:
+                if length > LONGEST_HEAD:
+                    raise Broken(ENHANCE_YOUR_CALM, "a frame is too large")
+                break
+            payload = bytes(data[at + 9 : at + 9 + length])
+            at += 9 + length
+            self._frame(kind, flags, stream, payload)
+        del data[:at]
+
+    def _content(self, flags: int, stream: int, length: int, padding: int) -> bool:
+        """A DATA frame begins; does it go up?"""
+        known = self._streams.get(stream)
+        if known is None:
+            if stream > self._last or not stream & 1:
+                raise Broken(PROTOCOL_ERROR, "DATA on a stream that was not opened")
+            self._credit += length
+            return False
+        if known.client_ended:
+            raise Broken(STREAM_CLOSED, "DATA after the end of its stream")
+        known.up += length - padding
+        ends = bool(flags & END_STREAM)
+        if known.expected >= 0 and (known.up > known.expected or (ends and known.up != known.expected)):
+            self._violated(known, Deny(None, "request malformed", BAD_BODY_LENGTH))
+        self._allowance(known, 9 + length)
+        self._up.append(
+            b"%b\0%c%b" % (length.to_bytes(3, "big"), flags & (END_STREAM | PADDED), stream.to_bytes(4, "big"))
+        )
+        if ends:
+            known.client_ended = True
+            self._over(known)
+        return True
+
+    def _violated(self, stream: _Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> None:
+        """Rule 3.
+
+        Raises:
+            Broken: always.
+        """
+        stream.verdict = verdict
+        raise Broken(code, verdict.hint or verdict.reason)
+
+    def _allowance(self, stream: _Stream, octets: int) -> None:
+        if self._spend is not None and not self._spend(octets):
+            self._violated(stream, Deny(None, "limit reached", "limits: upload"), ENHANCE_YOUR_CALM)
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        """A whole frame that is not DATA."""
+        if kind == HEADERS:
+            if not stream & 1:
+                raise Broken(PROTOCOL_ERROR, "HEADERS on a stream that is not a client's")
+            self._parts = 0
+            self._block = bytearray(unpadded(flags, payload))
+            self._block_of = stream, flags
+            self._section_done(flags)
+        elif kind == CONTINUATION:
+            if self._block is None:
+                raise Broken(PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            self._block += payload
+            self._parts += 1
+            if len(self._block) > LONGEST_HEAD or self._parts > MOST_CONTINUATIONS:
+                raise Broken(ENHANCE_YOUR_CALM, "a field section is too large")
+            self._section_done(flags)
+        elif kind == SETTINGS:
+            self._settings(flags, stream, payload)
+        elif kind == WINDOW_UPDATE:
+            self._grant(stream, payload)
+        elif kind == RST_STREAM:
+            if len(payload) != 4 or not stream:
+                raise Broken(FRAME_SIZE_ERROR, "RST_STREAM is malformed")
+            if stream > self._last:
+                raise Broken(PROTOCOL_ERROR, "RST_STREAM on a stream that was not opened")
+            known = self._streams.pop(stream, None)
+            if known is not None:
+                self._send(frame(RST_STREAM, 0, stream, payload))
+                if not known.server_ended:
+                    self._told(known, error="the client reset the stream")
+                    if not known.status:
+                        self._patience -= 1
+                        if self._patience < 0:
+                            raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
+        elif kind == PING:
+            if len(payload) != 8 or stream:
+                raise Broken(FRAME_SIZE_ERROR, "PING is malformed")
+            if self._alone and not flags & ACK:
+                self._inject(frame(PING, ACK, 0, payload))
+            self._send(frame(PING, flags & ACK, 0, payload))
+        elif kind == GOAWAY:
+            if len(payload) < 8 or stream:
+                raise Broken(FRAME_SIZE_ERROR, "GOAWAY is malformed")
+            self._send(frame(GOAWAY, 0, 0, payload[:8]))
+        else:
+            raise Broken(PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+
+    def _settings(self, flags: int, stream: int, payload: bytes) -> None:
+        if stream or len(payload) % 6 or (flags & ACK and payload) or len(payload) > 64 * 6:
+            raise Broken(FRAME_SIZE_ERROR, "SETTINGS is malformed")
+        if flags & ACK:
+            self._send(frame(SETTINGS, ACK, 0))
+            return
+        own, wanted = client_settings(payload, first=not self._settled)
+        self._settled = True
+        self._table = wanted.get(TABLE_SIZE, self._table)
+        self._window = wanted.get(INITIAL_WINDOW, self._window)
+        self._client_frame = wanted.get(MAX_FRAME, self._client_frame)
+        self._send(frame(SETTINGS, 0, 0, own))
+        if self._alone:
+            self._inject(frame(SETTINGS, ACK, 0))
+
+    def _grant(self, stream: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Broken(FRAME_SIZE_ERROR, "WINDOW_UPDATE is malformed")
+        if stream:
+            if stream > self._last:
+                raise Broken(PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that was not opened")
+            if stream in self._streams:
+                self._send(frame(WINDOW_UPDATE, 0, stream, payload))
+            return
+        octets = int.from_bytes(payload, "big") & 0x7FFF_FFFF
+        if not octets:
+            raise Broken(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+        kept = max(0, min(octets, RESERVE - self._reserve))
+        self._reserve += kept
+        if octets > kept:
+            self._send(frame(WINDOW_UPDATE, 0, 0, (octets - kept).to_bytes(4, "big")))
+
+    # ------------------------------------------------------------ requests
+
+    def _section_done(self, flags: int) -> None:
+        if not flags & END_HEADERS:
+            return
+        assert self._block is not None
+        block, self._block = bytes(self._block), None
+        stream, first_flags = self._block_of
+        ends = bool(first_flags & END_STREAM)
+        try:
+            names, values = self._decoder.decode(block)
+        except TooLarge as error:
+            raise Broken(ENHANCE_YOUR_CALM, str(error)) from None
+        except Undecodable as error:
+            raise Broken(COMPRESSION_ERROR, str(error)) from None
+        if stream > self._last:
+            self._last = stream
+            self._request(stream, ends, names, values)
+        elif stream in self._streams:
+            self._trailer(self._streams[stream], ends, names, values)
+
+    def _request(self, number: int, ends: bool, names: list[bytes], values: list[bytes]) -> None:
+        asked = RequestSection()
+        try:
+            asked.read(names, values, self.gate.bound.scheme.encode(), ends)
+        except Flaw as flaw:
+            self._refuse(number, self.gate.malformed(str(flaw), asked.method, asked.path), asked, ends)
+            return
+        names, values = asked.names, asked.values
+        verdict = self.gate.judge(asked.method, asked.path, asked.authority, names, values, body=not ends)
+        if isinstance(verdict, Refused):
+            self._refuse(number, verdict, asked, ends)
+            return
+        request, target = verdict.request, verdict.target
+        if self._alone:
+            self._refuse(number, self.gate.unreachable(request, self._alone), asked, ends)
+            return
+        if len(self._streams) >= MOST_STREAMS:
+            limit = Deny(None, "limit reached", f"{MOST_STREAMS} streams at once")
+            self._refuse(number, self.gate.refused(request, limit), asked, ends)
+            return
+        dropped = _DROPPED
+        if self._vault is not None:
+            applied = self._vault.apply(request, target, names, values)
+            if isinstance(applied, Deny):
+                self._refuse(number, self.gate.refused(request, applied), asked, ends)
+                return
+            target, values = applied
+        fields = [
+            (b":method", asked.method),
+            (b":scheme", asked.scheme),
+            (b":authority", verdict.authority),
+            (b":path", target),
+        ]
+        if self._rewrites:
+            dropped |= {b"accept-encoding"}
+            fields.append((b"accept-encoding", b"identity"))
+        fields += [field for field in zip(names, values, strict=True) if field[0] not in dropped]
+        query = verdict.target[len(request.path) :].decode("ascii")
+        stream = _Stream(number, request, verdict.verdict, query, self._clock(), asked.expected)
+        stream.client_ended, stream.grpc = ends, asked.grpc
+        self._streams[number] = stream
+        self._send_section(stream, fields, ends)
+
+    def _trailer(self, stream: _Stream, ends: bool, names: list[bytes], values: list[bytes]) -> None:
+        try:
+            check_fields(names, values)
+            malformed = not ends or stream.client_ended or not NO_TRAILERS.isdisjoint(names)
+        except Flaw:
+            malformed = True
+        if malformed:
+            self._violated(stream, Deny(None, "request malformed", BAD_TRAILER))
+        if stream.expected >= 0 and stream.up != stream.expected:
+            self._violated(stream, Deny(None, "request malformed", BAD_BODY_LENGTH))
+        stream.client_ended = True
+        self._send_section(stream, list(zip(names, values, strict=True)), True)
+        self._over(stream)
+
+    def _send_section(self, stream: _Stream, fields: list[tuple[bytes, bytes]], ends: bool) -> None:
+        block = encode(fields)
+        if not self._spoke:
+            self._spoke = True
+            block = NO_TABLE + block
+        self._allowance(stream, 9 + len(block))
+        self._up += section(stream.number, block, ends)
+
+    # ------------------------------------------------------------ refusing
+
+    def _refuse(self, number: int, refused: Refused, asked: RequestSection, ended: bool) -> None:
+        """Answer a request that does not go up."""
+        query = asked.path.partition(b"?")[2].decode("latin-1")
+        exchange = Exchange(number, refused.request, refused.verdict, query and f"?{query}", self._clock())
+        exchange.status = refused.status
+        self._told(exchange, error=refused.verdict.reason if refused.status == 502 else "")
+        self._answer(number, refused, ended, asked.grpc)
+
+    def _answer(self, number: int, refused: Refused, ended: bool, grpc: bool) -> None:
+        room = min(self._reserve, self._window)
+        # What an encoder has to say first: here always with secrets, else when the client wants a table of nothing.
+        first = not self._answered and (self._rewrites or self._table == 0)
+        self._answered = self._answered or self._rewrites
+        out, used = answer_frames(number, refused, ended=ended, grpc=grpc, room=room, first=first)
+        self._reserve -= used
+        self._inject(out)
+
+    def _inject(self, data: bytes) -> None:
+        """Write frames of our own to the client, at the next border of a frame."""
+        self._for_client.append(data)
+        self._waiting_octets += len(data)
+        self._flush()
+        if self._waiting_octets > 4 * MOST_WAITING:
+            raise Broken(ENHANCE_YOUR_CALM, "too many requests before the first answer")
+
+    def _flush(self) -> None:
+        if self._for_client and self._at_border():
+            self._down += self._for_client
+            self._for_client.clear()
+            self._waiting_octets = 0
+
+    def _at_border(self) -> bool:
+        return self._answer_settled and not self._answer_left and self._answer_block is None
+
+    def _inject_upstream(self, data: bytes) -> None:
+        if self._left and self._forwarding:
+            self._for_server.append(data)
+        elif self._greeted and self._settled:
+            self._up.append(data)
+
+    # ------------------------------------------------------------ ending
+
+    def _over(self, stream: _Stream) -> None:
+        if stream.client_ended and stream.server_ended:
+            self._streams.pop(stream.number, None)
+
+    def _server_done(self, stream: _Stream) -> None:
+        """The server's side of a stream has ended well."""
+        stream.server_ended = True
+        self._patience = min(PATIENCE, self._patience + 1)
+        self._told(stream)
+        self._over(stream)
+
+    def _go_away(self, code: int, cause: str) -> None:
+        """The client broke the protocol."""
+        if not self._answer_settled:
+            self._answer_settled = True
+            self._down.append(frame(SETTINGS, 0, 0))
+        if self._at_border():
+            self._down += self._for_client
+            self._for_client.clear()
+            detail = cause.encode("ascii", "replace")[:256]
+            payload = self._last.to_bytes(4, "big") + code.to_bytes(4, "big") + detail
+            self._down.append(frame(GOAWAY, 0, 0, payload))
+        self._end(cause, reset_upstream=True)
+
+    def _fail(self, cause: str) -> None:
+        """The server is gone, or broke the protocol: say so where it has not answered."""
+        at_border = self._at_border()
+        if at_border:
+            for stream in self._streams.values():
+                if not stream.status and not stream.server_ended:
+                    refused = self.gate.unreachable(stream.request, cause)
+                    stream.status = 502
+                    self._answer(stream.number, refused, stream.client_ended, stream.grpc)
+            self._down += self._for_client
+            self._for_client.clear()
+            self._down.append(frame(GOAWAY, 0, 0, self._last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big")))
+        self._end(cause, reset=not at_border, reset_upstream=True)
+
+    def _end(self, error: str, *, reset: bool = False, reset_upstream: bool = False) -> None:
+        for stream in self._streams.values():
+            if not stream.server_ended:
+                self._told(stream, error=error)
+        self._streams.clear()
+        self._close(reset=reset, reset_upstream=reset_upstream)
+
+    # ------------------------------------------------------------ server to client
+
+    def _read_server(self) -> None:
+        data = self._answer_in
+        at, size = 0, len(data)
+        while True:
+            if self._answer_left:
+                count = min(self._answer_left, size - at)
+                if count and self._answer_forwarding:
+                    self._down.append(bytes(data[at : at + count]))
+                at += count
+                self._answer_left -= count
+                if self._answer_left:
+                    break
+            if self._for_client and self._answer_block is None and self._answer_settled:
+                self._flush()
+            if size - at < 9:
+                break
+            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            kind, flags = data[at + 3], data[at + 4]
+            stream = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+            if not self._answer_settled and (kind != SETTINGS or flags & ACK):
+                raise Broken(PROTOCOL_ERROR, "the server does not speak HTTP/2")
+            if self._answer_block is not None and (kind != CONTINUATION or stream != self._answer_block_of[0]):
+                raise Broken(PROTOCOL_ERROR, "the server interrupted a field section")
+            if kind == DATA and not self._rewrites:
+                self._down.append(bytes(data[at : at + 9]))
+                at += 9
+                self._answer_left, self._answer_forwarding = length, True
+                self._answer_content(flags, stream, length)
+                continue
+            if kind > CONTINUATION or kind in (PING, WINDOW_UPDATE, PRIORITY):
+                # ALTSVC and ORIGIN would send the client to where nobody decides.
+                self._answer_forwarding = kind not in (ALTSVC, ORIGIN)
+                if self._answer_forwarding:
+                    self._down.append(bytes(data[at : at + 9]))
+                self._answer_left = length
+                at += 9
+                continue
+            if size - at < 9 + length:
+                if length > LARGEST_HELD:
+                    raise Broken(FRAME_SIZE_ERROR, "the server sent a frame that is too large")
+                break
+            whole = bytes(data[at : at + 9 + length])
+            at += 9 + length
+            self._answer_frame(kind, flags, stream, whole)
+        del data[:at]
+
+    def _answer_content(self, flags: int, stream: int, length: int) -> None:
+        known = self._streams.get(stream)
+        if known is not None:
+            known.down += length
+            if flags & END_STREAM and not known.server_ended:
+                self._server_done(known)
+
+    def _answer_frame(self, kind: int, flags: int, stream: int, whole: bytes) -> None:
+        """A whole frame of the server."""
+        payload = whole[9:]
+        if kind in (HEADERS, CONTINUATION):
+            if kind == HEADERS:
+                self._answer_block = bytearray(unpadded(flags, payload))
+                self._answer_block_of = stream, flags
+            elif self._answer_block is None:
+                raise Broken(PROTOCOL_ERROR, "the server continued nothing")
+            else:
+                self._answer_block += payload
+                if len(self._answer_block) > LARGEST_HELD:
+                    raise Broken(ENHANCE_YOUR_CALM, "the server sent a field section that is too large")
+            if not self._rewrites:
+                self._down.append(whole)
+            if flags & END_HEADERS:
+                self._answered_section()
+        elif kind == DATA:
+            self._scrubbed_content(flags, stream, payload)
+        elif kind == SETTINGS:
+            self._down.append(self._server_settings(flags, stream, payload))
+        elif kind == RST_STREAM:
+            known = self._streams.pop(stream, None)
+            if known is not None and not known.server_ended:
+                self._told(known, error="the server reset the stream")
+            if known is not None or not self._rewrites:
+                self._down.append(whole)
+        elif kind == GOAWAY:
+            self._down.append(whole)
+        else:
+            raise Broken(PROTOCOL_ERROR, "the server pushes although that is switched off")
+
+    def _server_settings(self, flags: int, stream: int, payload: bytes) -> bytes:
+        """The frame as the client gets it: a table that we can hold, and no tunnels."""
+        if stream or len(payload) % 6:
+            raise Broken(FRAME_SIZE_ERROR, "the server's SETTINGS is malformed")
+        if flags & ACK:
+            return frame(SETTINGS, ACK, 0)
+        self._answer_settled = True
+        own, wanted = server_settings(payload)
+        self._largest = wanted.get(MAX_FRAME, self._largest)
+        return frame(SETTINGS, 0, 0, own)
+
+    def _answered_section(self) -> None:
+        """A field section of the server is complete."""
+        assert self._answer_block is not None
+        block, self._answer_block = bytes(self._answer_block), None
+        stream, flags = self._answer_block_of
+        names: list[bytes] = []
+        values: list[bytes] = []
+        if self._answer_decoder is not None:
+            try:
+                names, values = self._answer_decoder.decode(block)
+            except Undecodable:
+                if self._rewrites:
+                    raise Broken(COMPRESSION_ERROR, "the server's answer is malformed") from None
+                self._answer_decoder = None  # the client judges for itself; only the status is not known
+        known = self._streams.get(stream)
+        if known is not None and not known.status and names[:1] == [b":status"]:
+            status = values[0]
+            if status.isdigit() and len(status) == 3 and status >= b"200":
+                known.status = int(status)
+        ends = bool(flags & END_STREAM)
+        if self._rewrites:
+            if known is None:
+                return
+            if not self._rewrite_section(known, ends, names, values):
+                return
+        self._answered = True
+        if ends and known is not None and not known.server_ended:
+            self._server_done(known)
+
+    # ------------------------------------------------------------ with secrets
+
+    def _rewrite_section(self, stream: _Stream, ends: bool, names: list[bytes], values: list[bytes]) -> bool:
+        """Scrub a field section of the server; false when the answer was replaced by our own."""
+        assert self._vault is not None
+        if stream.scrubber is None:
+            stream.scrubber = self._vault.scrubber()
+        scrubber = stream.scrubber
+        assert scrubber is not None
+        fields = [
+            (name, scrubber.whole(value)) for name, value in zip(names, values, strict=True) if name != b"alt-svc"
+        ]
+        coded = any(name == b"content-encoding" and value not in (b"", b"identity") for name, value in fields)
+        if coded and not ends:
+            cause = _CODED
+            stream.status = 502
+            self._told(stream, error=cause)
+            self._streams.pop(stream.number)
+            self._inject_upstream(frame(RST_STREAM, 0, stream.number, CANCEL.to_bytes(4, "big")))
+            self._answer(stream.number, self.gate.unreachable(stream.request, cause), stream.client_ended, stream.grpc)
+            return False
+        held = scrubber.flush() if names[:1] != [b":status"] else b""
+        if held:
+            self._down += contents(stream.number, held, 0, self._client_frame)
+        block = encode(fields)
+        if not self._answered:
+            block = NO_TABLE + block
+        self._down += section(stream.number, block, ends)
+        return True
+
+    def _scrubbed_content(self, flags: int, number: int, payload: bytes) -> None:
+        """A whole DATA frame of the server, of which nothing unseen may go on."""
+        stream = self._streams.get(number)
+        content = payload
+        if flags & PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise Broken(PROTOCOL_ERROR, "the server's padding is longer than its frame")
+            content = payload[1 : len(payload) - payload[0]]
+        # The client never sees what is dropped here, so it does not grant it again.
+        dropped = len(payload) if stream is None else len(payload) - len(content)
+        if dropped:
+            self._inject_upstream(frame(WINDOW_UPDATE, 0, 0, dropped.to_bytes(4, "big")))
+            if stream is not None and not flags & END_STREAM:
+                self._inject_upstream(frame(WINDOW_UPDATE, 0, number, dropped.to_bytes(4, "big")))
+        if stream is None:
+            return
+        if stream.scrubber is None:
+            raise Broken(PROTOCOL_ERROR, "the server sent content before its answer")
+        stream.down += len(content)
+        out = stream.scrubber.feed(content)
+        ends = flags & END_STREAM
+        if ends:
+            out += stream.scrubber.flush()
+        if out or ends:
+            self._down += contents(number, out, ends, self._client_frame)
+        if ends and not stream.server_ended:
+            self._server_done(stream)

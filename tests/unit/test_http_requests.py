@@ -323,4 +323,10 @@ def test_a_grpc_call_fails_with_a_status_and_the_reason(status: int, code: bytes
 
 
 def test_nothing_that_frames_or_routes_may_be_a_trailer() -> None:
-    assert {b"content-length", b"transfer-encoding", b"host", b"authorization", b"x-http-method-override"} <= NO_TRAILERS
+    assert {
+        b"content-length",
+        b"transfer-encoding",
+        b"host",
+        b"authorization",
+        b"x-http-method-override",
+    } <= NO_TRAILERS

@@ -154,7 +154,10 @@ def test_a_defect_while_it_relays_resets_both(rig, server, closing, monkeypatch)
     def broken(*_args, **_named):
         raise ValueError("a defect")
 
-    monkeypatch.setattr(rig.engine.pump, "move", broken)
+    # Between two turns: a move that is under way would still take what is sent now.
+    patched = threading.Event()
+    rig.reactor.post(lambda: (monkeypatch.setattr(rig.engine.pump, "move", broken), patched.set()))
+    assert patched.wait(10)
     client.sendall(b"\0two")
     assert_reset(client)
     assert_reset(other)

@@ -12,7 +12,7 @@ import stat
 
 from ..errors import HostError
 from ..plan.model import HostFacts
-from ..plan.mounts import candidates
+from ..plan.mounts import absolute, candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         home = "/tmp/home"  # noqa: S108 - users without a home (nobody) get a private one
     existing: list[str] = []
     links: list[tuple[str, str]] = []
-    for path in (*candidates(home, environ.get("PATH", "")), *named):
+    for path in candidates(home, environ.get("PATH", "")):
         try:
             mode = os.lstat(path).st_mode
         except OSError:
@@ -105,6 +105,7 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         hostname=os.uname().nodename,
         environ=tuple(environ.items()),
         existing=frozenset(existing),
+        absent=frozenset(path for path in (absolute(path, workspace) for path in named) if not os.path.exists(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
     )

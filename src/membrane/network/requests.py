@@ -217,6 +217,8 @@ class Gate:
 
     def _shown(self, method: bytes, target: bytes) -> HttpRequest:
         path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
+        if "://" in path[:8]:
+            path = "/" + path.partition("://")[2].partition("/")[2]
         bound = self.bound
         shown = method[:LONGEST_METHOD].decode("latin-1")
         return HttpRequest(bound.host, bound.port, bound.scheme, shown, path[:LONGEST_SHOWN])
@@ -290,7 +292,9 @@ class Gate:
             raise Flaw(BAD_SCHEME)
         ends = [at for at in (rest.find(b"/"), rest.find(b"?"), rest.find(b"#")) if at >= 0]
         end = min(ends, default=len(rest))
-        if self._authority(rest[:end]) != authority:
+        port = b":%d" % self.bound.port  # the one that there is, whether written or not
+        named = self._authority(rest[:end])
+        if named is None or named.removesuffix(port) != authority.removesuffix(port):
             raise Flaw(OTHER_AUTHORITY)
         path = rest[end:]
         return path if path[:1] == b"/" else b"/" + path

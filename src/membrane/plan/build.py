@@ -92,6 +92,8 @@ def _refuse_workspace(facts: HostFacts) -> None:
 
 
 def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
+    if mounts.absolute(rule.path, facts.workspace) in facts.absent:
+        raise _unbound(str(rule.origin), f"unix_sockets: {rule.path} does not exist", "start the service it belongs to")
     where, path = str(rule.origin), mounts.in_view(mounts.absolute(rule.path, facts.workspace), facts)
     whole = path in mounts.SHARED_PLACES or mounts.inside(facts.home, path) or mounts.inside(facts.workspace, path)
     if whole or _overlap(path, facts.state) or mounts.inside(path, "/proc"):
@@ -106,6 +108,8 @@ def _refuse_mount(rule: MountRule, facts: HostFacts) -> None:
     source, target = mounts.places(rule, facts)
     if not source:
         raise _unbound(where, "mounts: the workspace is not inside a git repository")
+    if source in facts.absent:
+        raise _unbound(where, f"mounts: {source} does not exist", "make it, or correct the path")
     if source == "/" or target == "/":
         raise _unbound(where, "mounts: / would open everything", "name the directories that are needed")
     for path in (source, target):

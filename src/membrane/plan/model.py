@@ -42,6 +42,7 @@ class HostFacts(Value):
     hostname: str
     environ: tuple[tuple[str, str], ...]
     existing: frozenset[str] = frozenset()  # of the candidate paths, those that exist (lstat)
+    absent: frozenset[str] = frozenset()  # of the paths that the policy names, those that do not exist
     links: tuple[tuple[str, str], ...] = ()  # of the candidate paths, symlinks and where they lead (resolved)
     git_root: str = ""  # enclosing repository of the workspace
     groups: tuple[int, ...] = ()

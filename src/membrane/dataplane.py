@@ -61,6 +61,7 @@ class Network:
         source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         program = (
             "import sys; sys.path.append(sys.argv.pop(1)); "
+            "from membrane.host import confine; confine.give_up_privileges(); confine.read_only_files(); "
             "from membrane.network.server import main; sys.exit(main(sys.argv))"
         )
         argv = [sys.executable, "-I", "-c", program, source, str(highest)]

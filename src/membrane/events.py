@@ -174,6 +174,11 @@ def escape(text: str) -> str:
     return "".join(out)
 
 
+def visible(text: str) -> str:
+    """``text`` that may already be escaped, made safe to print: as ``escape``, but a backslash stays as it is."""
+    return "\\".join(map(escape, text.split("\\")))
+
+
 def plain(value: Any) -> Any:
     """``value`` as JSON can hold it, every string escaped, long ones cut with their digest."""
     if isinstance(value, str):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-from .errors import HostError
-from .events import AccessDenied, encode
+from .errors import HostError, InternalError
+from .events import AccessDenied, encode, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Journal:
         self.denied: dict[tuple[str, str], AccessDenied] = {}
         self.refused = 0
         self.lost = 0
+        self.bytes_up = self.bytes_down = 0  # of closed connections
         self._fd = -1
         if destination == "-":
             self._fd = 2
@@ -61,30 +62,41 @@ class Journal:
     def add(self, event: Event) -> None:
         """An event of the session itself."""
         if isinstance(event, AccessDenied):
-            self._keep(event)
+            # Kept as the lines of the network process are: escaped once.
+            self._keep(event.replace(access=plain(event.access)))
         self._count(type(event).__name__)
         if self._fd >= 0:
             self._write(encode(event, time=now(), session=self.session, seq=self.sequence))
 
     def add_line(self, line: bytes) -> dict[str, Any] | None:
-        """One JSON line of the network process; returns it when it is not an event."""
+        """One JSON line of the network process; returns it when it is not an event.
+
+        Raises:
+            InternalError: it is not what the network process sends.
+        """
         # Most lines of a quiet run are of no interest: they are counted without being parsed.
-        kept = (b'"event": "AccessDenied"', b'"event": "EventsLost"')
+        kept = (b'"event": "AccessDenied"', b'"event": "EventsLost"', b'"event": "ConnectionClosed"')
         if self._fd < 0 and b'"event"' in line[:200] and not any(kind in line for kind in kept):
             self.sequence += 1
             return None
         import json
 
-        record = json.loads(line)
-        kind = record.get("event")
-        if kind is None:
-            return record if isinstance(record, dict) else None
-        if kind == "AccessDenied":
-            self._keep(AccessDenied(record["access"], record["reason"], record["rule"], record["hint"]))
-            self.refused += max(0, int(record.get("count", 1)) - 1)
-        elif kind == "EventsLost":
-            self.lost += int(record["count"])
-        self._count(kind)
+        try:
+            record = json.loads(line)
+            kind = record.get("event")
+            if kind is None:
+                return dict(record)
+            if kind == "AccessDenied":
+                self._keep(AccessDenied(dict(record["access"]), record["reason"], record["rule"], record["hint"]))
+                self.refused += max(0, int(record.get("count", 1)) - 1)
+            elif kind == "EventsLost":
+                self.lost += int(record["count"])
+            elif kind == "ConnectionClosed":
+                self.bytes_up += int(record["bytes_up"])
+                self.bytes_down += int(record["bytes_down"])
+            self._count(str(kind))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InternalError("read an event of the network process", f"{type(error).__name__}: {error}") from None
         if self._fd >= 0:
             record.update(session=self.session, seq=self.sequence)
             self._write(record)

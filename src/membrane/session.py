@@ -68,6 +68,7 @@ VERSION = "0.1.0"
 FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
+RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
 WATCH_DELAY = 0.02  # seconds after the start when the whole workspace begins to be watched
 TIMED_OUT = 124  # exit status, as timeout(1)
 
@@ -129,6 +130,7 @@ class Session:
         self.timed_out = False
         self._interrupts: list[float] = []
         self._kill_at = 0.0
+        self._recorded_at = 0.0
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
         self._relay: Relay | None = None
@@ -157,7 +159,7 @@ class Session:
         self.record = runs.SessionRecord(
             self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
         )
-        entry = runs.Run(facts.state, self.record)
+        self.entry = entry = runs.Run(facts.state, self.record)
         try:
             self._write_session_id()
             own = _terminals()
@@ -171,7 +173,11 @@ class Session:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
             try:
                 self._start(facts)
-                self._loop(wake, own)
+                try:
+                    self._loop(wake, own)
+                except (MembraneError, OSError) as error:
+                    # The command ran: it is killed like after any failure, and what it left is looked at.
+                    self.failure = str(error)
             finally:
                 self.launch.kill()
                 self.launch.reap()
@@ -298,9 +304,8 @@ class Session:
             from .host.terminal import Relay
 
             self._relay = Relay(launch.terminal, own)
-            self._watch(launch.terminal, self._on_output)
-            if self._relay.reads_keyboard:
-                self._watch(self._relay.keyboard, self._on_keyboard)
+            self._watch(launch.terminal, self._on_terminal)
+            self._watch_terminal()
         for guard in self.guards:
             self._watch(guard.fileno(), guard.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # a short command is not slowed by a watch that it does not need
@@ -428,6 +433,14 @@ class Session:
     def _on_network(self) -> None:
         if not self.network.read():
             self._on_network_end()
+        elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
+            if time.monotonic() - self._recorded_at < RECORD_EVERY:
+                return
+            self._recorded_at = time.monotonic()
+            self.record = self.record.replace(
+                refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+            )
+            self.entry.update(self.record)
 
     def _on_network_end(self) -> None:
         self._unwatch(self.network.control)
@@ -438,16 +451,31 @@ class Session:
         cause = f": {self.network.error}" if self.network.error else ""
         self.failure = f"the network process died; the command was killed{cause}"
 
-    def _on_output(self) -> None:
+    def _on_terminal(self) -> None:
         assert self._relay is not None
+        self._relay.flush()
         if not self._relay.to_screen():
             self._unwatch(self._relay.master)
+        self._watch_terminal()
 
     def _on_keyboard(self) -> None:
         assert self._relay is not None
         if not self._relay.from_keyboard():
             self._unwatch(self._relay.keyboard)
             self._told_to_end(SIGHUP)
+        else:
+            self._watch_terminal()
+
+    def _watch_terminal(self) -> None:
+        """Wait for the pty to take what is pending; read no more keys than it can hold."""
+        relay = self._relay
+        assert relay is not None
+        if relay.master in self._handlers:
+            self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
+        if relay.reads_keyboard and relay.keyboard not in self._handlers:
+            self._watch(relay.keyboard, self._on_keyboard)
+        elif not relay.reads_keyboard:
+            self._unwatch(relay.keyboard)
 
     def _suspend(self) -> None:
         """Stop like any job; what follows runs when the shell continues us."""
@@ -462,8 +490,7 @@ class Session:
         assert self._relay is not None
         self._relay.enter_raw_mode()
         self._relay.resize()
-        if self._relay.reads_keyboard and self._relay.keyboard not in self._handlers:
-            self._watch(self._relay.keyboard, self._on_keyboard)
+        self._watch_terminal()
 
     # ------------------------------------------------------------ end
 

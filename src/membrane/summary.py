@@ -10,7 +10,7 @@ width before it is measured.
 
 from __future__ import annotations
 
-from .events import escape
+from .events import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def colour(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
 
 
 def shorten(text: str, width: int = WIDEST) -> str:
-    """``text`` escaped, and cut in the middle so that its start and its end stay readable."""
-    text = escape(text)
+    """``text`` made safe to print, and cut in the middle so that its start and its end stay readable."""
+    text = visible(text)
     if len(text) <= width:
         return text
     tail = width // 3
@@ -132,7 +132,7 @@ def refusals(
         kind = _KINDS.get(str(event.access.get("kind")), "thing")
         thing = event.access.get("host") or event.access.get("address") if kind == "host" else ""
         kinds.setdefault(kind, set()).add(str(thing or target))
-        rows.setdefault((target, event.reason), (shorten(target), escape(event.reason), _advice(event)))
+        rows.setdefault((target, event.reason), (shorten(target), visible(event.reason), _advice(event)))
     if not rows:
         return []
     parts = [_count(len(kinds[kind]), kind) for kind in ("host", "path", "socket", "thing") if kind in kinds]
@@ -147,5 +147,5 @@ def refusals(
     if len(rows) > len(shown):
         lines.append(f"  ... and {len(rows) - len(shown)} more")
     if record:
-        lines.append(f"  full record: {escape(record)}")
+        lines.append(f"  full record: {visible(record)}")
     return lines

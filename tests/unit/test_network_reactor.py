@@ -162,3 +162,22 @@ def test_an_exception_of_a_handler_ends_the_loop(reactor, asyncio_first) -> None
     reactor.post(lambda: os.stat("/no such file"))
     with pytest.raises(FileNotFoundError):
         reactor.run()
+
+
+def test_a_thread_that_is_late_finds_the_reactor_closed() -> None:
+    """Nothing is called, and nothing is written to whatever has the number of the descriptor now."""
+    reactor = Reactor()
+    called: list[str] = []
+    number = reactor._wake
+    reactor.close()
+    taken = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        os.dup2(taken, number)
+        reactor.post(lambda: called.append("late"))
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(number)
+        assert called == []
+    finally:
+        os.close(taken)
+        if number != taken:
+            os.close(number)

@@ -59,6 +59,13 @@ def git_root(workspace: str) -> str:
         path = parent
 
 
+def links_on(path: str) -> list[str]:
+    """The symbolic links among ``path`` and its ancestors."""
+    parts = path.strip("/").split("/")
+    prefixes = ["/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return [prefix for prefix in prefixes if os.path.islink(prefix)]
+
+
 def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_root: bool = False) -> HostFacts:
     """The facts for a run in the current directory.
 
@@ -92,6 +99,7 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         existing.append(path)
         if stat.S_ISLNK(mode):
             links.append((path, os.path.realpath(path)))
+    places = [absolute(path, workspace) for path in named]
     uid = os.geteuid()
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     return HostFacts(
@@ -105,7 +113,8 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         hostname=os.uname().nodename,
         environ=tuple(environ.items()),
         existing=frozenset(existing),
-        absent=frozenset(path for path in (absolute(path, workspace) for path in named) if not os.path.exists(path)),
+        absent=frozenset(path for path in places if not os.path.exists(path)),
+        linked=tuple((path, link) for path in places for link in links_on(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
     )

@@ -28,6 +28,7 @@ from ..events import escape
 from . import landlock, seccomp, view
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
+from .confine import give_up_privileges
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
         os.close(failed_exec)
         run_child(lambda: _command(start, channel, slave, exec_status), channel)
     os.close(exec_status)
-    sc.set_dumpable(False)
-    sc.drop_capabilities()
-    sc.no_new_privs()
+    give_up_privileges()
     _reap(channel, pid, slave, failed_exec)
 
 

@@ -35,6 +35,7 @@ class Relay:
         self.screen = next(fd for fd in (1, 2, 0) if own[fd])  # where the command's output goes
         self.keyboard = 0 if own[0] else 1 if own[1] else -1  # -1: only stderr is a terminal
         self.pending = b""
+        self.hung_up = False
         self._cooked: list[object] | None = None
         os.set_blocking(master, False)
         try:
@@ -78,7 +79,7 @@ class Relay:
     @property
     def reads_keyboard(self) -> bool:
         """Whether the keyboard should be watched now."""
-        return self._cooked is not None and len(self.pending) < MOST_PENDING
+        return self._cooked is not None and not self.hung_up and len(self.pending) < MOST_PENDING
 
     def resize(self) -> None:
         """Copy the window size; the kernel sends SIGWINCH to the foreground job inside."""
@@ -92,8 +93,10 @@ class Relay:
         try:
             data = os.read(self.keyboard, CHUNK)
         except OSError as error:
-            return error.errno == errno.EAGAIN
+            self.hung_up = error.errno != errno.EAGAIN
+            return not self.hung_up
         if not data:
+            self.hung_up = True
             return False
         self.pending += data
         self.flush()

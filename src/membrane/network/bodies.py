@@ -139,7 +139,7 @@ class Chunked(Body):
             found = data.find(b"\n", at)
             self._line += data[at : size if found < 0 else found + 1]
             most = LONGEST_TRAILERS if self._state == _TRAILERS else LONGEST_CHUNK_LINE
-            if len(self._line) > most:
+            if len(self._line) > most or (self._state == _END and not b"\r\n".startswith(self._line)):
                 raise Flaw(BAD_TRAILER if self._state == _TRAILERS else BAD_CHUNK)
             if found < 0:
                 return size
@@ -199,7 +199,7 @@ class Chunked(Body):
                 out += self._fields
                 out.append(b"\r\n")
             return
-        self._trailers += len(line)
+        self._trailers += len(line) + 2
         name, colon, value = line.partition(b":")
         value = value.strip(b" \t")
         if (

@@ -18,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import time
@@ -91,6 +92,8 @@ class Reactor:
         self._graves: list[Socket] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._posting = _thread.allocate_lock()
+        self._closed = False
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tick_at: asyncio.TimerHandle | None = None
@@ -128,9 +131,12 @@ class Reactor:
         self._soon.append(call)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Call in the loop's thread; for other threads."""
-        self._posted.append(call)
-        os.eventfd_write(self._wake, 1)
+        """Call in the loop's thread; for other threads.  Nothing happens once the reactor is closed."""
+        with self._posting:  # the number of a closed descriptor may be another file's already
+            if self._closed:
+                return
+            self._posted.append(call)
+            os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
         """``run`` returns after this turn."""
@@ -196,7 +202,9 @@ class Reactor:
         for socket in self._graves:
             socket.close()
         self._graves.clear()
-        os.close(self._wake)
+        with self._posting:
+            self._closed = True
+            os.close(self._wake)
         self._epoll.close()
 
     def _until_next(self) -> float:

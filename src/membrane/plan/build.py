@@ -66,8 +66,21 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
+    writable = [facts.workspace, *(mounts.places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
     for mount in policy.mounts:
         _refuse_mount(mount, facts)
+        _refuse_link(str(mount.origin), mounts.places(mount, facts)[0], writable, facts)
+    for socket in policy.unix_sockets:
+        _refuse_link(str(socket.origin), mounts.absolute(socket.path, facts.workspace), writable, facts)
+
+
+def _refuse_link(where: str, source: str, writable: list[str], facts: HostFacts) -> None:
+    """Refuse a source whose way leads over a link that an agent may have made in an earlier run."""
+    for path, link in facts.linked:
+        if path == source and any(tree != link and mounts.inside(link, tree) for tree in writable):
+            raise _unbound(
+                where, f"{source} leads over the symbolic link {link}, which the command can make", "name its target"
+            )
 
 
 def _overlap(one: str, other: str) -> bool:

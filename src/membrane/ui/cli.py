@@ -16,7 +16,7 @@ import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
-from ..events import escape
+from ..events import escape, visible
 from . import options
 
 TYPE_CHECKING = False
@@ -75,14 +75,9 @@ def _say(lines: Iterable[str]) -> None:
     try:
         for number, line in enumerate(lines):
             # A cause may quote a file of the workspace; it is one line and steers no terminal.
-            print(("membrane: " if number == 0 else "") + _visible(line), file=sys.stderr)
+            print(("membrane: " if number == 0 else "") + visible(line), file=sys.stderr)
     except (OSError, ValueError):
         pass
-
-
-def _visible(line: str) -> str:
-    """Escape control and hidden characters; a backslash is ordinary text here."""
-    return "\\".join(map(escape, line.split("\\")))
 
 
 def _note(line: str) -> None:

@@ -192,7 +192,21 @@ def _read_all(
         command=os.path.basename(options.command[0]) if options.command else "",
     )
     review = Review(f"{workspace}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
-    return result, review
+    return result.replace(policy=_in_workspace(result.policy, workspace)), review
+
+
+def _in_workspace(policy: Policy, workspace: str) -> Policy:
+    """``policy`` with the paths of its mounts and sockets made absolute: a decision knows no directory."""
+    if not policy.mounts and not policy.unix_sockets:
+        return policy
+    from .plan.mounts import absolute
+
+    return policy.replace(
+        mounts=tuple(
+            rule if rule.git_root else rule.replace(path=absolute(rule.path, workspace)) for rule in policy.mounts
+        ),
+        unix_sockets=tuple(rule.replace(path=absolute(rule.path, workspace)) for rule in policy.unix_sockets),
+    )
 
 
 def _text(path: str, data: bytes) -> str:

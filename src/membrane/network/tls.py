@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate, ExtensionType
+    from cryptography.x509 import Certificate, ExtensionType, Name
 
 LIFETIME = 48 * 3600  # seconds of a leaf
 BACKDATED = 3600  # seconds
@@ -100,6 +100,7 @@ class Authority:
 
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+        from cryptography.x509.oid import ExtendedKeyUsageOID
 
         subject: x509.GeneralName
         try:
@@ -116,7 +117,7 @@ class Authority:
                 (x509.BasicConstraints(ca=False, path_length=None), True),
                 (x509.SubjectAlternativeName([subject]), True),  # critical: the subject is empty (RFC 5280 4.2.1.6)
                 (_usage(digital_signature=True), True),
-                (x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), False),
+                (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
                 (x509.SubjectKeyIdentifier.from_public_key(self._leaf_key.public_key()), False),
                 (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), False),
             ],
@@ -142,7 +143,7 @@ class Authority:
 
     def _sign(
         self,
-        subject: object,
+        subject: Name,
         key: EllipticCurvePrivateKey,
         start: float,
         end: float,
@@ -153,7 +154,6 @@ class Authority:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
 
-        assert isinstance(subject, x509.Name)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -168,10 +168,11 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-def _authority_name() -> object:
+def _authority_name() -> Name:
     from cryptography import x509
+    from cryptography.x509.oid import NameOID
 
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Membrane session authority")])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Membrane session authority")])
 
 
 def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> ExtensionType:

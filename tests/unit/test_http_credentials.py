@@ -252,12 +252,13 @@ def test_http1_scrubs_answers(framing: str, step: int) -> None:
         data = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nX-T: " + VALUE + b"\r\n\r\n"
     else:
         data = head + b"\r\n" + body
-    out = b""
+    every: list[Command] = []
     for at in range(0, len(data), step):
-        commands = core.upstream_data(data[at : at + step])
-        out += down(commands)
-    commands = core.upstream_eof()
-    out += down(commands)
+        every += core.upstream_data(data[at : at + step])
+    every += core.upstream_eof()
+    out = down(every)
+    (told,) = [each for each in every if isinstance(each, Seen)]
+    assert told.query == target.partition(b"/v1/x")[2].decode()
     assert VALUE not in out and b"X-Echo: " + PLACEHOLDER in out
     if framing != "chunked":
         assert out.endswith(b"you sent " + PLACEHOLDER + b"!")
@@ -268,7 +269,6 @@ def test_http1_scrubs_answers(framing: str, step: int) -> None:
             decoded, rest = decoded + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
         assert decoded == b"you sent " + PLACEHOLDER + b"!"
         assert b"X-T: " + PLACEHOLDER in rest
-    assert "key=sk" in repr(commands) or VALUE.decode() not in repr(commands)
 
 
 def test_http1_does_not_pass_on_what_it_can_not_read() -> None:

@@ -340,21 +340,26 @@ class Http1(Front):
         """Take octets of the request's body; the position after them."""
         out: list[bytes] = []
         before = self._body.octets
+        flaw = ""
         try:
             end = self._body.feed(data, at, out)
-        except Flaw as flaw:
-            self._refuse_body(str(flaw))
-            return len(data)
+        except Flaw as found:
+            flaw, end = str(found), len(data)
         if self._state == _DISCARD:
-            if self._body.octets > DRAINED:
+            if flaw or self._body.octets > DRAINED:
                 self._close()
             return end
         assert self._exchange is not None
         self._exchange.up += self._body.octets - before
         if out:
             self._waits_for_100 = False
-            if self._allowance(sum(map(len, out))):
-                self._up += out
+            if not self._allowance(sum(map(len, out))):
+                return end
+            self._up += out
+        if flaw:
+            # What came before the flaw goes up whether or not it came with it; the end of the body never does.
+            self._exchange.verdict = Deny(None, "request malformed", flaw)
+            self._stop(Refused(400, self._exchange.verdict, self._exchange.request))
         return end
 
     def _body_done(self) -> None:
@@ -364,15 +369,6 @@ class Http1(Front):
             self._over()
         elif self._answer_state == _DONE:
             self._next()
-
-    def _refuse_body(self, flaw: str) -> None:
-        """The body turns out malformed: the server gets no end of it."""
-        exchange = self._exchange
-        if exchange is None or self._state == _DISCARD:
-            self._close()
-            return
-        exchange.verdict = Deny(None, "request malformed", flaw)
-        self._stop(Refused(400, exchange.verdict, exchange.request))
 
     def _allowance(self, octets: int) -> bool:
         """May so many octets go to the server?  If not, the request ends here."""

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
 
 _LARGEST_CONFIG = 64 << 20  # octets
+_DNS_PORT = 53
 _LONGEST_COMMAND = 65536  # octets
 _CRASHES_TOLD = 10
 _GARBAGE = 20000  # containers made before the collector looks
@@ -196,6 +197,12 @@ class Service:
         self._blocked = False
         self._crashes = 0
         policy = restore(config["policy"])
+        # Only then is a datagram to port 53 somebody else's business than the answerer's.
+        self._opens_dns = any(
+            ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
+            for rule in policy.allow
+            for ports in rule.ports
+        )
         limits = config.get("limits") or {}
         decide = Decider(policy, own_addresses()).decide
         self._reactor = reactor = Reactor()
@@ -281,11 +288,14 @@ class Service:
         if kind in (f"tcp{family}", f"tcp{family}-dnat"):
             self._engine.listen(socket, dnat=kind.endswith("-dnat"))
         elif kind == f"dns{family}":
-            serve_dns(self._reactor, socket, self._answerer, self._crashed)
+            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._offer_dns)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
+
+    def _offer_dns(self, socket: Socket, target: bytes, client: Any, query: bytes) -> bool:
+        return self._opens_dns and self._udp.offer(socket, target, client, query)
 
     def _crashed(self, error: BaseException) -> None:
         self._crashes += 1

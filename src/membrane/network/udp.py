@@ -50,6 +50,7 @@ _LARGEST = 65535
 _QUEUED = 8  # datagrams that wait for a look-up
 _CONTROL = 128  # octets of control messages
 _IP_PKTINFO, _IPV6_PKTINFO = 8, 50
+_DNS_PORT = 53
 
 
 def destination(six: bool, control: list[tuple[int, int, bytes]]) -> bytes | None:
@@ -69,8 +70,17 @@ def from_address(six: bool, address: bytes) -> list[tuple[int, int, bytes]]:
     return [(IPPROTO_IP, _IP_PKTINFO, bytes(4) + address + bytes(4))]
 
 
-def serve_dns(reactor: Reactor, socket: Socket, answerer: Answerer, crashed: Callable[[BaseException], None]) -> None:
-    """Answer the queries that arrive on ``socket``, each from the address that was asked."""
+def serve_dns(
+    reactor: Reactor,
+    socket: Socket,
+    answerer: Answerer,
+    crashed: Callable[[BaseException], None],
+    relay: Callable[[Socket, bytes, Any, bytes], bool],
+) -> None:
+    """Answer the queries that arrive on ``socket``, each from the address that was asked.
+
+    ``relay`` is offered each datagram first; it takes those to a resolver that a rule opens (``53/udp``).
+    """
     socket.setblocking(False)
     six = socket.family == AF_INET6
 
@@ -80,13 +90,17 @@ def serve_dns(reactor: Reactor, socket: Socket, answerer: Answerer, crashed: Cal
                 query, control, _flags, client = socket.recvmsg(4096, _CONTROL)
             except OSError:
                 return
+            address = destination(six, control)
+            if address is None:
+                continue
             try:
+                if relay(socket, address, client, query):
+                    continue
                 answer = answerer.answer(query)
             except Exception as error:  # of the policy: no answer is a refusal
                 crashed(error)
                 continue
-            address = destination(six, control)
-            if answer is None or address is None:
+            if answer is None:
                 continue
             try:
                 socket.sendmsg([answer], from_address(six, address), 0, client)
@@ -172,6 +186,14 @@ class UdpRelay:
                     self._crashed(error)
 
         self._reactor.watch(socket.fileno(), IN, ready)
+
+    def offer(self, socket: Socket, target: bytes, client: Any, data: bytes) -> bool:
+        """Relay a datagram to port 53 of ``target`` if a rule opens that; False: it is not ours."""
+        address = inet_ntop(AF_INET6 if socket.family == AF_INET6 else AF_INET, target)
+        if isinstance(self._router.arrive(address, _DNS_PORT, "udp"), Refusal):
+            return False
+        self._inbound(socket, _DNS_PORT, target, client, data)
+        return True
 
     def close(self) -> None:
         """End every flow."""

@@ -357,13 +357,20 @@ def test_debug_shows_where(box: Box) -> None:
 
 
 def test_reset_asks(box: Box) -> None:
+    """Without a terminal nothing is removed; homes and policy need a second yes that ``--yes`` does not give."""
+    note = str(box.home / "note")
     box.run("--", "sh", "-c", "echo x > ~/note")
-    stays = clean(box.run("--reset=d", input="n\n"))
+    stays = clean(box.run("--reset=d", input="y\n"))
+    assert stays.returncode == 1
     assert "nothing was removed" in stays.stderr, stays
-    assert box.run("--", "cat", str(box.home / "note")).returncode == 0
-    assert clean(box.run("--reset=d", "--yes")).returncode == 0
-    # Homes, agent log-ins and configuration need a second yes, on a terminal; --yes does not give it.
-    assert box.run("--", "cat", str(box.home / "note")).returncode == 0
+    clean(box.run("--reset=d", "--yes"))
+    assert box.run("--", "cat", note).returncode == 0
+    with box.terminal("--reset=d") as terminal:
+        for _ in range(2):
+            terminal.expect(r"\[y/N\] ")
+            terminal.send("y\r")
+        assert terminal.wait() == 0
+    assert box.run("--", "cat", note).returncode == 1
 
 
 def test_reset_unknown_letter(box: Box) -> None:

@@ -36,6 +36,20 @@ public class Fetch {
     }
 }
 """
+GO = """
+package main
+
+import ("fmt"; "net/http"; "os")
+
+func main() {
+    response, err := http.Get(os.Args[1])
+    if err != nil {
+        fmt.Fprintln(os.Stderr, err)
+        os.Exit(1)
+    }
+    fmt.Println(response.StatusCode)
+}
+"""
 WGET = """
 wget -q -S -O /dev/null -T 20 -t 1 --ca-certificate="$CURL_CA_BUNDLE" "$0" 2>&1 | grep -o "HTTP/1.1 [0-9]*" | cut -c10-
 """
@@ -119,6 +133,19 @@ def test_java(box: Box) -> None:
     done = box.run("--", "java", "Fetch.java", "http://example.com/")
     assert done.stdout.split() == ["200"], done
     assert "UnknownHost" in box.run("--", "java", "Fetch.java", "http://google.com/").stderr
+
+
+@pytest.mark.needs_tool("go")
+def test_go(box: Box) -> None:
+    """Its own resolver, no libc: two queries at once from one socket, then both families at once."""
+    (box.workspace / "fetch.go").write_text(GO)
+    environment = {"CGO_ENABLED": "0", "GOCACHE": str(box.home / "go-cache"), "GO111MODULE": "off"}
+    built = box.outside("go", "build", "-o", "fetch", "fetch.go", env=environment, timeout=180)
+    assert built.returncode == 0, built
+    box.allow("example.com")
+    done = box.run(*box.tls, "--", "./fetch", "https://example.com/")
+    assert done.stdout.split() == ["200"], done
+    assert "no such host" in box.run("--", "./fetch", "http://google.com/").stderr
 
 
 def test_proxy_variables_change_nothing(box: Box) -> None:

@@ -74,6 +74,10 @@ def write(path, text="evil"):
 def exchange(one, two):
     return lambda: syscall((316, 276), AT_FDCWD, one.encode(), AT_FDCWD, two.encode(), RENAME_EXCHANGE)
 
+def link_of(fd, path):
+    "linkat(2) of an open file."
+    return lambda: syscall((265, 37), AT_FDCWD, f"/proc/self/fd/{fd}".encode(), AT_FDCWD, path.encode(), 0x400)
+
 def wait_for(condition, seconds=20):
     import time
     until = time.monotonic() + seconds

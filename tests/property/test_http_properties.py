@@ -177,6 +177,8 @@ def test_h11_reads_what_the_client_gets(data: bytes) -> None:
 
 # ---------------------------------------------------------------- bodies
 
+DICE = st.randoms(use_true_random=False)
+
 
 def cuts(data: bytes, dice: random.Random) -> list[bytes]:
     out = []

@@ -151,16 +151,24 @@ def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
 
 
 def erase_environment() -> None:
-    """Zero the initial environment block, which /proc/PID/environ shows (proc(5): stat fields 50 and 51)."""
+    """Zero the initial environment and arguments, which /proc/PID/environ and cmdline show (proc(5), stat 48 to 51).
+
+    The arguments are readable by every process that sees this one, dumpable or not, and name hosts, paths and proxy
+    passwords of the caller; the program's name stays.
+    """
     os.environ.clear()
     fd = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         fields = os.read(fd, 4096).rpartition(b")")[2].split()
     finally:
         os.close(fd)
-    start, end = int(fields[47]), int(fields[48])
+    arguments, arguments_end, start, end = (int(field) for field in fields[45:49])
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)
+    if 0 < arguments < arguments_end:
+        ctypes.memset(arguments, 0, arguments_end - arguments)
+        title = b"membrane"[: arguments_end - arguments - 1]
+        ctypes.memmove(arguments, title, len(title))
 
 
 # ---------------------------------------------------------------- mounts

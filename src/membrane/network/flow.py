@@ -52,7 +52,7 @@ class Budget:
 class Flow:
     """One direction of a connection."""
 
-    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "sink", "source")
+    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "quota", "sink", "source")
 
     def __init__(self, source: Socket, sink: Socket) -> None:
         self.source, self.sink = source, sink
@@ -64,6 +64,7 @@ class Flow:
         self.ended = False  # the source has no more
         self.closed = False  # and the sink was told
         self.moved = 0  # octets taken from the source
+        self.quota = -1  # octets that may be taken before more is known; negative: all
 
     def pending(self) -> bool:
         return self.left is not None or self.piped > 0
@@ -127,6 +128,8 @@ class Pump:
                 flow.ended = True
                 continue
             flow.moved += count
+            if flow.quota > 0:
+                flow.quota -= count
             if upward:
                 self.bytes_up += count
                 if self.budget.limited:
@@ -138,6 +141,10 @@ class Pump:
     def _read(self, flow: Flow, upward: bool) -> int:
         """Take what the source has into the pipe or, through the buffer, to the sink; octets, 0 at the end."""
         most = _PIPE
+        if flow.quota >= 0:
+            if not flow.quota:
+                raise BlockingIOError
+            most = flow.quota
         if upward and self.budget.limited:
             most = min(most, self.budget.left)
             if most <= 0:

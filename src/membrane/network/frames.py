@@ -46,6 +46,22 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return b"%b%c%c%b%b" % (len(payload).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), payload)
 
 
+def window_update(stream: int, octets: int) -> bytes:
+    """A grant (RFC 9113 section 6.9)."""
+    return frame(WINDOW_UPDATE, 0, stream, octets.to_bytes(4, "big"))
+
+
+def rst_stream(stream: int, code: int) -> bytes:
+    """The end of a stream (RFC 9113 section 6.4)."""
+    return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
+
+
+def goaway(last: int, code: int, detail: str = "") -> bytes:
+    """The end of a connection (RFC 9113 section 6.8)."""
+    shown = detail.encode("ascii", "replace")[:256]
+    return frame(GOAWAY, 0, 0, last.to_bytes(4, "big") + code.to_bytes(4, "big") + shown)
+
+
 class Broken(Exception):
     """A peer broke the protocol: ``args`` are the error code and the cause."""
 
@@ -104,13 +120,10 @@ def server_settings(payload: bytes) -> tuple[bytes, dict[int, int]]:
     return b"".join(out), said
 
 
-def answer_frames(
-    stream: int, refused: Refused, *, ended: bool, grpc: bool, room: int, first: bool
-) -> tuple[bytes, int]:
+def answer_frames(stream: int, refused: Refused, *, grpc: bool, room: int, first: bool) -> tuple[bytes, int]:
     """Our own answer to a request, and how many octets of content it has.
 
     Args:
-        ended: the client has ended its side; else it is told to stop.
         room: octets of content that the windows admit; an answer with more tells its reason in a field instead.
         first: it is the first field section towards this client.
     """
@@ -124,15 +137,18 @@ def answer_frames(
             body = b""
         elif len(body) > min(room, SMALLEST_FRAME):
             body = b""
-            reason = refused.verdict.reason.encode("ascii", "replace")[:256]
             fields = [field for field in fields if field[0] != b"content-length"]
-            fields.append((b"x-membrane-reason", bytes(octet for octet in reason if 0x20 <= octet < 0x7F)))
+            for name, text in (
+                (b"x-membrane-reason", refused.verdict.reason),
+                (b"x-membrane-hint", refused.verdict.hint),
+            ):
+                if text:
+                    shown = text.encode("ascii", "replace")[:512]
+                    fields.append((name, bytes(octet for octet in shown if 0x20 <= octet < 0x7F).strip()))
     block = (NO_TABLE if first else b"") + encode([(b":status", status), *fields])
     out = section(stream, block, not body)
     if body:
         out.append(frame(DATA, END_STREAM, stream, body))
-    if not ended:
-        out.append(frame(RST_STREAM, 0, stream, NO_ERROR.to_bytes(4, "big")))
     return b"".join(out), len(body)
 
 

@@ -7,7 +7,7 @@ buffered and gRPC and server-sent events stream.  Only what the client says abou
 sections are decoded, judged by the ``Gate`` and encoded anew without a dynamic table.
 
 A refused request never reaches the server.  Its answer is put between two frames of the server, and what the client
-still sends on that stream is dropped and credited.
+still sends on that stream is dropped and credited, at most ``DRAINED`` octets before it is told to stop.
 
 The content of such an answer comes out of the client's window for the connection, of which the server does not know.
 So the first ``RESERVE`` octets of window that the client grants are kept back for it; without reserve the answer has
@@ -65,9 +65,12 @@ from .frames import (
     client_settings,
     contents,
     frame,
+    goaway,
+    rst_stream,
     section,
     server_settings,
     unpadded,
+    window_update,
 )
 from .requests import (
     BAD_BODY_LENGTH,
@@ -93,6 +96,7 @@ if TYPE_CHECKING:
 
 RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
 MOST_STREAMS = 4096  # open at once
+DRAINED = 262144  # octets that a client may still send on a stream that was refused
 MOST_CONTINUATIONS = 32  # frames of one field section
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
 MOST_WAITING = 65536  # octets for the client that wait for the border of a frame
@@ -131,6 +135,7 @@ class Http2(Front):
         super().__init__(gate, clock, vault=vault, spend=spend)
         self._rewrites = vault is not None and vault.scrubs
         self._streams: dict[int, _Stream] = {}
+        self._refused: dict[int, int] = {}  # answered while the client still sends: octets that it may send
         self._last = 0  # the highest stream of the client
         self._patience = PATIENCE
         self._alone = ""  # why there is no server: answers are our own
@@ -193,7 +198,7 @@ class Http2(Front):
         except Broken as broken:
             self._go_away(*broken.args)
         if self._credit and not self.closed:
-            self._inject(frame(WINDOW_UPDATE, 0, 0, self._credit.to_bytes(4, "big")))
+            self._inject(window_update(0, self._credit))
             self._credit = 0
         return self._take()
 
@@ -231,10 +236,6 @@ class Http2(Front):
         if not self.closed and not self._alone:
             self._fail(cause or _EARLY)
         return self._take()
-
-    def upstream_opened(self) -> list[Command]:
-        """Nothing to do: the server's side is open from the beginning."""
-        return []
 
     def upstream_failed(self, cause: str) -> list[Command]:
         """The server can not be reached: said before any data, every request is answered with that."""
@@ -320,6 +321,7 @@ class Http2(Front):
             if stream > self._last or not stream & 1:
                 raise Broken(PROTOCOL_ERROR, "DATA on a stream that was not opened")
             self._credit += length
+            self._drain(stream, length, bool(flags & END_STREAM))
             return False
         if known.client_ended:
             raise Broken(STREAM_CLOSED, "DATA after the end of its stream")
@@ -335,6 +337,18 @@ class Http2(Front):
             known.client_ended = True
             self._over(known)
         return True
+
+    def _drain(self, stream: int, length: int, ends: bool) -> None:
+        """Let a client that was answered already go on for a while; many take a reset for a failed request."""
+        left = self._refused.pop(stream, -1)
+        if ends or left < 0:
+            return
+        if length > left:
+            self._inject(rst_stream(stream, NO_ERROR))
+            return
+        self._refused[stream] = left - length
+        if length:
+            self._inject(window_update(stream, length))
 
     def _violated(self, stream: _Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> None:
         """Rule 3.
@@ -375,6 +389,7 @@ class Http2(Front):
                 raise Broken(FRAME_SIZE_ERROR, "RST_STREAM is malformed")
             if stream > self._last:
                 raise Broken(PROTOCOL_ERROR, "RST_STREAM on a stream that was not opened")
+            self._refused.pop(stream, None)
             known = self._streams.pop(stream, None)
             if known is not None:
                 self._send(frame(RST_STREAM, 0, stream, payload))
@@ -427,7 +442,7 @@ class Http2(Front):
         kept = max(0, min(octets, RESERVE - self._reserve))
         self._reserve += kept
         if octets > kept:
-            self._send(frame(WINDOW_UPDATE, 0, 0, (octets - kept).to_bytes(4, "big")))
+            self._send(window_update(0, octets - kept))
 
     # ------------------------------------------------------------ requests
 
@@ -449,6 +464,8 @@ class Http2(Front):
             self._request(stream, ends, names, values)
         elif stream in self._streams:
             self._trailer(self._streams[stream], ends, names, values)
+        else:
+            self._refused.pop(stream, None)
 
     def _request(self, number: int, ends: bool, names: list[bytes], values: list[bytes]) -> None:
         asked = RequestSection()
@@ -530,8 +547,12 @@ class Http2(Front):
         # What an encoder has to say first: here always with secrets, else when the client wants a table of nothing.
         first = not self._answered and (self._rewrites or self._table == 0)
         self._answered = self._answered or self._rewrites
-        out, used = answer_frames(number, refused, ended=ended, grpc=grpc, room=room, first=first)
+        out, used = answer_frames(number, refused, grpc=grpc, room=room, first=first)
         self._reserve -= used
+        if not ended and len(self._refused) < MOST_STREAMS:
+            self._refused[number] = DRAINED
+        elif not ended:
+            out += rst_stream(number, NO_ERROR)
         self._inject(out)
 
     def _inject(self, data: bytes) -> None:
@@ -578,9 +599,7 @@ class Http2(Front):
         if self._at_border():
             self._down += self._for_client
             self._for_client.clear()
-            detail = cause.encode("ascii", "replace")[:256]
-            payload = self._last.to_bytes(4, "big") + code.to_bytes(4, "big") + detail
-            self._down.append(frame(GOAWAY, 0, 0, payload))
+            self._down.append(goaway(self._last, code, cause))
         self._end(cause, reset_upstream=True)
 
     def _fail(self, cause: str) -> None:
@@ -594,7 +613,7 @@ class Http2(Front):
                     self._answer(stream.number, refused, stream.client_ended, stream.grpc)
             self._down += self._for_client
             self._for_client.clear()
-            self._down.append(frame(GOAWAY, 0, 0, self._last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big")))
+            self._down.append(goaway(self._last, NO_ERROR))
         self._end(cause, reset=not at_border, reset_upstream=True)
 
     def _end(self, error: str, *, reset: bool = False, reset_upstream: bool = False) -> None:
@@ -749,7 +768,7 @@ class Http2(Front):
             stream.status = 502
             self._told(stream, error=cause)
             self._streams.pop(stream.number)
-            self._inject_upstream(frame(RST_STREAM, 0, stream.number, CANCEL.to_bytes(4, "big")))
+            self._inject_upstream(rst_stream(stream.number, CANCEL))
             self._answer(stream.number, self.gate.unreachable(stream.request, cause), stream.client_ended, stream.grpc)
             return False
         held = scrubber.flush() if names[:1] != [b":status"] else b""
@@ -772,9 +791,9 @@ class Http2(Front):
         # The client never sees what is dropped here, so it does not grant it again.
         dropped = len(payload) if stream is None else len(payload) - len(content)
         if dropped:
-            self._inject_upstream(frame(WINDOW_UPDATE, 0, 0, dropped.to_bytes(4, "big")))
+            self._inject_upstream(window_update(0, dropped))
             if stream is not None and not flags & END_STREAM:
-                self._inject_upstream(frame(WINDOW_UPDATE, 0, number, dropped.to_bytes(4, "big")))
+                self._inject_upstream(window_update(number, dropped))
         if stream is None:
             return
         if stream.scrubber is None:

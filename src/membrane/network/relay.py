@@ -9,7 +9,8 @@ Each accepted connection is a small state machine driven by edge-triggered readi
 
 The server's bytes flow to the client as soon as the upstream is connected, so protocols in which the server speaks
 first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
-judged them.  Only something that looks like TLS is held for more than its first byte.
+judged them.  Only something that looks like TLS is held for more than its first byte, and what follows a hello
+that bears a name waits for the server's answer: a second hello that the server asks for is judged as well.
 
 Rules
 -----
@@ -34,6 +35,7 @@ from _socket import (
     SO_ERROR,
     SO_KEEPALIVE,
     SO_LINGER,
+    SO_OOBINLINE,
     SOCK_CLOEXEC,
     SOCK_NONBLOCK,
     SOCK_STREAM,
@@ -134,7 +136,9 @@ class Engine:
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
         """
         listener.setblocking(False)
-        listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit it
+        listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit both
+        # An urgent octet is left out by a read until the next one is sent: what was judged would not be what is relayed.
+        listener.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
         fd = listener.fileno()
         self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
         self.reactor.watch(fd, IN, self._listeners[fd])
@@ -215,15 +219,18 @@ class Connection:
         "_engine",
         "_failures",
         "_handshake",
+        "_hello_size",
         "_held",
         "_protocol",
         "_refusal",
+        "_retried",
         "_route",
         "_sni",
         "_started",
         "_state",
         "_up",
         "_upstream",
+        "_upstream_ended",
         "address",
         "client_port",
         "id",
@@ -239,7 +246,9 @@ class Connection:
         self._upstream: Socket | None = None
         self._state = _RESOLVING
         self._held = True
-        self._client_ended = False
+        self._client_ended = self._upstream_ended = False
+        self._hello_size = 0  # octets of a hello whose answer is awaited
+        self._retried = False  # the server asked for a second hello
         self._started = engine.reactor.now
         self._route: Relay | None = None
         self._refusal: Refusal | str | None = None  # a string: the upstream failed
@@ -291,6 +300,8 @@ class Connection:
         state, upstream = self._state, self._upstream
         if upstream is None:
             return
+        if mask & (RDHUP | HUP | ERR):
+            self._upstream_ended = True
         if state == _OPEN:
             assert self._up is not None
             self._drive(up=bool(mask & OUT) and self._up.pending(), down=bool(mask & _READABLE))
@@ -511,11 +522,15 @@ class Connection:
                     return
             if not self._held:
                 self._tell_opened()
+                if self._hello_size and upward.quota < 0:
+                    upward.quota = self._hello_size
                 more = engine.pump.move(upward, upward=True, last=downward.closed)
-        if down:
+        if down and (not self._hello_size or upward.quota or self._answered()):
             more = engine.pump.move(downward, upward=False, last=upward.closed) or more
             if downward.moved:
                 self._tell_opened()
+        if self._state != _OPEN:
+            return
         if upward.closed and downward.closed:
             self.finish("")
         elif more:
@@ -527,16 +542,49 @@ class Connection:
         if socket.fileno() >= 0 and (code := socket.getsockopt(SOL_SOCKET, SO_ERROR)):
             raise OSError(code, os.strerror(code))
 
+    def _answered(self) -> bool:
+        """Has the server answered the hello?  Let the client go on, or hold it for its second hello."""
+        assert self._upstream is not None and self._up is not None
+        try:
+            answer = self._upstream.recv(sniff.ANSWERED, MSG_PEEK)
+        except BlockingIOError:
+            return False
+        again = sniff.asks_again(answer)
+        if again is None and answer and not self._upstream_ended:
+            return False
+        self._hello_size = 0
+        if again:
+            self._held = self._retried = True
+            self._look()
+        else:
+            self._go_on()
+        return self._state == _OPEN
+
+    def _go_on(self) -> None:
+        """Nothing more of the client has to be judged."""
+        if self._up is not None:
+            self._up.quota = -1
+            self._engine.busy(self)
+
     def _look(self) -> None:
-        """Judge the client's first bytes without taking them."""
+        """Judge the client's first bytes, or its second hello, without taking them."""
         assert self._route is not None
         engine = self._engine
         try:
             data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
         except BlockingIOError:
             return
-        first = sniff.classify(data)
-        if first is None and data[:1] == b"\x16" and self._route.host:
+        if self._retried:
+            full = len(data) == sniff.ENOUGH
+            data = sniff.after_retry(data)
+            if not data and self._client_ended and not full:
+                self.abort("the client ended in the handshake")
+                return
+            if not data and not full:
+                engine.hello.begin(self)
+                return
+        first = sniff.classify(data) if data or not self._retried else _CUT
+        if first is None and data and sniff.may_be_hello(data) and self._route.host:
             if not self._client_ended:
                 engine.hello.begin(self)
                 return
@@ -548,8 +596,12 @@ class Connection:
                 self._refuse(refusal)
                 return
         self._held = False
-        if first is not None and first.kind != "other":
+        if self._retried:
+            self._go_on()
+        elif first is not None and first.kind != "other":
             self._protocol, self._sni = first.kind, first.sni
+            if first.kind == "tls" and self._route.host:
+                self._hello_size = sniff.hello_end(data)
 
     # ------------------------------------------------------------ refusing
 

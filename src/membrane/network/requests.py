@@ -514,6 +514,10 @@ class Front:
         """May the driver read from the client?  (It must also have room towards the server.)"""
         raise NotImplementedError
 
+    def upstream_opened(self) -> list[Command]:
+        """``OpenUpstream`` is done."""
+        return self._take()
+
     def _take(self) -> list[Command]:
         """The commands that were collected, in an order that a driver can follow one by one."""
         out: list[Command] = []

@@ -8,9 +8,14 @@ the answer.  So a hello that drips in byte by byte, or is cut into many TLS reco
 
 Whatever starts as a TLS handshake is ``tls``, also when it is malformed: then ``flaw`` says what is wrong, and a
 connection that is bound to a name is refused.  A server may be more lenient than this parser; passing a hello
-that was not understood would let a name through that was not seen.
+that was not understood would let a name through that was not seen.  So are the openings that some servers read
+over before the hello: a warning alert, another record version, the record format of SSL 2.0.
 
-References: RFC 8446 sections 4.1.2, 4.2, 5.1 (ClientHello, records), RFC 6066 section 3 (server_name),
+A TLS 1.3 server may ask for a second hello (HelloRetryRequest), and some then serve the name that stands in that one.
+``asks_again`` recognises the question, ``after_retry`` finds the second hello behind what may precede it.
+
+References: RFC 8446 sections 4.1.2 to 4.1.4, 4.2, 5.1 (ClientHello, retry, records), RFC 6066 section 3 (server_name),
+RFC 5246 appendix E.2 (SSL 2.0 format),
 RFC 7301 section 3.1 (ALPN), RFC 9849 section 5 (ECH), RFC 9112 section 3 (request line), RFC 9113 section 3.4.
 """
 
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HANDSHAKE = 0x16  # TLS record type
+_CHANGE_CIPHER, _ALERT, _APPLICATION = 0x14, 0x15, 0x17  # further record types
+_RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")  # RFC 8446 section 4.1.3
+ANSWERED = 43  # octets of a server's first record with which ``asks_again`` is decided
 MOST_RECORDS = 64  # that one hello may be cut into
 LONGEST_HELLO = 16384  # octets
 LONGEST_LINE = 8192  # octets of an HTTP/1 request line
@@ -55,6 +63,7 @@ class First(Value):
 
 _OTHER = First("other")
 _H2 = First("h2")
+_HIDDEN = First("tls", flaw="ClientHello in an old format, or behind another record")
 
 
 class _Malformed(Exception):
@@ -68,15 +77,53 @@ def classify(data: bytes) -> First | None:
     """
     if not data:
         return None
-    if data[0] == HANDSHAKE:
+    if data[0] == HANDSHAKE and data[1:2] in (b"", b"\3"):
         try:
-            return _tls(data)
+            return _tls(data)[0]
         except _Malformed as flaw:
             return First("tls", flaw=str(flaw))
+    if may_be_hello(data):
+        return _HIDDEN if len(data) >= 6 else None
     head = data[:24]
     if PREFACE.startswith(head):
         return _H2 if len(head) == 24 else None
     return _http1(data)
+
+
+def may_be_hello(data: bytes) -> bool:
+    """Do the first octets fit a TLS client?  Also one whose hello would be read by some server, but not here."""
+    kind, major = data[0], data[1:2]
+    if kind & 0xC0 == 0x80:  # SSL 2.0: length with the top bit, CLIENT-HELLO, version
+        version = data[3:5]
+        return data[2:3] in (b"", b"\1") and (version[:1] == b"\3" or b"\0\2".startswith(version))
+    if major >= b"\x10":
+        return False
+    if kind == HANDSHAKE:
+        return data[5:6] in (b"", b"\1")
+    # Whole records only: one octet of change_cipher_spec, two of a warning.
+    whole = {_CHANGE_CIPHER: b"\0\1\1", _ALERT: b"\0\2\1"}.get(kind)
+    return whole is not None and whole.startswith(data[3:6])
+
+
+def asks_again(answer: bytes) -> bool | None:
+    """Do a server's first octets ask for a second hello?  ``None`` while fewer than ``ANSWERED`` leave it open."""
+    if answer[:1] not in (b"", b"\x16") or answer[5:6] not in (b"", b"\2"):
+        return False
+    return None if len(answer) < ANSWERED else answer[11:ANSWERED] == _RETRY
+
+
+def after_retry(data: bytes) -> bytes:
+    """What a client sent, without the records that may come before its second hello."""
+    while data and data[0] in (_CHANGE_CIPHER, _ALERT, _APPLICATION):
+        if len(data) < 5:
+            return b""
+        data = data[5 + int.from_bytes(data[3:5], "big") :]
+    return data
+
+
+def hello_end(data: bytes) -> int:
+    """Octets of the records that hold the hello at the start of ``data``, which ``classify`` has found in order."""
+    return _tls(data)[1]
 
 
 def _http1(data: bytes) -> First | None:
@@ -96,25 +143,22 @@ def _http1(data: bytes) -> First | None:
     return First("http/1.1", "", (), False, "", method.decode("ascii"), words[1].decode("latin-1"))
 
 
-def _tls(data: bytes) -> First | None:
-    """Join the handshake octets of the records and read the ClientHello in them."""
-    if len(data) < 2:
-        return None
-    if data[1] != 3:
-        return _OTHER
+def _tls(data: bytes) -> tuple[First | None, int]:
+    """Join the handshake octets of the records and read the ClientHello in them; where the last record ends."""
     hello = bytearray()
-    at = 0
+    at = announced = 0
     for _ in range(MOST_RECORDS):
         record = data[at : at + 5]
         if (record and record[0] != HANDSHAKE) or (len(record) > 1 and record[1] != 3):
             raise _Malformed("ClientHello is interrupted by another record")
         if len(record) < 5:
-            return None
+            return None, at
         length = int.from_bytes(record[3:], "big")
         if not 0 < length <= 16384:
             raise _Malformed("TLS record has an impossible length")
         part = data[at + 5 : at + 5 + length]
         hello += part
+        announced += length
         at += 5 + length
         if hello and hello[0] != 1:
             raise _Malformed("first handshake message is not a ClientHello")
@@ -122,10 +166,12 @@ def _tls(data: bytes) -> First | None:
             need = 4 + int.from_bytes(hello[1:4], "big")
             if need > 4 + LONGEST_HELLO:
                 raise _Malformed("ClientHello is too long")
+            if announced > need:
+                raise _Malformed("ClientHello shares a record with another message")
             if len(hello) >= need:
-                return _hello(bytes(hello[4:need]))
+                return _hello(bytes(hello[4:need])), at
         if len(part) < length:
-            return None
+            return None, at
     raise _Malformed("ClientHello is cut into too many records")
 
 

@@ -43,6 +43,8 @@ def attempt(name, action):
         value = action()
     except socket.gaierror as error:
         value = {getattr(socket, n): n for n in dir(socket) if n.startswith("EAI_")}.get(error.errno, str(error))
+    except UnicodeError:
+        value = "UnicodeError"
     except TimeoutError as error:
         value = "timeout" if error.errno is None else "ETIMEDOUT"
     except OSError as error:

@@ -198,7 +198,8 @@ def test_F28_submodules_and_attributes(box: Box, text: str) -> None:
 
 
 AGENTS = """
-.claude/settings.json .claude/settings.local.json .claude/commands/x.md .claude/hooks/x .claude/agents/x .claude/skills/x
+.claude/settings.json .claude/settings.local.json .claude/commands/x.md .claude/hooks/x .claude/agents/x
+.claude/skills/x
 .mcp.json .codex/config.toml .cursor/mcp.json .cursor/rules/x .gemini/settings.json .opencode/x opencode.json
 .aider.conf.yml .amp/x
 """
@@ -286,7 +287,7 @@ def test_F34_variables_that_inject_code(box: Box) -> None:
     found = box.attack(script, environment=environment)
     assert not set(found["names"]) & set(INJECTED)
     named = box.attack(
-        script, "--env", "GIT_EXTERNAL_DIFF", "--env", "LD_*", "--env", "*_PROXY", environment=environment
+        script, "--env", "GIT_EXTERNAL_DIFF", "--env", "LD_*", "--env", "HTTPS_*", environment=environment
     )
     assert "GIT_EXTERNAL_DIFF" in named["names"]  # the control: given by its name
     assert not {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "HTTPS_PROXY"} & set(named["names"])  # never by a pattern

@@ -41,9 +41,14 @@ _HOPS = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"transfer
 _valid_names: set[bytes] = set()
 
 
+def header(length: int, kind: int, flags: int, stream: int) -> bytes:
+    """What a frame begins with (RFC 9113 section 4.1)."""
+    return b"%b%c%c%b" % (length.to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"))
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame (RFC 9113 section 4.1)."""
-    return b"%b%c%c%b%b" % (len(payload).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), payload)
+    """One frame."""
+    return header(len(payload), kind, flags, stream) + payload
 
 
 def window_update(stream: int, octets: int) -> bytes:
@@ -168,9 +173,11 @@ def unpadded(flags: int, payload: bytes) -> bytes:
 
 def section(stream: int, block: bytes, ends: bool) -> list[bytes]:
     """HEADERS and CONTINUATION frames of a block."""
-    parts = [block[at : at + SMALLEST_FRAME] for at in range(0, len(block), SMALLEST_FRAME)] or [b""]
+    if len(block) <= SMALLEST_FRAME:
+        return [frame(HEADERS, END_HEADERS | (END_STREAM if ends else 0), stream, block)]
+    parts = [block[at : at + SMALLEST_FRAME] for at in range(0, len(block), SMALLEST_FRAME)]
     last = len(parts) - 1
-    out = [frame(HEADERS, (END_STREAM if ends else 0) | (0 if last else END_HEADERS), stream, parts[0])]
+    out = [frame(HEADERS, END_STREAM if ends else 0, stream, parts[0])]
     out += [
         frame(CONTINUATION, END_HEADERS if index == last else 0, stream, part)
         for index, part in enumerate(parts[1:], 1)

@@ -282,7 +282,8 @@ def test_n15_case_and_dots(net: Net, rule: str) -> None:
 def test_n15_a_deny_rule_holds_for_every_spelling(net: Net) -> None:
     net.allow("**", deny=["Google.COM."])
     script = "\n".join(
-        f"attempt({name!r}, lambda: get({name!r}))" for name in ("google.com", "GOOGLE.com", "google.com.", "gOoGlE.CoM.")
+        f"attempt({name!r}, lambda: get({name!r}))"
+        for name in ("google.com", "GOOGLE.com", "google.com.", "gOoGlE.CoM.")
     )
     assert set(net.attack(script).values()) == {"EAI_NONAME"}
     assert net.denied("denied by rule", kind="NameQuery")
@@ -357,7 +358,9 @@ def test_n19_labels_are_whole(net: Net, name: str, rule: str) -> None:
     assert net.denied("name not allowed", name=name)
 
 
-@pytest.mark.parametrize("rule", ["*.com", "*.co.uk", "*.", "*example.com", "*.*.example.com", "exa*.com", "*.github.io."])
+@pytest.mark.parametrize(
+    "rule", ["*.com", "*.co.uk", "*.", "*example.com", "*.*.example.com", "exa*.com", "*.github.io."]
+)
 def test_n19_wildcards_below_a_public_suffix_are_refused(net: Net, rule: str) -> None:
     net.allow(rule)
     expected = 0 if rule == "*.github.io." else 78  # private part of the list: one owner per name, the spec's example

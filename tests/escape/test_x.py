@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from escape_box import PYTHON, SECONDS, Box, inside
+from escape_box import MEMBRANE, PYTHON, SECONDS, TOOLS, Box, inside
 
 AS_USER = os.getuid() != 0
 
@@ -109,13 +109,10 @@ os.chmod({place!r}, 0o000)
     assert not (box.workspace / "sub" / ".vscode").exists() or ".vscode" in done.stderr
 
 
-@pytest.mark.parametrize("stage", ["node_modules", ".git/objects"])
+@pytest.mark.parametrize("stage", ["node_modules", "vendor"])
 def test_X06_a_directory_that_replaces_a_known_one(box: Box, stage: str) -> None:
-    """Built where nobody looks, then put in the place of a directory that was there at the start."""
+    """Built where editor configuration is a package's business, then put in the place of a directory of the start."""
     box.file("src/sub/file", "x")
-    box.file(".git/HEAD", "ref: x\n")
-    for name in (stage, ".git/objects", ".git/refs"):
-        (box.workspace / name).mkdir(parents=True, exist_ok=True)
     script = f"""
 os.makedirs({stage!r} + "/x/sub/.vscode"); open({stage!r} + "/x/sub/.vscode/tasks.json", "w").write("evil")
 say("made", os.path.exists({stage!r} + "/x/sub/.vscode"))
@@ -222,8 +219,6 @@ def test_X10_after_sigkill_nothing_stays(box: Box, role: str) -> None:
     assert Path("/proc/self/mounts").read_text() == mounts
     assert sorted(os.listdir(box.workspace)) in ([], ["file"])
     assert os.listdir(box.state / "run") == [] or role == "supervisor"
-    from escape_box import MEMBRANE
-
     subprocess.run([*MEMBRANE, "gc"], cwd=box.workspace, env=box.environment, check=True, timeout=SECONDS, stdout=-3)
     assert os.listdir(box.state / "run") == []
     assert box.run("true").returncode == 0
@@ -248,13 +243,12 @@ def _find(supervisor: int, role: str) -> int:
 
 @pytest.mark.xfail(strict=True, reason="open: no later run looks at what a killed supervisor could not sweep")
 def test_X11_protected_names_after_a_killed_supervisor(box: Box) -> None:
-    """Made in the moment in which the supervisor is killed from outside (out of memory): the next start must not
-    take the name for one that was always there."""
-    script = "os.mkdir('d')\ndef answer(line):\n    os.mkdir('d/.vscode'); return 'made'\n"
-    process = box.start(
-        PYTHON, "-S", "-c", "import os, sys\n" + script + "print(answer(sys.stdin.readline()), flush=True)"
-    )
+    """Made in the moment in which the supervisor is killed from outside (out of memory): the next start must not take
+    the name for one that was always there."""
+    script = "print('ready', flush=True)\nsys.stdin.readline()\nos.makedirs('d/.vscode')\nprint('made', flush=True)"
+    process = box.start(PYTHON, "-S", "-u", "-c", "import os, sys\n" + script + "\nsys.stdin.readline()")
     assert process.stdin and process.stdout
+    assert process.stdout.readline() == "ready\n"
     os.kill(process.pid, signal.SIGSTOP)
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -266,7 +260,8 @@ def test_X11_protected_names_after_a_killed_supervisor(box: Box) -> None:
 
 
 def test_X12_a_second_session_in_the_same_workspace(box: Box) -> None:
-    """One command moves directories about while others start: no start shows the hidden file, a lost race is an error."""
+    """One command swaps directories for links while others start: a start that loses the race is an error, and what
+    was hidden once stays hidden."""
     for number in range(20):
         box.file(f"d{number}/.env", "SECRET")
     swap = """
@@ -288,18 +283,16 @@ def answer(line):
 """
     look = """
 import glob
-readable = [path for path in glob.glob("[de]*/.env") if attempt("", read(path)) == "ok"]
-print(len(readable))
+def readable():
+    return [path for path in glob.glob("[de]*/.env") if attempt("", read(path)) == "ok"]
+first = wait_for(lambda: not readable())
+later = sum(len(readable()) for _ in range(100))
+print(first, later)
 """
     with inside(box, swap) as ask:
         assert ask("ready") == "ok"
-        counts = []
-        for _ in range(6):
-            from escape_box import TOOLS
-
-            done = box.run(PYTHON, "-S", "-c", TOOLS + look)
-            assert done.returncode in (0, 125), done.stderr
-            counts.append((done.returncode, done.stdout))
+        runs = [box.run(PYTHON, "-S", "-c", TOOLS + look) for _ in range(5)]
         assert ask("stop") == "ok"
-    assert box.run(PYTHON, "-S", "-c", TOOLS + look).stdout == "0\n"
-    assert all(text in ("", "0\n") for _code, text in counts), counts
+    runs.append(box.run(PYTHON, "-S", "-c", TOOLS + look))
+    assert runs[-1].returncode == 0
+    assert {(run.returncode, run.stdout) for run in runs} <= {(0, "ok 0\n"), (125, "")}

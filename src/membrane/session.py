@@ -21,6 +21,7 @@ import _socket
 import gc
 import os
 import select
+import sys
 import time
 
 from . import homes, runs
@@ -48,6 +49,7 @@ from .host.launcher import Launch, ensure_streams
 from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
+from .plan.model import ReadOnly
 from .value import Value
 from .workspace.guard import Guard
 from .workspace.scan import scan
@@ -216,7 +218,9 @@ class Session:
         launch.grant()
         operations: list[MountOp] = []
         self.guards: list[Guard] = []
-        for root, rules in self._writable_roots(facts):
+        roots = self._writable_roots(facts)
+        _refuse_own_files([root for root, _rules in roots])
+        for root, rules in roots:
             found = self._scan(facts, root, rules)
             operations += mounts.workspace(root, found.hits, found.pins)
             self.guards.append(
@@ -229,6 +233,11 @@ class Session:
                     report=self.journal.add,
                 )
             )
+            own = mounts.frozen(root, own_files())
+            operations += own
+            for op in own:
+                if isinstance(op, ReadOnly):
+                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         launch.send_workspace_operations(operations)
         for guard in self.guards:
             guard.prime()
@@ -560,6 +569,22 @@ class Session:
             colour=colour,
         ):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+
+
+def own_files() -> tuple[str, ...]:
+    """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
+
+
+def _refuse_own_files(roots: list[str]) -> None:
+    for path in own_files():
+        if any(mounts.inside(root, path) and path not in ("/usr", "/usr/local") for root in roots):
+            raise PolicyError(
+                "use the workspace",
+                f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
+                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
+            )
 
 
 def _say_progress(count: int) -> None:

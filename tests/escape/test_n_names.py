@@ -185,7 +185,8 @@ def test_odd_queries(net: Net, over: str) -> None:
     packets = {name: packet.hex() for name, packet in ODD.items()}
     script = f"""
 for name, packet in {packets!r}.items():
-    attempt(name, lambda: (lambda a: [code(a), records(a)] if a else "closed")({over}(bytes.fromhex(packet), seconds=1)))
+    both = lambda answer: [code(answer), records(answer)] if answer else "closed"
+    attempt(name, lambda: both({over}(bytes.fromhex(packet), seconds=1)))
     attempt(name + ", then", lambda: [code(ask(query("example.com"))), code(ask_tcp(query("example.com")))])
 """
     found = net.attack(script)
@@ -212,9 +213,11 @@ def same(packet, over=ask):
 attempt("0x20", lambda: same(query("eXaMpLe.CoM")))
 attempt("edns", lambda: same(query("example.com", extra=edns(), more=1)))
 attempt("padding", lambda: same(query("example.com", extra=edns(b"\\0\\x0c" + vector(2, bytes(900))), more=1)))
-attempt("subnet", lambda: same(query("example.com", extra=edns(b"\\0\\x08" + vector(2, b"\\0\\1\\x18\\0\\1\\2\\3")), more=1)))
+subnet = edns(b"\\0\\x08" + vector(2, b"\\0\\1\\x18\\0\\1\\2\\3"))
+attempt("subnet", lambda: same(query("example.com", extra=subnet, more=1)))
 attempt("version 1", lambda: code(ask(query("example.com", extra=edns(version=1), more=1))))
-attempt("64 KiB over TCP", lambda: same(query("example.com", extra=edns(b"\\0\\x0c" + vector(2, bytes(60000))), more=1), ask_tcp))
+padding = edns(b"\\0\\x0c" + vector(2, bytes(60000)))
+attempt("64 KiB over TCP", lambda: same(query("example.com", extra=padding, more=1), ask_tcp))
 """
     found = net.attack(script)
     assert found.pop("version 1") == 0  # BADVERS has its upper bits in the OPT record

@@ -126,9 +126,8 @@ class Pump:
                 return False
             try:
                 most = self._most(flow, upward) if limited else _PIPE
-                if flow.bulk and most and self._take_pipe(flow):
-                    count = self._splice(flow, most)
-                else:
+                count = self._splice(flow, most) if flow.bulk and most and self._take_pipe(flow) else 0
+                if not count:
                     most = min(most, BUFFER)
                     count = flow.source.recv_into(scratch, most) if most else 0
             except BlockingIOError:
@@ -179,10 +178,15 @@ class Pump:
         return most
 
     def _splice(self, flow: Flow, most: int) -> int:
-        """Take at most ``most`` octets into the pipe; how many, 0 at the end."""
+        """Take at most ``most`` octets into the pipe; 0: recv(2) knows why.
+
+        Nothing may be there, or the end, or an urgent octet, which splice(2) does not come by.
+        """
         assert flow.pipe is not None
         try:
             flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
+        except BlockingIOError:
+            pass
         finally:
             if not flow.piped:
                 self._give_pipe(flow)

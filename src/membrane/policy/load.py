@@ -642,7 +642,8 @@ class _Loader:
                 try:
                     self.scalars[key] = parse(options[key])
                 except Malformed as error:
-                    self._option(key.replace("_", "-"), options[key], str(error))
+                    user, mark, rest = options[key].rpartition("@")  # a password is not repeated
+                    self._option(key.replace("_", "-"), f"...@{rest}" if user and mark else rest, str(error))
         for field, key, known in (
             ("home", "home", _HOMES),
             ("view", "view", _VIEWS),

@@ -51,7 +51,7 @@ from .plan import mounts
 from .plan.build import build
 from .plan.model import ReadOnly
 from .value import Value
-from .workspace.guard import Guard
+from .workspace.guard import MOST_MOVED, Guard
 from .workspace.scan import scan
 
 TYPE_CHECKING = False
@@ -177,9 +177,12 @@ class Session:
                 self._start(facts)
                 try:
                     self._loop(wake, own)
-                except (MembraneError, OSError) as error:
+                except Exception as error:
                     # The command ran: it is killed like after any failure, and what it left is looked at.
-                    self.failure = str(error)
+                    known = isinstance(error, (MembraneError, OSError))
+                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    if self.options.debug:
+                        raise
             finally:
                 self.launch.kill()
                 self.launch.reap()
@@ -252,6 +255,9 @@ class Session:
         }
         self.network = Network(sockets, config, self.journal)
         launch.wait_ready()
+        for guard in self.guards:
+            guard.on_change()  # what moved since the scan, by another session here
+        launch.wait_masks()
         assurance = read_back(launch.command_pid, self.plan)
         self.journal.add(
             SessionStarted(
@@ -336,6 +342,8 @@ class Session:
             for guard in self.guards:
                 if guard.timeout() == 0:
                     guard.on_change()
+                if len(guard.moved) > MOST_MOVED:
+                    self.failure = f"the command made more than {MOST_MOVED} protected names; it was killed"
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
                 for guard in self.guards:
@@ -418,6 +426,8 @@ class Session:
                     self._on_init()
                 if self.wait_status is None:
                     self.failure = "the launcher died; the command was killed"
+        elif kind == b"k":
+            self.launch.masks_pending -= 1
         elif kind == b"E":
             self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
 

@@ -233,7 +233,6 @@ def test_F29_configuration_of_agents(box: Box) -> None:
     assert plants(box, {"deep/.membrane.yaml": "allow: ['**']\n"}) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="open: a protected name that a hide rule matches as well stays where it is")
 def test_F29_a_name_that_is_hidden_and_protected(box: Box) -> None:
     """``.gemini/.env`` is protected, and hidden by the default rule for ``.env``: an agent outside would load it."""
     assert plants(box, {".gemini/.env": "evil"}) == set()

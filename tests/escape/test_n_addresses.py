@@ -58,13 +58,13 @@ def test_n09_inner_addresses_meet_the_floor(net: Net, rule: str) -> None:
     """Metadata inside of NAT64, 6to4, mapped, compatible, translated and ISATAP forms; none is ever dialled."""
     hosts = [form.format(METADATA) for form in CARRIERS]
     hosts += ["::ffff:169.254.169.254", "64:ff9b::169.254.169.254", "2001:0:5db8:d80b:0:0:5601:5601", "fd00:ec2::254"]
-    before = len(net.world.requests())
+    before = len(net.requests())
     assert net.control(gets("169.254.169.254")) == {"169.254.169.254": "200"}
-    assert len(net.world.requests()) == before + 1
+    assert len(net.requests()) == before + 1
     net.allow(rule)
     found = net.attack(gets(*hosts))
     assert set(found.values()) == {"403"}, found
-    assert len(net.world.requests()) == before + 1
+    assert len(net.requests()) == before + 1
     assert {event["reason"] for event in net.denied()} <= {"metadata address", "address not allowed", "private address"}
     assert len(net.denied()) == len(hosts)
 
@@ -253,7 +253,7 @@ def test_n12_names_that_lead_inward(net: Net) -> None:
     }
     script["public.test A"] = [a("public.test", EXAMPLE4)]
     hosts = [f"{name}.test" for name in INWARD]
-    before = len(net.world.requests())
+    before = len(net.requests())
     net.allow("*.test", dns_resolver="127.0.0.1:5401")
     attack = (
         gets("public.test", *hosts)
@@ -263,7 +263,7 @@ def test_n12_names_that_lead_inward(net: Net) -> None:
         found = net.attack(attack)
     assert found.pop("public.test") == "200", "positive control"
     assert set(found.values()) == {"403"}, {host: value for host, value in found.items() if value != "403"}
-    assert len(net.world.requests()) == before + 1
+    assert len(net.requests()) == before + 1
     refused = net.denied("private address") + net.denied("metadata address")
     assert {event["access"]["host"] for event in refused} == set(hosts)
 
@@ -292,14 +292,14 @@ say("first", seen[0])
 say("last", seen[-1])
 """
     net.allow("turn.test", dns_resolver="127.0.0.1:5402")
-    before = len(net.world.requests(host="turn.test"))
+    before = len(net.requests(host="turn.test"))
     with zone(net, 5402, script) as process:
         assert net.attack(attack) == {"first": "200", "last": "403"}
         process.kill()
         assert process.stdout
         asked = [json.loads(line) for line in process.stdout.read().splitlines()]
     assert [turn for _, kind, turn in asked if kind == "A"] == [0, 1]  # one question for many connections
-    assert len(net.world.requests(host="turn.test")) > before
+    assert len(net.requests(host="turn.test")) > before
     assert net.denied("private address", host="turn.test", address="127.0.0.1")
     assert {event["address"] for event in net.events("ConnectionOpened")} == {EXAMPLE4}
 
@@ -359,11 +359,11 @@ def test_n14_broad_rules_never_open_metadata(net: Net, rule: str) -> None:
     script = gets(*SERVICES, "metadata.google.internal", "metadata.test")
     outside = net.control(script)
     assert set(outside.values()) == {"200"}
-    before = len(net.world.requests())
+    before = len(net.requests())
     net.allow(rule, "metadata.test", "**")
     found = net.attack(script)
     assert set(found.values()) <= {"403", "EAI_NONAME"}, found
-    assert len(net.world.requests()) == before
+    assert len(net.requests()) == before
     told = net.denied("metadata address")
     asked = [event["access"] for event in told]
     assert {access.get("host") or access.get("address") or access["name"] for access in asked} == {
@@ -388,8 +388,8 @@ def test_n14_not_through_an_upstream_proxy(net: Net, proxy: str) -> None:
         "169.254.169.254": "403",
         "::ffff:169.254.169.254": "403",
     }
-    assert net.world.proxied(host="metadata.google.internal") == []
-    assert net.world.proxied(host="169.254.169.254") == []
+    assert net.proxied(host="metadata.google.internal") == []
+    assert net.proxied(host="169.254.169.254") == []
     assert net.denied("metadata address", kind="NameQuery", name="metadata.google.internal")
 
 

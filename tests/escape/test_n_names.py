@@ -25,12 +25,12 @@ def test_n01_no_label_leaves(net: Net, server: str) -> None:
     if server == "9.9.9.9":
         outside = net.control(script)
         assert outside == {"leak": 3, "tcp": 3}
-        assert len(net.world.questions(stolen)) == 2  # positive control: the label arrived
-    before = len(net.world.questions(stolen))
+        assert len(net.questions(stolen)) == 2  # positive control: the label arrived
+    before = len(net.questions(stolen))
     net.allow("example.com")
     # TCP to a loopback address is the sandbox's own business, and nobody listens there.
     assert net.attack(script) == {"leak": 3, "tcp": "ECONNREFUSED" if server == "127.0.0.53" else 3}
-    assert len(net.world.questions(stolen)) == before
+    assert len(net.questions(stolen)) == before
     assert net.denied("name not allowed", kind="NameQuery", name=stolen.lower())
 
 
@@ -41,7 +41,7 @@ def test_n01_no_label_leaves_by_connecting(net: Net) -> None:
         f"attempt({name!r}, lambda: get({name!r}))" for name in ("k1.example.com", "k2.evil.test", "github.com")
     )
     assert set(net.attack(script).values()) == {"EAI_NONAME"}
-    assert [net.world.questions(name) for name in ("k1.example.com", "k2.evil.test")] == [[], []]
+    assert [net.questions(name) for name in ("k1.example.com", "k2.evil.test")] == [[], []]
     assert {event["access"]["name"] for event in net.denied()} == {"k1.example.com", "k2.evil.test", "github.com"}
 
 
@@ -59,10 +59,10 @@ for n in range(10000):
 say("answered", good)
 attempt("connected", lambda: get("www.example.com"))
 """
-    before = len(net.world.questions("secret17.example.com"))
+    before = len(net.questions("secret17.example.com"))
     assert net.attack(script) == {"answered": 10000, "connected": "200"}
-    assert len(net.world.questions("secret17.example.com")) == before
-    assert net.world.questions("www.example.com")
+    assert len(net.questions("secret17.example.com")) == before
+    assert net.questions("www.example.com")
 
 
 def test_n03_the_number_of_names_is_bounded(net: Net) -> None:
@@ -103,7 +103,7 @@ attempt("control", lambda: (lambda a: [code(a), records(a)])({over}(query("notex
     if kind != "HTTPS":  # which ordinary clients ask next to A: its absence is no refusal
         assert net.denied("query type not answered", name="notexample.com", type=shown)
     assert net.denied("name not allowed", name="google.com")
-    assert net.world.questions("notexample.com") == []
+    assert net.questions("notexample.com") == []
 
 
 def test_n04_a_payload_in_a_text_record_never_arrives(net: Net) -> None:
@@ -199,7 +199,7 @@ for name, packet in {packets!r}.items():
     told = net.events_path.read_text()
     assert all(json.loads(line) for line in told.splitlines())
     assert {event["access"]["name"] for event in net.denied("name malformed")} >= {"example\\u{0}com"}
-    assert net.world.questions("evil.test") == []
+    assert net.questions("evil.test") == []
 
 
 def test_mixed_case_and_edns_do_not_matter(net: Net) -> None:
@@ -222,7 +222,7 @@ attempt("64 KiB over TCP", lambda: same(query("example.com", extra=padding, more
     found = net.attack(script)
     assert found.pop("version 1") == 0  # BADVERS has its upper bits in the OPT record
     assert set(map(tuple, found.values())) == {(0, True, True)}
-    assert net.world.questions("example.com") == []
+    assert net.questions("example.com") == []
 
 
 def test_pointer_queries_tell_own_names_only(net: Net) -> None:
@@ -239,7 +239,7 @@ for name in ("11.216.184.93.in-addr.arpa", "1.0.0.127.in-addr.arpa", "2.0.18.198
     found = net.attack(script)
     assert found.pop("own") is True
     assert set(found.values()) == {3}
-    assert net.world.questions("11.216.184.93.in-addr.arpa") == []
+    assert net.questions("11.216.184.93.in-addr.arpa") == []
 
 
 def test_nobody_inside_can_take_the_resolvers_place(net: Net) -> None:
@@ -339,10 +339,10 @@ def test_n18_authority_tricks(net: Net, url: str) -> None:
     """No URL is read for a name here: what the client connects to is what is judged."""
     curl = ("curl", "-s", "-m", "8", "--globoff", "-o", "/dev/null", "-w", "%{http_code}", url)
     assert net.outside(*curl).stdout == "200", "positive control"
-    before = len(net.world.requests(host="google.com"))
+    before = len(net.requests(host="google.com"))
     net.allow("example.com")
     done = net.run(f"--events={net.events_path}", "--", *curl)
-    assert len(net.world.requests(host="google.com")) == before
+    assert len(net.requests(host="google.com")) == before
     if done.stdout != "200":  # else curl(1) has read it as example.com
         assert done.returncode == 6
         assert net.denied("name not allowed", name="google.com")

@@ -32,12 +32,12 @@ say("took", time.monotonic() - started)
 """
     control = net.control(f"attempt('4', lambda: udp('{ECHO4}', 5000)); attempt('6', lambda: udp('{ECHO6}', 123))")
     assert control == {"4": "hello", "6": "hello"}
-    before = len(net.world.connections(service="udp"))
+    before = len(net.connections(service="udp"))
     net.allow("**", "echo.test", ECHO4, "224.0.0.0/4", "ff00::/8")
     found = net.attack(script)
     assert found.pop("took") < QUICK
     assert set(found.values()) == {"EPERM"}, {k: v for k, v in found.items() if v != "EPERM"}
-    assert len(net.world.connections(service="udp")) == before
+    assert len(net.connections(service="udp")) == before
 
 
 @pytest.mark.parametrize("option", ["connected", "broadcast", "multicast interface", "segmented", "cork", "to port 0"])
@@ -108,7 +108,7 @@ for server in ("9.9.9.9", "8.8.8.8", "127.0.0.53", "10.77.0.1"):
     attempt(server, lambda: code(ask(query("only-there.test"), server)))
 """
     assert net.attack(script) == {"9.9.9.9": 0, "8.8.8.8": 3, "127.0.0.53": 3, "10.77.0.1": 3}
-    assert {entry["local"] for entry in net.world.questions("only-there.test")} <= {"9.9.9.9"}
+    assert {entry["local"] for entry in net.questions("only-there.test")} <= {"9.9.9.9"}
 
 
 # ---------------------------------------------------------------- N50: other families, raw, ICMP
@@ -216,7 +216,7 @@ say("seen", sorted({f"{port} {status}" for port, status in ports}))
     found = net.attack(script)
     assert "80 200" in found["seen"]
     assert not {"8000 200", "80 403"} & set(found["seen"]), found
-    assert net.world.requests(path="/race", port=8000) == []
+    assert net.requests(path="/race", port=8000) == []
 
 
 def test_racing_connects_to_one_name(net: Net) -> None:
@@ -358,12 +358,12 @@ header = b"\\0\\2\\2\\1" + bytes(4) + socket.inet_pton(10, "{EXAMPLE6}")
 attempt("v6 routing header", lambda: reach(lambda s: s.setsockopt(41, 57, header), "{ECHO6}"))
 attempt("control", lambda: get("example.com"))
 """
-    before = len(net.world.connections(service="echo"))
+    before = len(net.connections(service="echo"))
     found = net.attack(script)
     assert found.pop("control") == "200"
     allowed = {"ECONNRESET", "timeout", "EPERM", "EINVAL", "EADDRNOTAVAIL", "ENETUNREACH", "EHOSTUNREACH", "EADDRINUSE"}
     assert set(found.values()) <= allowed, found
-    assert len(net.world.connections(service="echo")) == before
+    assert len(net.connections(service="echo")) == before
     assert net.denied("address not allowed", address=ECHO4, port=7)
 
 
@@ -392,10 +392,10 @@ def test_n47_the_command_chooses_no_proxy(net: Net, variable: str) -> None:
     net.allow("example.com")
     curl = f"{variable}=http://proxy.test:3128 curl -p -s -m 8 -o /dev/null -w '%{{http_code}}' http://google.com/"
     assert net.outside("sh", "-c", curl).stdout == "200"
-    before = len(net.world.proxied())
+    before = len(net.proxied())
     done = net.run(f"--events={net.events_path}", "--", "sh", "-c", curl)
     assert done.stdout == "000", done
-    assert len(net.world.proxied()) == before
+    assert len(net.proxied()) == before
     assert net.denied("name not allowed", kind="NameQuery")
 
 
@@ -403,7 +403,7 @@ def test_n47_a_project_file_chooses_no_proxy(net: Net) -> None:
     net.allow("example.com")
     (net.workspace / ".membrane.yaml").write_text("upstream_proxy: http://proxy.test:3128\n")
     assert net.inside("attempt('x', lambda: get('example.com'))").returncode == 78
-    assert net.world.proxied(host="example.com") == []
+    assert net.proxied(host="example.com") == []
 
 
 PROXY = "http://operator:proxy-password-93@proxy.test:3128"
@@ -445,7 +445,7 @@ say("environment", [name for name in os.environ if "proxy" in name.lower()])
     done = net.inside(script, env={"HTTPS_PROXY": PROXY})
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found == {"through": "200", "refused": "EAI_NONAME", "found": [], "environment": []}
-    assert net.world.proxied(host="example.com")
+    assert net.proxied(host="example.com")
     encoded = base64.b64encode(b"operator:proxy-password-93").decode()
     for text in (net.events_path.read_text(), done.stderr):
         assert "password-93" not in text

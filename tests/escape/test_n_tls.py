@@ -162,7 +162,7 @@ def retried(second, before=b"", finish=False, drip=0):
 
 
 def test_n24_a_second_hello_with_another_name(net: Net) -> None:
-    """OpenSSL serves the name of the second hello (``ssl/statem/extensions_srvr.c``), not the one that was seen first."""
+    """OpenSSL serves the name of the second hello (``ssl/statem/extensions_srvr.c``), not the one of the first."""
     script = (
         SECOND
         + """
@@ -268,9 +268,9 @@ def early(host, port, data=b"secret" * 1000):
 attempt("fast open", lambda: early("echo.test", 7))
 attempt("refused", lambda: early("{EXAMPLE4}", 7))
 """
-    before = len(net.world.connections(service="echo", local=EXAMPLE4))
+    before = len(net.connections(service="echo", local=EXAMPLE4))
     assert net.attack(script) == {"fast open": "secret", "refused": "ECONNRESET"}
-    assert len(net.world.connections(service="echo", local=EXAMPLE4)) == before
+    assert len(net.connections(service="echo", local=EXAMPLE4)) == before
     assert net.denied("address not allowed", address=EXAMPLE4, port=7)
 
 

@@ -97,20 +97,6 @@ def test_U06_agents_with_keys(box: Box, short: Path) -> None:
         assert box.attack(script, "--unix-socket", f"{short}/agent") == {"ssh": "ok"}
 
 
-@pytest.mark.xfail(strict=True, reason="open: in the host's view a socket below the home directory can be connected to")
-def test_U06_agents_in_the_host_view(box: Box) -> None:
-    """``~/.gnupg/S.gpg-agent``: read-only mounts and Landlock do not stop connect(2)."""
-    own = os.path.expanduser("~")
-    home = Path(tempfile.mkdtemp(prefix="mb-", dir=own))
-    try:
-        script = f"ADDRESSES = [('gpg', '{home}/S', 1)]" + CONNECT
-        with serving((f"{home}/S", socket.SOCK_STREAM)):
-            assert box.control(script) == {"gpg": "ok"}
-            assert box.attack(script, "--view", "host")["gpg"] in ("ENOENT", "ECONNREFUSED", "EACCES")
-    finally:
-        shutil.rmtree(home)
-
-
 def test_U07_displays_sound_and_portals(box: Box, short: Path) -> None:
     variables = {
         "DISPLAY": ":0", "WAYLAND_DISPLAY": f"{short}/wayland", "XAUTHORITY": f"{short}/auth",

@@ -173,19 +173,51 @@ def bench_network(bench: Bench, work: str) -> None:
         bench.add("latency added per connection", added, "ms", "direct loopback", "<= 0.5")
         answers = [inside("dns", "198.18.0.1", "host.internal", "2")["per_second"] for _ in range(3)]
         bench.add("DNS answers", answers, "per s", "", ">= 20000")
-        held = subprocess.Popen(
-            membrane("--quiet", allow, "--", *load("hold", "host.internal", p)),
-            cwd=work,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert held.stdout is not None and held.stdin is not None
-        held.stdout.readline()
-        bench.add("supervisor RSS", [rss(held.pid)], "MB", "", "<= 20")
-        network = [pid for pid in children(held.pid) if b"membrane.network" in cmdline(pid)]
-        bench.add("network process RSS", [rss(pid) for pid in network], "MB", "", "<= 45")
-        held.stdin.close()
-        held.wait()
+        with Interactive(membrane("--quiet", allow, "--", *load("counted", "host.internal", p, "500")), work) as run:
+            network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]
+            spent: dict[int, list[float]] = {run.pid: [], network[0]: []}
+            for _ in range(ROUNDS):
+                before = {pid: cpu(pid) for pid in spent}
+                run.say("go")
+                for pid, times in spent.items():
+                    times.append(1e6 * (cpu(pid) - before[pid]) / 1000)
+            bench.add("network process, CPU per connection", spent[network[0]], "us", "", "")
+            bench.add("supervisor, CPU per connection", spent[run.pid], "us", "", "")
+            bench.add("supervisor RSS", [rss(run.pid)], "MB", "", "<= 20")
+            bench.add("network process RSS", [rss(network[0])], "MB", "", "<= 45")
+
+
+class Interactive:
+    """A command that says a line when it is ready and one for each line that it is told."""
+
+    def __init__(self, argv: Sequence[str], cwd: str) -> None:
+        self._process = subprocess.Popen(argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self._process.pid
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+
+    def __enter__(self) -> Interactive:
+        self._hear()
+        return self
+
+    def say(self, line: str) -> None:
+        """Tell it a line and wait for the answer."""
+        self._input.write(line.encode() + b"\n")
+        self._input.flush()
+        self._hear()
+
+    def _hear(self) -> None:
+        if not self._output.readline():
+            sys.exit(f"bench: the command ended, status {self._process.wait()}")
+
+    def __exit__(self, *_exc: object) -> None:
+        self._input.close()
+        self._process.wait()
+
+
+def cpu(pid: int) -> float:
+    """Seconds on a processor, to the nanosecond (Documentation/scheduler/sched-stats.rst)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def rss(pid: int) -> float:

@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 CHUNK = bytes(1 << 18)
 
@@ -84,20 +85,31 @@ def stream(host: str, port: int, mebibytes: int) -> dict[str, float]:
     return {"up": up, "down": down}
 
 
+def _address(host: str, port: int) -> tuple[int, tuple[str, int]]:
+    """The family and address that most programs would take: the first one."""
+    family, _type, _protocol, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return family, (str(address[0]), int(address[1]))
+
+
+def _once(family: int, address: tuple[str, int]) -> None:
+    """Connect, one byte there and back, close."""
+    sock = socket.socket(family)
+    sock.connect(address)
+    sock.sendall(b"ex")
+    sock.recv(1)
+    sock.close()
+
+
 def connections(host: str, port: int, seconds: float, processes: int = 2) -> dict[str, float]:
     """New connections per second: connect, one byte there and back, close."""
     pipes = []
-    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+    family, address = _address(host, port)
     for _ in range(processes):
         read, write = os.pipe()
         if os.fork() == 0:
             count, end = 0, time.perf_counter() + seconds
             while time.perf_counter() < end:
-                sock = socket.socket()
-                sock.connect(address[:2])
-                sock.sendall(b"ex")
-                sock.recv(1)
-                sock.close()
+                _once(family, address)
                 count += 1
             os.write(write, struct.pack("=Q", count))
             os._exit(0)
@@ -109,15 +121,32 @@ def connections(host: str, port: int, seconds: float, processes: int = 2) -> dic
     return {"per_second": total / seconds}
 
 
+def counted(host: str, port: int, count: int, processes: int = 2) -> dict[str, float]:
+    """For each line of stdin, ``count`` connections of each process; says when it is ready and when each is done."""
+    family, address = _address(host, port)
+    _once(family, address)  # the network process is up
+    print("ready", flush=True)
+    for _line in sys.stdin:
+        for _ in range(processes):
+            if os.fork() == 0:
+                for _ in range(count):
+                    _once(family, address)
+                os._exit(0)
+        for _ in range(processes):
+            os.wait()
+        print("done", flush=True)
+    return {}
+
+
 def latency(host: str, port: int, count: int) -> dict[str, float]:
     """Median milliseconds from connect to the first echoed byte."""
-    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+    family, address = _address(host, port)
     times = []
     for _ in range(count):
         begin = time.perf_counter()
-        sock = socket.socket()
+        sock = socket.socket(family)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.connect(address[:2])
+        sock.connect(address)
         sock.sendall(b"ex")
         sock.recv(1)
         times.append(time.perf_counter() - begin)
@@ -147,26 +176,19 @@ def dns(server: str, name: str, seconds: float, window: int = 64) -> dict[str, f
     return {"per_second": count / (time.perf_counter() - begin)}
 
 
-def hold(host: str, port: int) -> dict[str, float]:
-    """Make one connection, say so, and wait for the end of stdin."""
-    with _connect(host, port) as sock:
-        sock.sendall(b"ex")
-        sock.recv(1)
-        print("held", flush=True)
-        sys.stdin.read()
-    return {}
-
-
 def main() -> None:
     role, *args = sys.argv[1:]
     if role == "serve":
         serve(int(args[0]))
         return
-    roles = {"stream": (stream, int), "connections": (connections, float), "latency": (latency, int)}
+    roles: dict[str, tuple[Callable[..., dict[str, float]], type[int] | type[float]]] = {
+        "stream": (stream, int),
+        "connections": (connections, float),
+        "counted": (counted, int),
+        "latency": (latency, int),
+    }
     if role == "dns":
         result = dns(args[0], args[1], float(args[2]))
-    elif role == "hold":
-        result = hold(args[0], int(args[1]))
     else:
         function, kind = roles[role]
         result = function(args[0], int(args[1]), kind(args[2]))

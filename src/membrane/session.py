@@ -252,6 +252,7 @@ class Session:
             "session": self.id,
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
+            "verbose": bool(self.options.events),
         }
         self.network = Network(sockets, config, self.journal)
         launch.wait_ready()

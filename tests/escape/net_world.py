@@ -171,12 +171,18 @@ class Net(Box):
         return self._results(done.stdout)
 
     @contextlib.contextmanager
-    def talking(self, script: str, *options: str, **more: Any) -> Iterator[tuple[Any, Callable[[str], str]]]:
-        """A script inside that is talked to by lines: the process, and ``ask(line)`` for its ``answer(line)``."""
+    def talking(
+        self, script: str, *options: str, before: tuple[str, ...] = (), **more: Any
+    ) -> Iterator[tuple[Any, Callable[[str], str]]]:
+        """A script inside that is talked to by lines: the process, and ``ask(line)`` for its ``answer(line)``.
+
+        ``before`` is a command that runs membrane, such as prlimit(1).
+        """
         loop = "\nprint('up', flush=True)\nfor line in sys.stdin:\n    print(answer(line.strip()), flush=True)\n"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = self._python(script, loop)
-        process = self.popen(f"--events={self.events_path}", "-q", *options, "--", *command, **pipes, **more)
+        argv = self.argv(f"--events={self.events_path}", "-q", *options, "--", *command)
+        process = self.world.popen([*before, *argv], cwd=self.workspace, env=self.environment(), **pipes, **more)
         assert process.stdin and process.stdout
 
         def ask(line: str) -> str:

@@ -165,7 +165,9 @@ class DnsServer:
 class Network:
     """One network process and the namespace that it serves."""
 
-    def __init__(self, policy: Policy, ports, *, udp=(), limits=None, environ=None, six: bool = True) -> None:
+    def __init__(
+        self, policy: Policy, ports, *, udp=(), limits=None, environ=None, six: bool = True, verbose: bool = True
+    ) -> None:
         self.inside = Namespace()
         families = [("4", socket.AF_INET)] + ([("6", socket.AF_INET6)] if six else [])
         sockets = []
@@ -187,6 +189,7 @@ class Network:
                 "sockets": [[role, each.fileno()] for role, each in sockets],
                 "limits": limits or {},
                 "environ": environ or {},
+                "verbose": verbose,
             }
         )
         self.control.sendall(len(config).to_bytes(4, "big") + config)
@@ -691,6 +694,23 @@ def test_repeated_refusals_are_one_event_with_a_count(outside) -> None:
     net.stop()
     denied = [event for event in net.seen if event.get("event") == "AccessDenied"]
     assert [event["count"] for event in denied] == [1, 49]
+
+
+def test_without_a_reader_refusals_and_totals_are_told(outside) -> None:
+    """What is told is all that the session shows when no events are written."""
+    server = outside(Server(echo))
+    names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
+    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port], verbose=False))
+    with net.connect("ok.test", server.port) as client:
+        client.sendall(b"\x00ping")
+        assert client.recv(100) == b"\x00ping"
+        totals = json.loads(net._lines.readline())  # also of connections that are still open
+        assert totals == {"totals": {"bytes_up": 5, "bytes_down": 5}}
+        assert net.lookup("no.test")[0] == 3
+        assert net.event("AccessDenied")["access"]["name"] == "no.test"
+    stats = net.stop()
+    assert (stats["connections"], stats["bytes_up"], stats["denied"]) == (1, 5, 1)
+    assert {event["event"] for event in net.seen if "event" in event} == {"AccessDenied"}
 
 
 def test_lost_events_are_counted_and_said(outside) -> None:

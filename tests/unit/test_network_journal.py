@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
-from membrane.network.journal import QUEUE, WINDOW, Journal, stamp
+from membrane.network.journal import BURST, QUEUE, RATE, WINDOW, Journal, stamp
 
 
 class Clock:
@@ -72,8 +72,30 @@ def test_a_flood_of_different_refusals_is_bounded() -> None:
         journal.emit(denied(f"n{number}.test"))
         journal.emit(denied(f"n{number}.test"))
     journal.tell_repetitions(everything=True)
-    assert not journal.counting()
     assert sum(line["count"] for line in lines(journal) if line["event"] == "AccessDenied") + journal.lost == 10000
+    assert not journal.counting()
+
+
+def test_different_refusals_are_told_at_a_bounded_rate() -> None:
+    """An hour of them is megabytes, not the host's disk; what is left out is told once in a second."""
+    clock = Clock()
+    journal = Journal("s", clock)
+    told = []
+    for second in range(100):
+        for number in range(1000):
+            clock.now += 0.001
+            journal.emit(denied(f"n{second}-{number}.test"))
+        told += lines(journal)
+        journal.tell_repetitions()
+        told += lines(journal)
+    kinds = [line["event"] for line in told]
+    assert BURST <= kinds.count("AccessDenied") <= BURST + 100 * RATE + 1
+    assert kinds.count("EventsLost") <= 100
+    lost = sum(line["count"] for line in told if line["event"] == "EventsLost")
+    assert kinds.count("AccessDenied") + lost == journal.denied == 100000
+    clock.now += 2
+    journal.emit(denied("again.test"))
+    assert [line["event"] for line in lines(journal)] == ["AccessDenied"]
 
 
 def test_what_does_not_fit_is_counted_by_kind() -> None:
@@ -114,3 +136,14 @@ def test_the_fast_lines_are_the_slow_lines() -> None:
         journal.emit(event)
         line = bytes(journal.pending()).decode()
         assert line == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
+
+
+def test_without_a_reader_only_refusals_are_told() -> None:
+    journal = Journal("s", Clock())
+    journal.verbose = False
+    journal.emit(NameResolved("a.test", "A", "allow", "198.18.0.16"))
+    journal.emit(ConnectionOpened(1, "tcp", "a.test", "192.0.2.1", 80))
+    journal.emit(ConnectionClosed(1, 2, 3, 4.5))
+    assert not journal.waiting()
+    journal.emit(denied())
+    assert [line["event"] for line in lines(journal)] == ["AccessDenied"]

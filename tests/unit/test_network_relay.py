@@ -14,6 +14,7 @@ import threading
 import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
+from membrane.network import flow
 from membrane.network import relay as relay_module
 from membrane.network.dns import Answerer, Names
 from membrane.network.flow import Budget
@@ -287,6 +288,37 @@ def test_without_pipes_it_copies(rig, server, closing, monkeypatch) -> None:
     assert got == data
 
 
+def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, server, closing) -> None:
+    """The event that told of it is past when the direction goes on."""
+    client = closing(socket.socket())
+    client.settimeout(10)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(rig.listener.getsockname())
+    client.sendall(b"\0")
+    other = accept(server, closing)
+    assert other.recv(1) == b"\0"
+
+    def in_the_loop(call) -> None:
+        done = threading.Event()
+        rig.reactor.post(lambda: (call(), done.set()))
+        assert done.wait(10)
+
+    connection = next(iter(rig.engine.connections))
+    room = connection._client.setsockopt
+    in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))
+    data = os.urandom(flow.BUFFER + 10)
+    other.sendall(data)
+    other.shutdown(socket.SHUT_WR)
+    for _ in range(2):  # the turn that sees the end
+        in_the_loop(lambda: None)
+    assert connection._down.pending()
+    in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20))  # all of the rest fits at once
+    got = bytearray()
+    while part := client.recv(1 << 18):
+        got += part
+    assert got == data
+
+
 def test_urgent_data_does_not_stop_the_stream(rig, server, closing) -> None:
     client = closing(rig.connect())
     client.sendall(b"\0before")
@@ -472,6 +504,33 @@ def test_an_urgent_octet_can_not_cut_a_hello_short(rig, server, closing) -> None
     client.shutdown(socket.SHUT_WR)
     rig.wait_for(AccessDenied)
     assert rig.of(ConnectionOpened) == []
+
+
+def test_nothing_within_the_host_is_paced(rig, server, closing) -> None:
+    client = closing(rig.connect())
+    client.sendall(b"\0")
+    assert accept(server, closing).recv(1) == b"\0"
+    connection = next(iter(rig.engine.connections))
+    for end in (connection._client, connection._upstream):
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+
+
+def test_without_a_reader_connections_are_counted_only(server, closing) -> None:
+    rig = closing(Rig(verbose=False))
+    rig.router.target = server.getsockname()[1]
+    with rig.connect() as client:
+        client.sendall(b"\0x")
+        other = accept(server, closing)
+        assert other.recv(10) == b"\0x"
+        client.shutdown(socket.SHUT_WR)
+        assert other.recv(10) == b""
+        other.close()
+        assert client.recv(10) == b""
+    rig.router.addresses, rig.router.host = ("192.0.2.1",), "b.test"
+    assert_reset_at_once(rig)
+    assert len(rig.wait_for(AccessDenied)) == 1
+    assert [type(event) for event in rig.events] == [AccessDenied]
+    assert (rig.engine.accepted, rig.engine.refused, rig.engine.pump.bytes_up) == (2, 1, 2)
 
 
 def test_connections_end_with_the_engine(server, closing) -> None:

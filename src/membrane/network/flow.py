@@ -18,7 +18,8 @@ from _socket import MSG_PEEK, SHUT_WR
 from _socket import socket as Socket
 
 BUFFER = 65536  # octets copied at a time
-_BULK = 2  # full buffers in a row that make a direction bulk
+_BULK = 2  # large reads in a row that make a direction bulk
+_LARGE = 32768  # octets; one segment of loopback is a little less than a buffer
 _PIPE = 1 << 20  # octets of one pipe
 _PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
 _ROUNDS = 16  # of one direction in one turn: fairness
@@ -52,14 +53,14 @@ class Budget:
 class Flow:
     """One direction of a connection."""
 
-    __slots__ = ("bulk", "closed", "ended", "full", "left", "moved", "pipe", "piped", "quota", "sink", "source")
+    __slots__ = ("bulk", "closed", "ended", "large", "left", "moved", "pipe", "piped", "quota", "sink", "source")
 
     def __init__(self, source: Socket, sink: Socket) -> None:
         self.source, self.sink = source, sink
         self.left: memoryview | None = None  # copied, not yet written
         self.pipe: tuple[int, int] | None = None
         self.piped = 0  # octets in the pipe
-        self.full = 0  # full buffers in a row
+        self.large = 0  # large reads in a row
         self.bulk = False
         self.ended = False  # the source has no more
         self.closed = False  # and the sink was told
@@ -88,7 +89,7 @@ class Pump:
         self._made -= len(self._pipes)
         self._pipes.clear()
 
-    def move(self, flow: Flow, *, upward: bool, last: bool, fresh: bool = False) -> bool:
+    def move(self, flow: Flow, upward: bool, last: bool, fresh: bool = False) -> bool:
         """Move bytes until one end would block; true when there is more to do at once.
 
         Args:
@@ -126,9 +127,13 @@ class Pump:
                 return False
             try:
                 most = self._most(flow, upward) if limited else _PIPE
-                count = self._splice(flow, most) if flow.bulk and most and self._take_pipe(flow) else 0
+                count = 0
+                if flow.bulk and most and self._take_pipe(flow):
+                    count = self._splice(flow, most)
+                    if fresh and not count:
+                        return False
                 if not count:
-                    most = min(most, BUFFER)
+                    most = BUFFER if most > BUFFER else most
                     count = flow.source.recv_into(scratch, most) if most else 0
             except BlockingIOError:
                 return False
@@ -139,11 +144,8 @@ class Pump:
                 rest = _send(sink, scratch[:count])
                 if rest is not None:
                     flow.left = memoryview(bytes(rest))
-                if count == BUFFER:
-                    flow.full += 1
-                    flow.bulk = flow.bulk or flow.full >= _BULK
-                else:
-                    flow.full = 0
+                flow.large = flow.large + 1 if count >= _LARGE else 0
+                flow.bulk = flow.bulk or flow.large >= _BULK
             flow.moved += count
             if flow.quota > 0:
                 flow.quota -= count

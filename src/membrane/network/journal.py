@@ -2,12 +2,17 @@
 
 Theory of operation
 -------------------
-Events come from traffic, so their number is chosen by whoever is inside.  Two bounds keep that harmless:
+Events come from traffic, so their number is chosen by whoever is inside.  Three bounds keep that harmless:
 
 1. The first of a series of equal refusals is told at once; its repetitions within ``WINDOW`` seconds are counted
    and told as one event with ``count``.
-2. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
+2. ``BURST`` different refusals are told at once, then ``RATE`` in each second: the record is read by people, and its
+   disk is the host's.  The others are counted as lost, and told so once in a second.
+3. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
    when as soon as there is room again.  Nothing is lost in silence.
+
+When the session writes no events (``verbose`` is false), only refusals are told: two records for each connection that
+nobody reads would cost more than relaying it.
 
 ``Journal`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
 """
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 WINDOW = 10.0  # seconds
 QUEUE = 8192  # events
+BURST = 4096  # refusals
+RATE = 50  # refusals a second
 _SERIES = 1024  # refusals that are watched for repetition
 _BATCH = 256  # events encoded at a time
 
@@ -65,17 +72,22 @@ class Journal:
 
     def __init__(self, session: str, clock: Callable[[], float] = time.time) -> None:
         self.session = session
+        self.verbose = True
         self.denied = 0
         self.lost = 0
         self._clock = clock
         self._queue: deque[tuple[float, Event]] = deque()
         self._series: dict[Any, _Series] = {}
         self._losses: dict[str, list[Any]] = {}  # kind: [count, first, last]
+        self._tell_losses = False  # now, and not with the next repetitions
+        self._room, self._refilled = float(BURST), 0.0  # for refusals, and when that was so
         self._bytes = bytearray()
         self._second, self._text = 0, stamp(0)[:-4]
 
     def emit(self, event: Event) -> None:
         """Take one event."""
+        if not self.verbose and not isinstance(event, AccessDenied):
+            return
         now = self._clock()
         if isinstance(event, AccessDenied):
             self.denied += 1
@@ -84,6 +96,9 @@ class Journal:
             series = self._series.get(key)
             if series is not None:
                 series.repeated += 1
+                return
+            if not self._has_room(now):
+                self._lose(now, event)
                 return
             if len(self._series) >= _SERIES:
                 self._end(next(iter(self._series)), now)
@@ -98,8 +113,9 @@ class Journal:
         self._bytes += json.dumps(line).encode() + b"\n"
 
     def tell_repetitions(self, everything: bool = False) -> None:
-        """Tell the counts of the series whose window is over, or of all."""
+        """Tell the counts of the series whose window is over, or of all, and what was lost."""
         now = self._clock()
+        self._tell_losses = bool(self._losses)
         for key, series in list(self._series.items()):
             if not everything and series.due > now:
                 return  # in order of age
@@ -107,7 +123,7 @@ class Journal:
 
     def pending(self) -> bytearray:
         """The bytes to send next; empty when there is nothing.  Not to be changed."""
-        if not self._bytes and (self._queue or self._losses):
+        if not self._bytes and (self._queue or self._tell_losses):
             self._encode(_BATCH)
         return self._bytes
 
@@ -116,8 +132,8 @@ class Journal:
         del self._bytes[:count]
 
     def counting(self) -> bool:
-        """Are repetitions of refusals being counted?"""
-        return bool(self._series)
+        """Are repetitions of refusals, or losses, being counted?"""
+        return bool(self._series or self._losses)
 
     def urgent(self) -> bool:
         """Is there so much that it should not wait for company?"""
@@ -125,7 +141,7 @@ class Journal:
 
     def waiting(self) -> bool:
         """Is anything left to send?"""
-        return bool(self._bytes or self._queue or self._losses)
+        return bool(self._bytes or self._queue or self._tell_losses)
 
     def _end(self, key: Any, now: float) -> None:
         series = self._series.pop(key)
@@ -136,6 +152,20 @@ class Journal:
         if len(self._queue) < QUEUE:
             self._queue.append((now, event))
             return
+        self._lose(now, event)
+        self._tell_losses = True
+
+    def _has_room(self, now: float) -> bool:
+        """May one more refusal be told?  A token bucket."""
+        if now > self._refilled:
+            self._room = min(float(BURST), self._room + (now - self._refilled) * RATE)
+        self._refilled = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+    def _lose(self, now: float, event: Event) -> None:
         self.lost += 1
         loss = self._losses.setdefault(type(event).__name__, [0, now, now])
         loss[0] += 1
@@ -176,11 +206,12 @@ class Journal:
                 out.append(self._line(event, self._stamp(when)))
             else:
                 out.append(json.dumps(encode(event, time=self._stamp(when), session=self.session, seq=0)))
-        if self._losses and not self._queue:
+        if self._tell_losses and not self._queue:
             now = stamp(self._clock())
             for kind, (count, first, last) in self._losses.items():
                 lost = EventsLost(kind, count, stamp(first), stamp(last), "network")
                 out.append(json.dumps(encode(lost, time=now, session=self.session, seq=0)))
             self._losses.clear()
+            self._tell_losses = False
         if out:
             self._bytes += "\n".join(out).encode() + b"\n"

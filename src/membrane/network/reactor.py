@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-IN, OUT, ERR, HUP, RDHUP, EDGE = (
+IN, PRI, OUT, ERR, HUP, RDHUP, EDGE = (
     select.EPOLLIN,
+    select.EPOLLPRI,
     select.EPOLLOUT,
     select.EPOLLERR,
     select.EPOLLHUP,
@@ -57,8 +58,9 @@ class Wait:
     def begin(self, item: Any) -> None:
         """Start, or start again, the wait of ``item``."""
         self._due.pop(item, None)
-        due = self._due[item] = self._reactor.now + self.seconds
-        self._reactor.next_due = min(self._reactor.next_due, due)
+        reactor = self._reactor
+        due = self._due[item] = reactor.now + self.seconds
+        reactor.next_due = min(reactor.next_due, due)
 
     def end(self, item: Any) -> None:
         self._due.pop(item, None)
@@ -212,7 +214,8 @@ class Reactor:
             return 0
         if self.next_due == _NEVER:
             return -1
-        return max(0.0, self.next_due - time.monotonic())
+        left = self.next_due - time.monotonic()
+        return left if left > 0 else 0
 
     def _woken(self, _mask: int) -> None:
         os.eventfd_read(self._wake)

@@ -27,24 +27,21 @@ import struct
 from _socket import (
     AF_INET,
     AF_INET6,
-    IPPROTO_IP,
-    IPPROTO_IPV6,
     IPPROTO_TCP,
     MSG_PEEK,
     SHUT_WR,
     SO_ERROR,
     SO_KEEPALIVE,
     SO_LINGER,
-    SO_OOBINLINE,
     SOCK_CLOEXEC,
     SOCK_NONBLOCK,
     SOCK_STREAM,
     SOL_SOCKET,
+    TCP_CONGESTION,
     TCP_NODELAY,
-    inet_ntop,
 )
 from _socket import socket as Socket
-from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
+from errno import EINPROGRESS
 
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
@@ -52,8 +49,9 @@ from . import sniff
 from .dns import TcpMessages
 from .flow import BUFFER, Budget, Flow, LimitReached, Pump
 from .journal import denial
-from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
-from .route import Refusal, Relay, Router, alert, http_answer
+from .listener import WITHIN_HOST, Listener
+from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
+from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,14 +74,14 @@ DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
 _RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD = range(8)
-_ACCEPTS = 64  # in one turn
 _DISCARD = 1 << 20  # octets read from a client that was answered already
-_SO_ORIGINAL_DST = 80  # also IP6T_SO_ORIGINAL_DST
 _FIONREAD = 0x541B  # ioctl_tcp(2), SIOCINQ
 _RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
-_READABLE = IN | RDHUP | HUP | ERR
-_ALL = IN | OUT | RDHUP | EDGE
+_ENDED = RDHUP | HUP | ERR
+_READABLE = IN | _ENDED
+_NOT_FRESH = _ENDED | PRI  # an end follows the bytes, or a read stops at the urgent mark (``Pump.move``)
+_ALL = IN | PRI | OUT | RDHUP | EDGE
 
 
 class Engine:
@@ -92,6 +90,8 @@ class Engine:
     Args:
         connections: how many may exist at once.
         emit: takes events.
+        verbose: emit ``ConnectionOpened`` and ``ConnectionClosed``; two records for each connection cost as much
+            as a quarter of the relaying.
         crashed: takes the exception of a connection that failed for a reason of ours.
     """
 
@@ -106,10 +106,12 @@ class Engine:
         *,
         budget: Budget,
         connections: int = 4096,
+        verbose: bool = True,
     ) -> None:
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
         self.emit, self.crashed = emit, crashed
         self.limit = connections
+        self.verbose = verbose
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
         self.pump = Pump(budget)
@@ -119,10 +121,10 @@ class Engine:
         self.explain = reactor.wait(EXPLAIN, Connection.reset)
         self.linger = reactor.wait(LINGER, Connection.reset)
         self.dns_idle = reactor.wait(DNS_IDLE, Connection.reset)
-        self._pause = reactor.wait(0.1, self._resume)
+        self.waits = (self.connect, self.attempt, self.hello, self.explain, self.linger, self.dns_idle)
+        self._pause = reactor.wait(0.1, Listener.start)
         self._busy: dict[Connection, None] = {}
         self._next_id = 1
-        self._listeners: dict[int, Callable[[int], None]] = {}
 
     def number(self) -> int:
         """The next connection number."""
@@ -136,13 +138,7 @@ class Engine:
             listener: its accepted sockets carry the original destination as their own address, or,
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
         """
-        listener.setblocking(False)
-        listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit both
-        # Else an urgent octet is left out until the next one is sent: what is relayed would not be what was judged.
-        listener.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
-        fd = listener.fileno()
-        self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
-        self.reactor.watch(fd, IN, self._listeners[fd])
+        Listener(self.reactor, listener, dnat, self._arrived, self._pause.begin).start()
 
     def close(self) -> None:
         """End every connection and give back the pipes; the reactor makes no turn after this."""
@@ -150,34 +146,11 @@ class Engine:
             connection.finish("session ended")
         self.pump.close()
 
-    def _accept(self, listener: Socket, dnat: bool) -> None:
-        for _ in range(_ACCEPTS):
-            try:
-                fd, peer = listener._accept()  # type: ignore[attr-defined]
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
-                    self.reactor.unwatch(listener.fileno())
-                    self._pause.begin(listener)
-                    return
-                continue  # the client was gone before it was accepted
-            client = Socket(listener.family, SOCK_STREAM, 0, fd)
-            try:
-                client.setblocking(False)
-                destination = _original(client) if dnat else client.getsockname()
-                connection = Connection(self, client, self.number(), peer[1])
-            except OSError:
-                client.close()
-                continue
-            self.accepted += 1
-            self.connections.add(connection)
-            connection.begin(destination[0], destination[1])
-
-    def _resume(self, listener: Socket) -> None:
-        fd = listener.fileno()
-        if fd in self._listeners:
-            self.reactor.watch(fd, IN, self._listeners[fd])
+    def _arrived(self, client: Socket, address: str, port: int, client_port: int) -> None:
+        self.accepted += 1
+        connection = Connection(self, client, self.number(), client_port)
+        self.connections.add(connection)
+        connection.begin(address, port)
 
     def busy(self, connection: Connection) -> None:
         """Give ``connection`` another turn."""
@@ -197,12 +170,8 @@ def _guarded(call: Callable[Concatenate[Connection, P], None]) -> Callable[Conca
     def guarded(self: Connection, /, *args: P.args, **named: P.kwargs) -> None:
         try:
             call(self, *args, **named)
-        except LimitReached:
-            self.over_limit()
-        except OSError as error:
-            self.abort(error.strerror or str(error))
         except Exception as error:
-            self.crash(error)
+            self.failed(error)
 
     return guarded
 
@@ -214,6 +183,7 @@ class Connection:
         "_addresses",
         "_client",
         "_client_ended",
+        "_client_mask",
         "_dial_port",
         "_dns",
         "_down",
@@ -247,6 +217,7 @@ class Connection:
         self._upstream: Socket | None = None
         self._state = _RESOLVING
         self._held = True
+        self._client_mask = 0  # what its socket reported before the upstream was connected
         self._client_ended = self._upstream_ended = False
         self._hello_size = 0  # octets of a hello whose answer is awaited
         self._retried = False  # the server asked for a second hello
@@ -264,61 +235,64 @@ class Connection:
 
     # ------------------------------------------------------------ entry points
 
-    @_guarded
     def begin(self, address: str, port: int) -> None:
         """Decide and start to dial."""
-        self._begin(address, port)
+        try:
+            self._begin(address, port)
+        except Exception as error:
+            self.failed(error)
 
-    @_guarded
     def on_client(self, mask: int) -> None:
         """The client's socket is ready."""
-        if mask & (RDHUP | HUP | ERR):
-            self._client_ended = True
-        state = self._state
-        if state <= _OPEN:
-            if mask & (ERR | HUP) and (self._held or state != _OPEN):
-                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
-            if self._held and mask & _READABLE:
-                self._look()
-            if self._state == _OPEN:
-                assert self._down is not None
-                self._drive(
-                    up=not self._held and bool(mask & _READABLE),
-                    down=bool(mask & OUT) and self._down.pending(),
-                )
-                if mask & ERR:
-                    self._check(self._client)
-        elif state == _EXPLAINING:
-            self._explain()
-        elif state == _LINGERING:
-            self._discard()
-        elif state == _DNS:
-            self._serve_dns()
+        try:
+            if mask & _ENDED:
+                self._client_ended = True
+            if self._state != _OPEN:
+                self._on_unconnected_client(mask)
+                return
+            if self._held:
+                if mask & (ERR | HUP):
+                    raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+                if mask & _READABLE:
+                    self._look()
+                    if self._state != _OPEN:
+                        return
+            assert self._down is not None
+            up = bool(mask & _READABLE) and not self._held
+            down = bool(mask & OUT) and self._down.pending()
+            self._drive(up, down, fresh=up and not down and not mask & _NOT_FRESH)
+            if mask & ERR:
+                self._check(self._client)
+        except Exception as error:
+            self.failed(error)
 
-    @_guarded
     def on_upstream(self, mask: int) -> None:
         """The upstream socket is ready."""
-        state, upstream = self._state, self._upstream
-        if upstream is None:
-            return
-        if mask & (RDHUP | HUP | ERR):
-            self._upstream_ended = True
-        if state == _OPEN:
-            assert self._up is not None
-            self._drive(up=bool(mask & OUT) and self._up.pending(), down=bool(mask & _READABLE))
-            if mask & ERR:
-                self._check(upstream)
-        elif state == _CONNECTING:
-            if mask & (OUT | ERR | HUP):
-                code = upstream.getsockopt(SOL_SOCKET, SO_ERROR)
-                if code:
+        try:
+            upstream = self._upstream
+            if upstream is None:
+                return
+            if mask & _ENDED:
+                self._upstream_ended = True
+            state = self._state
+            if state == _OPEN:
+                assert self._up is not None
+                up, down = bool(mask & OUT) and self._up.pending(), bool(mask & _READABLE)
+                self._drive(up, down, fresh=down and not up and not mask & _NOT_FRESH)
+                if mask & ERR:
+                    self._check(upstream)
+            elif state == _CONNECTING:
+                if mask & (ERR | HUP) and (code := upstream.getsockopt(SOL_SOCKET, SO_ERROR)):
+                    self._engine.attempt.end(self)
                     self._failures.append(f"{self.address}: {os.strerror(code)}")
                     self._drop_upstream()
                     self._dial()
-                else:
+                elif mask & (OUT | ERR | HUP):
                     self._connected(mask)
-        elif state == _GREETING:
-            self._greet()
+            elif state == _GREETING:
+                self._greet()
+        except Exception as error:
+            self.failed(error)
 
     @_guarded
     def on_turn(self) -> None:
@@ -364,11 +338,13 @@ class Connection:
         engine = self._engine
         if self._state == _DEAD:
             return
-        relayed = self._state in (_RESOLVING, _CONNECTING, _GREETING, _OPEN)
+        relayed = self._state <= _OPEN
+        waits = self._held or self._state != _OPEN  # what is open and judged waits for nothing
         self._state = _DEAD
         engine.connections.discard(self)
-        for wait in (engine.connect, engine.attempt, engine.hello, engine.explain, engine.linger, engine.dns_idle):
-            wait.end(self)
+        if waits:
+            for wait in engine.waits:
+                wait.end(self)
         if relayed:
             self._tell_closed(error)
         self._drop_upstream()
@@ -385,7 +361,7 @@ class Connection:
             self._state = _EXPLAINING
             self.reset()
             return
-        self._watch_client()
+        engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
         if port == DNS_PORT:
             self._state = _DNS
             self._dns = TcpMessages()
@@ -414,9 +390,6 @@ class Connection:
         else:
             self._resolved(answer)
 
-    def _watch_client(self) -> None:
-        self._engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
-
     def _resolved(self, answer: Answer) -> None:
         assert self._route is not None
         if not answer.addresses:
@@ -436,7 +409,6 @@ class Connection:
     def _dial(self) -> None:
         """Connect to the next address; the answer comes as an event."""
         engine = self._engine
-        engine.attempt.end(self)
         while self._addresses:
             self.address = address = self._addresses.pop(0)
             family = AF_INET6 if ":" in address else AF_INET
@@ -446,6 +418,8 @@ class Connection:
                 self._failures.append(f"{address}: {error.strerror}")
                 continue
             upstream.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            if address in LOOPBACK:
+                upstream.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
             code = upstream.connect_ex((address, self._dial_port))
             if code not in (0, EINPROGRESS):
                 self._failures.append(f"{address}: {os.strerror(code)}")
@@ -463,7 +437,8 @@ class Connection:
         engine = self._engine
         upstream = self._upstream
         assert upstream is not None
-        engine.attempt.end(self)
+        if self._addresses:
+            engine.attempt.end(self)
         upstream.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         self._up = Flow(self._client, upstream)
         self._down = Flow(upstream, self._client)
@@ -476,7 +451,8 @@ class Connection:
     def _opened(self, readable: bool) -> None:
         self._engine.connect.end(self)
         self._state = _OPEN
-        self._drive(up=True, down=readable)
+        up = bool(self._client_mask & _READABLE)
+        self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
     def _greet(self) -> None:
         """Talk to the proxy; what follows its answer belongs to the client already."""
@@ -512,7 +488,14 @@ class Connection:
 
     # ------------------------------------------------------------ relaying
 
-    def _drive(self, *, up: bool, down: bool) -> None:
+    def _drive(self, up: bool, down: bool, fresh: bool = False) -> None:
+        """Move what can be moved.
+
+        Args:
+            up: the client's bytes, down: the server's.
+            fresh: one direction only, whose source has just become readable (``Pump.move``).  Not one that goes on
+                after it was blocked: the event that announced the end of its source may be long past.
+        """
         engine, upward, downward = self._engine, self._up, self._down
         assert upward is not None and downward is not None
         more = False
@@ -522,13 +505,14 @@ class Connection:
                 if self._state != _OPEN:
                     return
             if not self._held:
-                self._tell_opened()
+                if not self.told:
+                    self._tell_opened()
                 if self._hello_size and upward.quota < 0:
                     upward.quota = self._hello_size
-                more = engine.pump.move(upward, upward=True, last=downward.closed)
+                more = engine.pump.move(upward, True, downward.closed, fresh)
         if down and (not self._hello_size or upward.quota or self._answered()):
-            more = engine.pump.move(downward, upward=False, last=upward.closed) or more
-            if downward.moved:
+            more = engine.pump.move(downward, False, upward.closed, fresh) or more
+            if downward.moved and not self.told:
                 self._tell_opened()
         if self._state != _OPEN:
             return
@@ -566,6 +550,21 @@ class Connection:
         if self._up is not None:
             self._up.quota = -1
             self._engine.busy(self)
+
+    def _on_unconnected_client(self, mask: int) -> None:
+        state = self._state
+        if state < _OPEN:
+            if mask & (ERR | HUP):
+                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+            self._client_mask |= mask
+            if mask & _READABLE and self._held:
+                self._look()
+        elif state == _EXPLAINING:
+            self._explain()
+        elif state == _LINGERING:
+            self._discard()
+        elif state == _DNS:
+            self._serve_dns()
 
     def _look(self) -> None:
         """Judge the client's first bytes, or its second hello, without taking them."""
@@ -714,10 +713,15 @@ class Connection:
 
     # ------------------------------------------------------------ ending
 
-    def crash(self, error: Exception) -> None:
-        """A defect of ours: count it, and refuse."""
-        self._engine.crashed(error)
-        self.abort("internal error")
+    def failed(self, error: Exception) -> None:
+        """Whatever went wrong ends this connection, and nothing else."""
+        if isinstance(error, LimitReached):
+            self.over_limit()
+        elif isinstance(error, OSError):
+            self.abort(error.strerror or str(error))
+        else:  # a defect of ours: count it, and refuse
+            self._engine.crashed(error)
+            self.abort("internal error")
 
     def abort(self, error: str) -> None:
         """Reset both sides."""
@@ -732,7 +736,7 @@ class Connection:
             engine.reactor.bury(self._upstream)
             self._upstream = None
         for flow in (self._up, self._down):
-            if flow is not None:
+            if flow is not None and flow.pipe is not None:
                 engine.pump.drop_pipe(flow)
 
     def _tell_opened(self) -> None:
@@ -740,6 +744,8 @@ class Connection:
         if self.told or route is None:
             return
         self.told = True
+        if not self._engine.verbose:
+            return
         self._engine.emit(
             ConnectionOpened(
                 self.id,
@@ -755,21 +761,9 @@ class Connection:
 
     def _tell_closed(self, error: str) -> None:
         self._tell_opened()
-        if not self.told:
+        if not self.told or not self._engine.verbose:
             return
         up = self._up.moved if self._up is not None else 0
         down = self._down.moved if self._down is not None else 0
         duration = round((self._engine.reactor.now - self._started) * 1000, 3)
         self._engine.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))
-
-
-def _original(client: Socket) -> tuple[str, int]:
-    """The destination before DNAT (netfilter ``SO_ORIGINAL_DST``, a sockaddr).
-
-    Raises:
-        OSError: ENOENT, the connection was not translated: somebody dialled the listener itself.
-    """
-    six = client.family == AF_INET6
-    data = client.getsockopt(IPPROTO_IPV6 if six else IPPROTO_IP, _SO_ORIGINAL_DST, 28)
-    port = int.from_bytes(data[2:4], "big")
-    return (inet_ntop(AF_INET6, data[8:24]) if six else inet_ntop(AF_INET, data[4:8])), port

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     V = TypeVar("V")
 
 HOST_INTERNAL = "host.internal"
+LOOPBACK = ("127.0.0.1", "::1")  # what it is dialled as
 ACCESS_DENIED, UNRECOGNIZED_NAME = 49, 112  # TLS alerts (RFC 8446 section 6)
 LONGEST_SHOWN = 1024  # characters of a method or path in an answer
 _CACHE = 4096  # decisions remembered; the policy does not change during a session
@@ -117,7 +118,7 @@ class Router:
         if not dial_port:
             hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
             return Refusal(denial(access, Deny(None, "port not allowed", hint)), HOST_INTERNAL)
-        return Relay(HOST_INTERNAL, "", access.port, dial_port, ("127.0.0.1", "::1"), access.protocol)
+        return Relay(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol)
 
     def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
         """Those of the resolved ``addresses`` that may be dialled; a refusal when there is none."""

@@ -9,8 +9,10 @@ Control socket (AF_UNIX stream, its number in argv):
 
 * first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
-  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``);
+  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
+  somebody reads the events; if not, only refusals are told);
 * then, to the session: JSON lines: ``{"ready": true}``, events (``seq`` 0: the session numbers them),
+  ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
 * from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
@@ -66,6 +68,7 @@ _LONGEST_COMMAND = 65536  # octets
 _CRASHES_TOLD = 10
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
+_TOTALS = 0.5  # seconds from one report of the totals to the next
 _COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
@@ -78,7 +81,9 @@ def main(argv: list[str]) -> int:
     journal = Journal("")
     try:
         config = read_config(control)
+        _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
         journal.session = config["session"]
+        journal.verbose = config.get("verbose", True)
         service = Service(control, journal, config, files)
         gc.freeze()
         gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
@@ -108,6 +113,18 @@ def _harden() -> int:
     for number in _TERMINAL_SIGNALS:  # meant for the command; the end of the control socket is meant for us
         _signal.signal(number, _signal.SIG_IGN)
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def _close_all_but(keep: list[int]) -> None:
+    """Let go of what the caller's shell left open for its children: none of it is ours."""
+    from ..host.syscalls import close_range
+
+    first = 3
+    for fd in sorted(keep):
+        if fd > first:
+            close_range(first, fd - 1)
+        first = fd + 1
+    close_range(first)
 
 
 def read_config(control: Socket) -> dict[str, Any]:
@@ -228,6 +245,7 @@ class Service:
             self._crashed,
             budget=budget,
             connections=connections,
+            verbose=journal.verbose,
         )
         self._udp = UdpRelay(
             reactor,
@@ -243,6 +261,8 @@ class Service:
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
         self._company = reactor.wait(_COMPANY, self._write)
+        self._totals = reactor.wait(_TOTALS, self._tell_totals)
+        self._bytes_told = 0
         for role, socket in sockets:
             self._serve(role, socket)
         control.setblocking(False)
@@ -260,12 +280,13 @@ class Service:
         self._udp.close()
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
+        up, down = self._bytes()
         stats = {
             "connections": engine.accepted,
             "connections_refused": engine.refused,
             "connections_failed": engine.failed,
-            "bytes_up": engine.pump.bytes_up + udp.bytes_up,
-            "bytes_down": engine.pump.bytes_down + udp.bytes_down,
+            "bytes_up": up,
+            "bytes_down": down,
             "dns_queries": answerer.queries,
             "dns_refused": answerer.refused,
             "names": len(self._names),
@@ -335,9 +356,21 @@ class Service:
     def _tell_repetitions(self, _item: None) -> None:
         self._journal.tell_repetitions()
 
+    def _bytes(self) -> tuple[int, int]:
+        """Octets relayed so far, up and down."""
+        pump, udp = self._engine.pump, self._udp
+        return pump.bytes_up + udp.bytes_up, pump.bytes_down + udp.bytes_down
+
+    def _tell_totals(self, _item: None) -> None:
+        up, down = self._bytes()
+        self._bytes_told = up + down
+        self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
+
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
         journal = self._journal
+        if not journal.verbose and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+            self._totals.begin(None)
         if journal.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)
         if journal.urgent():

@@ -155,10 +155,14 @@ class Pump:
             assert flow.pipe is not None
             try:
                 flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
+            except BlockingIOError:
+                pass
             finally:
                 if not flow.piped:
                     self._give_pipe(flow)
-            return flow.piped
+            if flow.piped:
+                return flow.piped
+            # Nothing there, the end, or an urgent octet: splice(2) does not come by that, and recv(2) knows which.
         count = flow.source.recv_into(self.scratch, min(most, BUFFER))
         if count:
             data = self.scratch[:count]

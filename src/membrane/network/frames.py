@@ -41,9 +41,14 @@ _HOPS = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"transfer
 _valid_names: set[bytes] = set()
 
 
+def header(length: int, kind: int, flags: int, stream: int) -> bytes:
+    """What a frame begins with (RFC 9113 section 4.1)."""
+    return b"%b%c%c%b" % (length.to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"))
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame (RFC 9113 section 4.1)."""
-    return b"%b%c%c%b%b" % (len(payload).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), payload)
+    """One frame."""
+    return header(len(payload), kind, flags, stream) + payload
 
 
 def window_update(stream: int, octets: int) -> bytes:

@@ -66,6 +66,7 @@ from .frames import (
     contents,
     frame,
     goaway,
+    header,
     rst_stream,
     section,
     server_settings,
@@ -89,6 +90,7 @@ from .sniff import PREFACE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import NoReturn
 
     from ..policy.model import HttpRequest, Verdict
     from .credentials import Scrubber, Vault
@@ -102,7 +104,6 @@ PATIENCE = 256  # streams that may be reset before they were answered, beyond th
 MOST_WAITING = 65536  # octets for the client that wait for the border of a frame
 _DROPPED = HOP_BY_HOP | frozenset([b"host"])
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
-_EARLY = "the server closed the connection"
 
 
 class _Stream(Exchange):
@@ -189,17 +190,13 @@ class Http2(Front):
                 self._left -= len(data)
                 if self._forwarding:
                     self._up.append(data)
-                if not self._left:
-                    self._up += self._for_server
-                    self._for_server.clear()
+                self._flush_upstream()
             else:
                 self._in += data
                 self._read_client()
+            self._flush()
         except Broken as broken:
             self._go_away(*broken.args)
-        if self._credit and not self.closed:
-            self._inject(window_update(0, self._credit))
-            self._credit = 0
         return self._take()
 
     def client_eof(self) -> list[Command]:
@@ -234,7 +231,7 @@ class Http2(Front):
     def upstream_eof(self, cause: str = "") -> list[Command]:
         """The server is gone."""
         if not self.closed and not self._alone:
-            self._fail(cause or _EARLY)
+            self._fail(cause or "the server closed the connection")
         return self._take()
 
     def upstream_failed(self, cause: str) -> list[Command]:
@@ -275,9 +272,7 @@ class Http2(Front):
                 self._left -= count
                 if self._left:
                     break
-            if self._for_server:
-                self._up += self._for_server
-                self._for_server.clear()
+            self._flush_upstream()
             if size - at < 9:
                 break
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
@@ -330,9 +325,7 @@ class Http2(Front):
         if known.expected >= 0 and (known.up > known.expected or (ends and known.up != known.expected)):
             self._violated(known, Deny(None, "request malformed", BAD_BODY_LENGTH))
         self._allowance(known, 9 + length)
-        self._up.append(
-            b"%b\0%c%b" % (length.to_bytes(3, "big"), flags & (END_STREAM | PADDED), stream.to_bytes(4, "big"))
-        )
+        self._up.append(header(length, DATA, flags & (END_STREAM | PADDED), stream))
         if ends:
             known.client_ended = True
             self._over(known)
@@ -350,12 +343,8 @@ class Http2(Front):
         if length:
             self._inject(window_update(stream, length))
 
-    def _violated(self, stream: _Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> None:
-        """Rule 3.
-
-        Raises:
-            Broken: always.
-        """
+    def _violated(self, stream: _Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> NoReturn:
+        """Rule 3: always raises ``Broken``."""
         stream.verdict = verdict
         raise Broken(code, verdict.hint or verdict.reason)
 
@@ -564,19 +553,25 @@ class Http2(Front):
             raise Broken(ENHANCE_YOUR_CALM, "too many requests before the first answer")
 
     def _flush(self) -> None:
-        if self._for_client and self._at_border():
+        if (self._for_client or self._credit) and self._at_border():
             self._down += self._for_client
             self._for_client.clear()
             self._waiting_octets = 0
+            if self._credit:
+                self._down.append(window_update(0, self._credit))
+                self._credit = 0
 
     def _at_border(self) -> bool:
         return self._answer_settled and not self._answer_left and self._answer_block is None
 
     def _inject_upstream(self, data: bytes) -> None:
-        if self._left and self._forwarding:
-            self._for_server.append(data)
-        elif self._greeted and self._settled:
-            self._up.append(data)
+        self._for_server.append(data)
+        self._flush_upstream()
+
+    def _flush_upstream(self) -> None:
+        if self._for_server and self._settled and not (self._left and self._forwarding):
+            self._up += self._for_server
+            self._for_server.clear()
 
     # ------------------------------------------------------------ ending
 
@@ -597,8 +592,7 @@ class Http2(Front):
             self._answer_settled = True
             self._down.append(frame(SETTINGS, 0, 0))
         if self._at_border():
-            self._down += self._for_client
-            self._for_client.clear()
+            self._flush()
             self._down.append(goaway(self._last, code, cause))
         self._end(cause, reset_upstream=True)
 
@@ -608,11 +602,10 @@ class Http2(Front):
         if at_border:
             for stream in self._streams.values():
                 if not stream.status and not stream.server_ended:
-                    refused = self.gate.unreachable(stream.request, cause)
+                    refused = self.gate.unreachable(stream.request, _CODED)
                     stream.status = 502
                     self._answer(stream.number, refused, stream.client_ended, stream.grpc)
-            self._down += self._for_client
-            self._for_client.clear()
+            self._flush()
             self._down.append(goaway(self._last, NO_ERROR))
         self._end(cause, reset=not at_border, reset_upstream=True)
 
@@ -637,8 +630,7 @@ class Http2(Front):
                 self._answer_left -= count
                 if self._answer_left:
                     break
-            if self._for_client and self._answer_block is None and self._answer_settled:
-                self._flush()
+            self._flush()
             if size - at < 9:
                 break
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
@@ -717,8 +709,8 @@ class Http2(Front):
         if flags & ACK:
             return frame(SETTINGS, ACK, 0)
         self._answer_settled = True
-        own, wanted = server_settings(payload)
-        self._largest = wanted.get(MAX_FRAME, self._largest)
+        own, said = server_settings(payload)
+        self._largest = said.get(MAX_FRAME, self._largest)
         return frame(SETTINGS, 0, 0, own)
 
     def _answered_section(self) -> None:
@@ -762,14 +754,13 @@ class Http2(Front):
         fields = [
             (name, scrubber.whole(value)) for name, value in zip(names, values, strict=True) if name != b"alt-svc"
         ]
-        coded = any(name == b"content-encoding" and value not in (b"", b"identity") for name, value in fields)
+        coded = any(name == b"content-encoding" and value.lower() not in (b"", b"identity") for name, value in fields)
         if coded and not ends:
-            cause = _CODED
             stream.status = 502
-            self._told(stream, error=cause)
+            self._told(stream, error=_CODED)
             self._streams.pop(stream.number)
             self._inject_upstream(rst_stream(stream.number, CANCEL))
-            self._answer(stream.number, self.gate.unreachable(stream.request, cause), stream.client_ended, stream.grpc)
+            self._answer(stream.number, self.gate.unreachable(stream.request, _CODED), stream.client_ended, stream.grpc)
             return False
         held = scrubber.flush() if names[:1] != [b":status"] else b""
         if held:

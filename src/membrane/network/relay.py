@@ -137,7 +137,7 @@ class Engine:
         """
         listener.setblocking(False)
         listener.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit both
-        # An urgent octet is left out by a read until the next one is sent: what was judged would not be what is relayed.
+        # Else an urgent octet is left out until the next one is sent: what is relayed would not be what was judged.
         listener.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
         fd = listener.fileno()
         self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
@@ -219,8 +219,8 @@ class Connection:
         "_engine",
         "_failures",
         "_handshake",
-        "_hello_size",
         "_held",
+        "_hello_size",
         "_protocol",
         "_refusal",
         "_retried",

@@ -46,6 +46,7 @@ from _socket import (
 from _socket import socket as Socket
 from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
+from ..errors import InternalError
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
@@ -58,14 +59,16 @@ from .route import Refusal, Relay, Router, alert, http_answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Concatenate, ParamSpec
+    from typing import Concatenate, ParamSpec, TypeVar
 
     from ..events import Event
     from .dns import Answerer
+    from .intercept import Inspector
     from .reactor import Reactor
     from .upstream import Answer, Handshake, Upstreams
 
     P = ParamSpec("P")
+    C = TypeVar("C", bound="Connection")
 
 CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
 ATTEMPT = 5.0  # seconds for one address while there are others
@@ -90,6 +93,7 @@ class Engine:
 
     Args:
         connections: how many may exist at once.
+        inspector: takes the connections whose requests are to be judged; without one they are refused.
         emit: takes events.
         crashed: takes the exception of a connection that failed for a reason of ours.
     """
@@ -105,10 +109,12 @@ class Engine:
         *,
         budget: Budget,
         connections: int = 4096,
+        inspector: Inspector | None = None,
     ) -> None:
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
         self.emit, self.crashed = emit, crashed
         self.limit = connections
+        self.inspector = inspector
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
         self.pump = Pump(budget)
@@ -142,6 +148,14 @@ class Engine:
         fd = listener.fileno()
         self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
         self.reactor.watch(fd, IN, self._listeners[fd])
+
+    def inspect(self, connection: Connection, route: Relay) -> None:
+        """Hand over a connection whose requests are to be judged; it never becomes a relay."""
+        if self.inspector is None:
+            self.connections.discard(connection)
+            self.reactor.bury(connection._client)
+            raise InternalError("inspect a connection", "the network process has no certificate authority")
+        self.inspector.take(self, connection, route)
 
     def close(self) -> None:
         """End every connection and give back the pipes; the reactor makes no turn after this."""
@@ -190,10 +204,10 @@ class Engine:
             connection.on_turn()
 
 
-def _guarded(call: Callable[Concatenate[Connection, P], None]) -> Callable[Concatenate[Connection, P], None]:
+def guarded(call: Callable[Concatenate[C, P], None]) -> Callable[Concatenate[C, P], None]:
     """Whatever goes wrong in ``call`` ends its connection, and nothing else."""
 
-    def guarded(self: Connection, /, *args: P.args, **named: P.kwargs) -> None:
+    def guard(self: C, /, *args: P.args, **named: P.kwargs) -> None:
         try:
             call(self, *args, **named)
         except LimitReached:
@@ -203,7 +217,7 @@ def _guarded(call: Callable[Concatenate[Connection, P], None]) -> Callable[Conca
         except Exception as error:
             self.crash(error)
 
-    return guarded
+    return guard
 
 
 class Connection:
@@ -263,12 +277,12 @@ class Connection:
 
     # ------------------------------------------------------------ entry points
 
-    @_guarded
+    @guarded
     def begin(self, address: str, port: int) -> None:
         """Decide and start to dial."""
         self._begin(address, port)
 
-    @_guarded
+    @guarded
     def on_client(self, mask: int) -> None:
         """The client's socket is ready."""
         if mask & (RDHUP | HUP | ERR):
@@ -294,7 +308,7 @@ class Connection:
         elif state == _DNS:
             self._serve_dns()
 
-    @_guarded
+    @guarded
     def on_upstream(self, mask: int) -> None:
         """The upstream socket is ready."""
         state, upstream = self._state, self._upstream
@@ -319,33 +333,33 @@ class Connection:
         elif state == _GREETING:
             self._greet()
 
-    @_guarded
+    @guarded
     def on_turn(self) -> None:
         """Another turn for a connection that has more to move."""
         if self._state == _OPEN:
             self._drive(up=True, down=True)
 
-    @_guarded
+    @guarded
     def resolved(self, answer: Answer) -> None:
         """The name of the destination, or of the proxy, was looked up."""
         if self._state == _RESOLVING:
             self._resolved(answer)
 
-    @_guarded
+    @guarded
     def too_late(self) -> None:
         """No connection within ``CONNECT`` seconds."""
         self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
         self._addresses.clear()
         self._upstream_failed()
 
-    @_guarded
+    @guarded
     def try_next(self) -> None:
         """This address does not answer and there are others."""
         self._failures.append(f"{self.address}: no answer within {ATTEMPT:.0f} s")
         self._drop_upstream()
         self._dial()
 
-    @_guarded
+    @guarded
     def hello_late(self) -> None:
         """A TLS hello began and did not end."""
         assert self._route is not None
@@ -395,6 +409,15 @@ class Connection:
             self._refuse(route)
             return
         self._route = route
+        if route.inspect:
+            self._state = _DEAD  # for this one; the client lives on in its successor
+            engine.inspect(self, route)
+            return
+        self._reach(route)
+
+    def _reach(self, route: Relay) -> None:
+        """Look the destination, or the proxy, up and start to dial."""
+        engine = self._engine
         engine.connect.begin(self)
         self._dial_port = route.dial_port
         resolver = engine.upstreams.resolver
@@ -426,7 +449,7 @@ class Connection:
         if self._handshake is None:
             allowed = self._engine.router.candidates(self._route, addresses)
             if isinstance(allowed, Refusal):
-                self._refuse(allowed)
+                self._refuse_addresses(allowed)
                 return
             addresses = allowed
         self._addresses = list(addresses)
@@ -613,6 +636,10 @@ class Connection:
         if self.told:
             self._tell_closed(refusal.event.reason)
         self._start_to_explain(refusal)
+
+    def _refuse_addresses(self, refusal: Refusal) -> None:
+        """No address of the name may be dialled."""
+        self._refuse(refusal)
 
     def _start_to_explain(self, refusal: Refusal | str) -> None:
         engine = self._engine

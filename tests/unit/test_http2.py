@@ -10,9 +10,10 @@ import hpack
 import pytest
 
 from membrane.network import frames as h2
+from membrane.network import http2
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame, setting
-from membrane.network.http2 import DRAINED, MOST_CONTINUATIONS, PATIENCE, RESERVE, Http2
+from membrane.network.http2 import MOST_CONTINUATIONS, PATIENCE, RESERVE, Http2
 from membrane.network.requests import (
     LONGEST_HEAD,
     Bound,
@@ -210,16 +211,17 @@ def test_a_refused_upload_never_reaches_the_server_and_its_window_is_granted_aga
     upload = frame(h2.DATA, 0, 1, b"x" * 100) + frame(h2.DATA, h2.PADDED, 1, b"\x05hello12345")
     rest = client.section(1, [(b"x-trailer", b"1")]) + frame(h2.RST_STREAM, 0, 1, bytes(4))
     commands = core.client_data(upload + window(1, 7) + rest)
-    assert commands == [SendClient(window(1, 100) + window(1, 11) + window(0, 111))]
+    assert commands == [SendClient(window(1, 100) + window(0, 100) + window(1, 11) + window(0, 11))]
     assert up(core.client_data(client.request(3)))  # and the table is still in step
 
 
-def test_a_refused_upload_is_told_to_stop_after_a_while() -> None:
+def test_a_refused_upload_is_told_to_stop_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once would be sooner, but curl and others take a reset for the failure of a request that was answered."""
+    monkeypatch.setattr(http2, "DRAINED", 10 * 16384)
     core, client = connection()
     core.client_data(client.request(1, b"/admin", b"POST", end=False))
     data = frame(h2.DATA, 0, 1, b"x" * 16384)
-    for _ in range(DRAINED // 16384):
+    for _ in range(10):
         assert core.client_data(data) == [SendClient(window(1, 16384) + window(0, 16384))]
     stop = frame(h2.RST_STREAM, 0, 1, h2.NO_ERROR.to_bytes(4, "big"))
     assert core.client_data(data) == [SendClient(stop + window(0, 16384))]
@@ -711,6 +713,19 @@ def test_the_upload_limit_ends_the_connection() -> None:
     assert up(commands) == b""
     assert goaway(commands) == h2.ENHANCE_YOUR_CALM
     assert told(commands)[0][6] == "limit reached"
+
+
+def test_grants_wait_for_the_border_of_a_frame_and_are_bounded() -> None:
+    core, client = connection()
+    core.client_data(client.request(1) + client.request(3, b"/admin", b"POST", end=False))
+    core.upstream_data(answer(1) + frame(h2.DATA, 0, 1, b"x" * 10)[:-1])  # the server stalls within a frame
+    tiny = frame(h2.DATA, 0, 3, b"y")
+    assert core.client_data(tiny * 10) == []
+    assert down(core.upstream_data(b"x")) == b"x" + window(3, 1) * 10 + window(0, 10)
+    core.upstream_data(frame(h2.DATA, 0, 1, b"x" * 10)[:-1])
+    while not core.closed:
+        commands = core.client_data(tiny * 1000)
+    assert commands[-1] == CloseClient()
 
 
 def test_a_frame_that_has_begun_is_not_interrupted_by_ours() -> None:

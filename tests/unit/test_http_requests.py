@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from membrane.network.requests import (
+    BAD_FRAGMENT,
     BAD_PATH,
     FLAWS,
     NO_TRAILERS,
@@ -123,6 +124,8 @@ def test_a_target_outside_of_the_rule_is_refused(target: bytes, status: int) -> 
     answered = ask(gate(READ), target)
     assert isinstance(answered, Refused)
     assert answered.status == status
+    if b"#" in target and target.startswith(b"/"):
+        assert answered.verdict.hint == BAD_FRAGMENT
     if status == 400:
         assert answered.verdict.hint in FLAWS or answered.verdict.hint.startswith(BAD_PATH)
 

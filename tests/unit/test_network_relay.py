@@ -19,7 +19,7 @@ from membrane.network.dns import Answerer, Names
 from membrane.network.flow import Budget
 from membrane.network.reactor import Reactor
 from membrane.network.relay import Engine
-from membrane.network.route import Relay, Router
+from membrane.network.route import UNRECOGNIZED_NAME, Relay, Router, alert
 from membrane.network.upstream import Answer, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 
@@ -291,10 +291,164 @@ def test_urgent_data_does_not_stop_the_stream(rig, server, closing) -> None:
     client = closing(rig.connect())
     client.sendall(b"\0before")
     other = accept(server, closing)
-    assert other.recv(7, socket.MSG_WAITALL) == b"\0before"
+    assert exactly(other, 7) == b"\0before"
     client.send(b"!", socket.MSG_OOB)
     client.sendall(b"after")
-    assert other.recv(5, socket.MSG_WAITALL) == b"after"
+    assert exactly(other, 6) == b"!after"
+
+
+def test_urgent_data_does_not_stop_a_bulk_stream(rig, server, closing) -> None:
+    client = closing(rig.connect())
+    data = b"\0" + os.urandom(1 << 22)
+
+    def send() -> None:
+        client.sendall(data)
+        client.send(b"!", socket.MSG_OOB)
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    other = accept(server, closing)
+    got = bytearray()
+    while part := other.recv(1 << 18):
+        got += part
+    thread.join(10)
+    assert got == data + b"!" + data
+
+
+def test_an_urgent_octet_can_not_hide_the_start_of_a_hello(rig, server, closing) -> None:
+    """Left out of the stream until the next one is sent, it would be seen by the server and not by us."""
+    client = closing(rig.connect())
+    hello = records(hello_message(b"other.test"))
+    client.send(hello[:1], socket.MSG_OOB)
+    client.sendall(hello[1:])
+    assert exactly(client, 7) == alert(UNRECOGNIZED_NAME)
+    assert [event.access["sni"] for event in rig.wait_for(AccessDenied)] == ["other.test"]
+
+
+# ---------------------------------------------------------------- a second hello
+
+RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+
+
+def hello_message(name: bytes) -> bytes:
+    entry = b"\0" + len(name).to_bytes(2, "big") + name
+    names = len(entry).to_bytes(2, "big") + entry
+    extensions = b"\0\0" + len(names).to_bytes(2, "big") + names
+    body = b"\3\3" + bytes(32) + b"\0" + b"\0\2\x13\1" + b"\1\0" + len(extensions).to_bytes(2, "big") + extensions
+    return b"\1" + len(body).to_bytes(3, "big") + body
+
+
+def records(message: bytes, kind: int = 22) -> bytes:
+    return bytes((kind, 3, 3)) + len(message).to_bytes(2, "big") + message
+
+
+def server_hello(random: bytes) -> bytes:
+    body = b"\3\3" + random + b"\0" + b"\x13\1" + b"\0" + b"\0\0"
+    return records(b"\2" + len(body).to_bytes(3, "big") + body)
+
+
+def exactly(sock: socket.socket, size: int) -> bytes:
+    """``MSG_WAITALL`` does not wait on a socket with a timeout."""
+    data = b""
+    while len(data) < size and (part := sock.recv(size - len(data))):
+        data += part
+    return data
+
+
+CHANGE_CIPHER = b"\x14\3\3\0\1\1"
+
+
+def handshake(rig, server, closing, answer: bytes) -> tuple[socket.socket, socket.socket]:
+    """A client whose first hello was answered."""
+    client = closing(rig.connect())
+    first = records(hello_message(b"a.test"))
+    client.sendall(first)
+    other = accept(server, closing)
+    other.settimeout(10)
+    assert exactly(other, len(first)) == first
+    other.sendall(answer)
+    client.settimeout(10)
+    assert exactly(client, len(answer)) == answer
+    return client, other
+
+
+@pytest.mark.parametrize("before", [b"", CHANGE_CIPHER, CHANGE_CIPHER + records(b"early", 23) * 3])
+def test_a_second_hello_bears_the_same_name(rig, server, closing, before) -> None:
+    client, other = handshake(rig, server, closing, server_hello(RETRY))
+    again = before + records(hello_message(b"a.test"))
+    for octet in again:
+        client.sendall(bytes((octet,)))
+    client.sendall(b"and on")
+    assert exactly(other, len(again) + 6) == again + b"and on"
+    other.sendall(b"down")
+    assert exactly(client, 4) == b"down"
+
+
+@pytest.mark.parametrize(
+    "before", [b"", CHANGE_CIPHER, CHANGE_CIPHER * 9, records(b"\1\x5a", 21), records(b"early" * 99, 23) * 3]
+)
+def test_a_second_hello_with_another_name_never_arrives(rig, server, closing, before) -> None:
+    client, other = handshake(rig, server, closing, server_hello(RETRY))
+    client.sendall(before + records(hello_message(b"other.test")))
+    if before[:1] == b"\x17":  # not what a TLS client begins with: it is reset, not told
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    else:
+        assert exactly(client, 7) == alert(UNRECOGNIZED_NAME)
+    assert [event.access["sni"] for event in rig.wait_for(AccessDenied)] == ["other.test"]
+    with contextlib.suppress(ConnectionResetError):
+        assert other.recv(1) == b""
+
+
+def test_a_second_hello_behind_too_much_is_refused(rig, server, closing) -> None:
+    client, other = handshake(rig, server, closing, server_hello(RETRY))
+    client.sendall(records(bytes(16384), 23) * 2 + records(hello_message(b"other.test")))
+    client.shutdown(socket.SHUT_WR)
+    assert [event.reason for event in rig.wait_for(AccessDenied)] == ["name differs from SNI"]
+    with contextlib.suppress(ConnectionResetError):
+        assert other.recv(1) == b""
+
+
+def test_a_client_that_gives_up_after_the_retry(rig, server, closing) -> None:
+    client, other = handshake(rig, server, closing, server_hello(RETRY))
+    client.sendall(CHANGE_CIPHER)
+    client.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(ConnectionResetError):
+        assert other.recv(1) == b""
+    assert [event.error for event in rig.wait_for(ConnectionClosed)] == ["the client ended in the handshake"]
+    assert rig.of(AccessDenied) == []
+
+
+@pytest.mark.parametrize("answer", [server_hello(bytes(32)), b"\x15\3\3\0\2\2\x28", b"220 hello, this is mail\r\n"])
+def test_what_follows_a_hello_waits_for_the_answer(rig, server, closing, answer) -> None:
+    client = closing(rig.connect())
+    first = records(hello_message(b"a.test"))
+    client.sendall(first + CHANGE_CIPHER + records(hello_message(b"other.test")))
+    other = accept(server, closing)
+    other.settimeout(10)
+    assert exactly(other, len(first)) == first
+    other.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        other.recv(1)
+    other.settimeout(10)
+    for octet in answer:
+        other.sendall(bytes((octet,)))
+    assert exactly(client, len(answer)) == answer
+    assert exactly(other, 6) == CHANGE_CIPHER
+
+
+def test_an_answer_that_ends_early_is_passed_on(rig, server, closing) -> None:
+    client = closing(rig.connect())
+    first = records(hello_message(b"a.test"))
+    client.sendall(first + b"more")
+    other = accept(server, closing)
+    assert exactly(other, len(first)) == first
+    other.sendall(b"\x16\3\3\0")
+    other.shutdown(socket.SHUT_WR)
+    assert exactly(client, 9) == b"\x16\3\3\0"
+    assert exactly(other, 4) == b"more"
 
 
 def test_connections_end_with_the_engine(server, closing) -> None:

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from membrane.network.sniff import ENOUGH, First, classify
+from membrane.network.sniff import ENOUGH, First, after_retry, asks_again, classify, hello_end, may_be_hello
 
 
 def real_hello(name: str | None, alpn: tuple[str, ...] = ()) -> bytes:
@@ -164,13 +164,87 @@ def test_http2() -> None:
         b"\r\n",
         b"A" * 33,
         b"GET /" + b"a" * 8192,
-        b"\x16\x02\x01",
-        b"\x80\x2e\x01\x03\x01",
+        b"\x16\x01\0\x01\x85\xa6",  # MySQL, a login of 278 octets
+        b"\x15\x01\0\0\x01\0",  # MongoDB
+        b"\x94\0\x01\xa3",  # MessagePack-RPC
+        b"\xff\xfb\x01",  # telnet
+        b"\x15\3\1\0\2\2",  # a fatal alert
+        b"\x17\3\3\0\x10",
         b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
     ],
 )
 def test_everything_else_is_other(data) -> None:
     assert classify(data) == First("other")
+
+
+@pytest.mark.parametrize("message", [hello(server_name(b"a.test"))])
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"\x15\3\1\0\2\1\x5a",  # crypto/tls of Go reads over a warning
+        b"\x14\3\3\0\1\1",
+    ],
+)
+def test_a_record_before_the_hello_is_a_flaw(before, message) -> None:
+    data = before + records(message)
+    found = classify(data)
+    assert found is not None
+    assert (found.kind, bool(found.flaw), found.sni) == ("tls", True, "")
+    for end in range(1, 6):
+        assert classify(data[:end]) is None
+        assert may_be_hello(data[:end])
+
+
+@pytest.mark.parametrize("version", [b"\0\0", b"\2\1", b"\4\1", b"\x0f\xff"])
+def test_another_record_version_is_a_flaw(version) -> None:
+    """GnuTLS takes versions below 3, crypto/tls of Go all below 16."""
+    data = b"\x16" + version + records(hello(server_name(b"a.test")))[3:]
+    found = classify(data)
+    assert found is not None
+    assert (found.kind, bool(found.flaw)) == ("tls", True)
+
+
+@pytest.mark.parametrize("version", [b"\3\1", b"\3\3", b"\0\2"])
+def test_the_format_of_ssl_2_is_a_flaw(version) -> None:
+    data = b"\x80\x2e\1" + version + bytes(41)
+    found = classify(data)
+    assert found is not None
+    assert (found.kind, bool(found.flaw)) == ("tls", True)
+    assert [classify(data[:end]) for end in range(1, 6)] == [None] * 5
+
+
+def test_a_message_behind_the_hello_in_its_record_is_a_flaw() -> None:
+    message = hello(server_name(b"a.test"))
+    found = classify(records(message + message))
+    assert found is not None
+    assert found.flaw
+    assert classify(records(message) + records(message)) == First("tls", sni="a.test")
+
+
+@pytest.mark.parametrize("size", [16384, 50, 1])
+def test_where_a_hello_ends(size) -> None:
+    data = records(hello(server_name(b"a.test")), max(size, 2))
+    assert hello_end(data + b"more") == len(data)
+
+
+def test_what_asks_for_a_second_hello() -> None:
+    random = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+    answer = b"\x16\3\3\0\x58\2\0\0\x54\3\3" + random + bytes(20)
+    assert asks_again(answer) is True
+    assert asks_again(answer[:-20]) is True
+    assert [asks_again(answer[:end]) for end in range(43)] == [None] * 43
+    assert asks_again(answer.replace(random, bytes(32))) is False
+    assert asks_again(b"\x15\3\3\0\2\2\x28") is False
+    assert asks_again(b"HTTP/1.1 400 Bad Request\r\n") is False
+
+
+def test_what_may_come_before_a_second_hello() -> None:
+    second = records(hello(server_name(b"a.test")))
+    early = b"\x17\3\3\0\5early"
+    assert after_retry(b"\x14\3\3\0\1\1" + early * 3 + second) == second
+    assert after_retry(early[:-1]) == b""
+    assert after_retry(early[:3]) == b""
+    assert after_retry(second) == second
 
 
 def test_nothing_is_not_enough() -> None:

@@ -71,15 +71,22 @@ class FieldDecoder:
         names: list[bytes] = []
         values: list[bytes] = []
         at, end, total = 0, len(block), 0
+        table = self._table
         try:
             while at < end:
                 first = block[at]
                 if first & 0x80:
                     index = first & 0x7F
                     at += 1
-                    if index == 0x7F:
-                        index, at = _integer(block, at, index)
-                    name, value = self._entry(index)
+                    # The usual cases of _entry, without the call.
+                    if 0 < index <= _STATIC_LENGTH:
+                        name, value = _STATIC[index - 1]
+                    elif 0 < index - _STATIC_LENGTH <= len(table) and index < 0x7F:
+                        name, value = table[index - _STATIC_LENGTH - 1]
+                    else:
+                        if index == 0x7F:
+                            index, at = _integer(block, at, index)
+                        name, value = self._entry(index)
                 elif first & 0x60 == 0x20:
                     if names:
                         raise Undecodable("a table size update after a field")

@@ -173,9 +173,11 @@ def unpadded(flags: int, payload: bytes) -> bytes:
 
 def section(stream: int, block: bytes, ends: bool) -> list[bytes]:
     """HEADERS and CONTINUATION frames of a block."""
-    parts = [block[at : at + SMALLEST_FRAME] for at in range(0, len(block), SMALLEST_FRAME)] or [b""]
+    if len(block) <= SMALLEST_FRAME:
+        return [frame(HEADERS, END_HEADERS | (END_STREAM if ends else 0), stream, block)]
+    parts = [block[at : at + SMALLEST_FRAME] for at in range(0, len(block), SMALLEST_FRAME)]
     last = len(parts) - 1
-    out = [frame(HEADERS, (END_STREAM if ends else 0) | (0 if last else END_HEADERS), stream, parts[0])]
+    out = [frame(HEADERS, END_STREAM if ends else 0, stream, parts[0])]
     out += [
         frame(CONTINUATION, END_HEADERS if index == last else 0, stream, part)
         for index, part in enumerate(parts[1:], 1)

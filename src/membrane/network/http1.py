@@ -29,6 +29,7 @@ from .bodies import Body, Sized
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .requests import (
     BAD_LINE,
+    DRAINED,
     HEAD_TOO_LONG,
     LONGEST_HEAD,
     LONGEST_METHOD,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     Waiting: TypeAlias = Literal["request", "client", "server", "nothing"]
 
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
-DRAINED = 262144  # octets of a refused request's body that are read to keep the connection
 MOST_INTERIM = 16  # 1xx answers before the real one
 
 _HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE = range(6)

@@ -76,6 +76,7 @@ from .frames import (
 from .requests import (
     BAD_BODY_LENGTH,
     BAD_TRAILER,
+    DRAINED,
     HOP_BY_HOP,
     LONGEST_HEAD,
     MOST_FIELDS,
@@ -98,7 +99,6 @@ if TYPE_CHECKING:
 
 RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
 MOST_STREAMS = 4096  # open at once
-DRAINED = 262144  # octets that a client may still send on a stream that was refused
 MOST_CONTINUATIONS = 32  # frames of one field section
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
 MOST_WAITING = 65536  # octets for the client that wait for the border of a frame
@@ -602,7 +602,7 @@ class Http2(Front):
         if at_border:
             for stream in self._streams.values():
                 if not stream.status and not stream.server_ended:
-                    refused = self.gate.unreachable(stream.request, _CODED)
+                    refused = self.gate.unreachable(stream.request, cause)
                     stream.status = 502
                     self._answer(stream.number, refused, stream.client_ended, stream.grpc)
             self._flush()

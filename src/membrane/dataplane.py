@@ -79,6 +79,7 @@ class Network:
             self.sockets = []
         data = marshal.dumps({**self._config, "sockets": numbered})
         ours.sendall(len(data).to_bytes(4, "big") + data)
+        self._config = {}  # secrets were in it
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
 

@@ -56,6 +56,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
+    from typing import Any
 
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
@@ -153,6 +154,14 @@ class Session:
             say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
+        self._secrets: list[list[Any]] = []
+        if self.policy.secrets:
+            from . import secrets
+
+            self._secrets = secrets.gather(self.policy, dict(facts.environ))
+            inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            environment = tuple({**dict(plan.environment), **inside}.items())
+            self.plan = plan = plan.replace(environment=environment)
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
@@ -275,7 +284,9 @@ class Session:
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
             "inspect": self.plan.inspect,
             "authorities": authorities,
+            "secrets": self._secrets,
         }
+        self._secrets = []
         self._network = Network(sockets, config, self.journal)
 
     def _trust(self, facts: HostFacts) -> list[MountOp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -427,3 +428,62 @@ def test_a_bad_extra_ca_stops_the_run(box: Box) -> None:
     assert done.returncode == 125, done
     assert "certificates" in done.stderr
     assert os.listdir(box.workspace) == []
+
+
+# ---------------------------------------------------------------- secrets
+
+TOKEN = "sk-ant-REALa1b2c3d4e5f6g7h8i9"
+
+
+@NODE
+@pytest.mark.parametrize("origin", [STREAM, H2])
+@pytest.mark.parametrize("source", ["env:REAL_KEY", "file", {"command": ["printf", "%s", TOKEN]}])
+def test_a_secret_is_used_and_never_seen(box: Box, origin: str, source: Any) -> None:
+    if source == "file":
+        (box.home / "key").write_text(TOKEN + "\n")
+        source = f"file:{box.home}/key"
+    secret = {"name": "API_KEY", "from": source, "to": [f"{origin}/v1/"], "header": "authorization: Bearer {}"}
+    box.allow(origin, PLAIN, secrets=[secret])
+    script = f"""
+    echo "$API_KEY"
+    curl -sS -H "authorization: Bearer $API_KEY" {origin}/v1/x; echo
+    curl -sS -o /dev/null -w '%{{http_code}}\\n' -H "authorization: Bearer $API_KEY" {origin}/v2
+    curl -sS -o /dev/null -w '%{{http_code}}\\n' "{origin}/v1/x?key=$API_KEY"
+    env; cat /proc/self/environ /proc/1/environ 2>/dev/null
+    """
+    done = run(box, "bash", "-c", script, env={"REAL_KEY": TOKEN})
+    lines = done.stdout.splitlines()
+    placeholder = lines[0]
+    assert placeholder.startswith("sk-ant-"), done
+    assert len(placeholder) == len(TOKEN) and placeholder != TOKEN
+    answer = json.loads(lines[1])
+    assert answer["proof"] == hashlib.sha256(f"Bearer {TOKEN}".encode()).hexdigest()
+    assert f"Bearer {placeholder}" in lines[1]  # the origin's echo, scrubbed
+    assert lines[2:4] == ["403", "403"]
+    assert TOKEN not in done.stdout + done.stderr + box.events_path.read_text()
+    assert denied(box) == ["denied by rule", "denied by rule"]
+    assert "API_KEY may not go to this destination" in str(box.events("AccessDenied")[0]["hint"])
+    no_crash(box)
+
+
+def test_a_secret_that_is_not_there_stops_the_run(box: Box) -> None:
+    box.allow(STREAM, secrets=[{"name": "API_KEY", "from": "env:NOWHERE", "to": [STREAM]}])
+    done = run(box, "true")
+    assert done.returncode == 125, done
+    assert "NOWHERE is not set" in done.stderr
+    box.allow("*.test", secrets=[{"name": "API_KEY", "from": "env:X", "to": ["*.test"]}])
+    done = run(box, "true", env={"X": TOKEN})
+    assert done.returncode == 78, done
+
+
+def test_the_upload_limit_counts_what_is_inspected(box: Box) -> None:
+    box.allow(every(STREAM), limits={"upload": "100K"})
+    script = f"""
+    for size in 1000 200000 1000; do
+        head -c $size /dev/zero | curl -sS -o /dev/null -w '%{{http_code}} ' --data-binary @- {STREAM}/count
+    done
+    """
+    done = run(box, "bash", "-c", script)
+    assert done.stdout.split()[0] == "200", done
+    assert done.stdout.split()[1] in ("429", "000"), done
+    assert "limit reached" in denied(box), box.events("RequestSeen")

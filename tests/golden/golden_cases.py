@@ -248,6 +248,13 @@ CASES: dict[str, Case] = {
             ),
         ),
     ),
+    "secret": (
+        PLAIN.replace(
+            allow=(host("api.example.com"),),
+            secrets=(SecretRule("TOKEN", "env:T", ("https://api.example.com/v1",), "authorization: Bearer {}", HERE),),
+        ),
+        USER,
+    ),
     "inspection-no-bundle": (PLAIN.replace(deny=(URL,)), USER),
     "extra-ca": (
         PLAIN.replace(extra_ca=("/etc/ca.pem",), ssl_insecure=True),
@@ -277,8 +284,8 @@ REFUSED: dict[str, Case] = {
     "workspace is /etc": (PLAIN, ROOT.replace(workspace="/etc")),
     "workspace is the runtime directory": (PLAIN, USER.replace(workspace="/run/user/1000")),
     "rule with insecure": (PLAIN.replace(allow=(host("a.example", insecure=True),)), USER),
-    "secret": (
-        PLAIN.replace(secrets=(SecretRule("token", "env:T", ("a.example",), "authorization: Bearer {}", HERE),)),
+    "secret for many hosts": (
+        PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
     ),
     "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),

@@ -31,6 +31,7 @@ from ..errors import InternalError
 from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
+from .credentials import Vault
 from .http1 import Http1
 from .http2 import Http2
 from .journal import denial, str_of_rule
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..policy.model import HttpRequest, Verdict
+    from .credentials import Secret
     from .reactor import Reactor
     from .relay import Engine
     from .requests import Command
@@ -84,6 +86,7 @@ class Inspector:
         extra_ca: paths of further authorities for servers.
         insecure: no server is verified.
         queries: events carry query strings.
+        secrets: what is put in for placeholders.
     """
 
     def __init__(
@@ -95,9 +98,11 @@ class Inspector:
         extra_ca: Sequence[str] = (),
         insecure: bool = False,
         queries: bool = False,
+        secrets: Sequence[Secret] = (),
     ) -> None:
         self.authority, self.decide, self.queries = authority, decide, queries
         self._extra_ca, self._insecure = tuple(extra_ca), insecure
+        self.secrets = tuple(secrets)
         self.requests = 0
         self.late = reactor.wait(HEAD, Inspected.client_late)
         self.unread = reactor.wait(HEAD, Inspected.reader_late)
@@ -395,13 +400,15 @@ class Inspected(Connection):
         gate = Gate(bound, inspector.decide)
         spend = engine.pump.budget.spend if engine.pump.budget.limited else None
 
+        vault = Vault(inspector.secrets, bound) if inspector.secrets else None
+
         def clock() -> float:
             return engine.reactor.now
 
         if kind is Http2:
-            self._core = Http2(gate, clock, spend=spend)
+            self._core = Http2(gate, clock, vault=vault, spend=spend)
         else:
-            self._core = Http1(gate, clock, connected=secure and not self._unmet, spend=spend)
+            self._core = Http1(gate, clock, connected=secure and not self._unmet, vault=vault, spend=spend)
         self._protocol = self._core.protocol
         self._state = _OPEN
         self._phase = _HTTP

@@ -46,7 +46,6 @@ from _socket import (
 from _socket import socket as Socket
 from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
-from ..errors import InternalError
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
@@ -54,7 +53,7 @@ from .dns import TcpMessages
 from .flow import BUFFER, Budget, Flow, LimitReached, Pump
 from .journal import denial
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
-from .route import Refusal, Relay, Router, alert, http_answer
+from .route import Refusal, Relay, Router, alert, http_answer, refuse_protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,14 +147,6 @@ class Engine:
         fd = listener.fileno()
         self._listeners[fd] = lambda _mask: self._accept(listener, dnat)
         self.reactor.watch(fd, IN, self._listeners[fd])
-
-    def inspect(self, connection: Connection, route: Relay) -> None:
-        """Hand over a connection whose requests are to be judged; it never becomes a relay."""
-        if self.inspector is None:
-            self.connections.discard(connection)
-            self.reactor.bury(connection._client)
-            raise InternalError("inspect a connection", "the network process has no certificate authority")
-        self.inspector.take(self, connection, route)
 
     def close(self) -> None:
         """End every connection and give back the pipes; the reactor makes no turn after this."""
@@ -410,8 +401,11 @@ class Connection:
             return
         self._route = route
         if route.inspect:
+            if engine.inspector is None:
+                self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
+                return
             self._state = _DEAD  # for this one; the client lives on in its successor
-            engine.inspect(self, route)
+            engine.inspector.take(engine, self, route)
             return
         self._reach(route)
 

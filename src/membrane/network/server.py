@@ -10,7 +10,8 @@ Control socket (AF_UNIX stream, its number in argv):
 * first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``inspect`` (some rule needs
-  requests to be judged), ``authorities`` (PEM, certificates that servers are trusted with beside the system's);
+  requests to be judged), ``authorities`` (PEM, certificates that servers are trusted with beside the system's),
+  ``secrets`` (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
   them), ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is
@@ -258,6 +259,7 @@ class Service:
 
     def _inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
         """Make the authority of the session; only sessions that need it pay for OpenSSL."""
+        from .credentials import Destination, Secret
         from .intercept import Inspector
         from .tls import Authority
 
@@ -275,6 +277,10 @@ class Service:
             extra_ca=extra,
             insecure=policy.ssl_insecure,
             queries=policy.trace.http == "full",
+            secrets=[
+                Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
+                for name, value, placeholder, header, destinations in config.get("secrets", ())
+            ],
         )
 
     def run(self) -> None:

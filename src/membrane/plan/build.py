@@ -40,9 +40,14 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
                     f"{rule.text!r} is insecure, but its connections pass through and the command verifies them",
                     "add inspect: true, or name methods or paths",
                 )
-    if policy.secrets:
-        first = policy.secrets[0]
-        raise _unbound(str(first.origin), f"secret {first.name!r}: this version does not put secrets into requests")
+    for secret in policy.secrets:
+        from ..policy.grammar import secret_destinations
+        from ..policy.match import Malformed
+
+        try:
+            secret_destinations(secret)
+        except Malformed as error:
+            raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
     if policy.expose:
         raise _unbound(str(policy.expose[0].origin), "ports.expose is not available in this version")
     if policy.workspace == "cow":
@@ -176,6 +181,9 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
     for socket in policy.unix_sockets:
         out.append(RuleBinding(f"unix socket {socket.path}", str(socket.origin), ("mount namespace",)))
+    for secret in policy.secrets:
+        text = f"secret {secret.name} to {' '.join(secret.to)}"
+        out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
     for port in policy.connect:
         rule_text = f"connect host.internal:{port.inside} to host loopback port {port.outside}"
         out.append(RuleBinding(rule_text, str(port.origin), ("DNS name", "destination port")))

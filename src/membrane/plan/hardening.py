@@ -75,6 +75,7 @@ TRUST_VARIABLES = (
     "AWS_CA_BUNDLE",
     "DENO_CERT",
 )
+PLACEHOLDER = "(a placeholder that is made for each run)"
 WRITABLE_SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108
 
 
@@ -104,6 +105,7 @@ def environment(policy: Policy, facts: HostFacts, home: str, trust: str = "") ->
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
+    out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
     if trust:
         out.update(dict.fromkeys(TRUST_VARIABLES, trust))
     return tuple(out.items())

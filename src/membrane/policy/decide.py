@@ -7,9 +7,9 @@ A question is made canonical (``match``), the deny rules are asked, then the all
 rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its reason.
 
 * A deny rule without ports refuses every port and protocol; an allow rule without ports is any TCP port.
-* A destination with an HTTP rule is *constrained*: ``Allow.inspect`` is set on that port whatever else admits it, and
-  each request is asked again as ``HttpRequest``.  (An HTTP rule without ports leaves a port to the unconstrained rule
-  that names it, except 80 and 443.)
+* A destination with an HTTP rule, or one that a secret goes to, is *constrained*: ``Allow.inspect`` is set on that
+  port whatever else admits it, and each request is asked again as ``HttpRequest``.  (An HTTP rule without ports leaves
+  a port to the unconstrained rule that names it, except 80 and 443.)
 * ``Connect`` with a name is asked without an address, then with each resolved address: the *floor* below a name refuses
   addresses that are not public, unless a network rule names the address for that port.
 * ``Connect`` without a name is decided by network rules, and by ``**`` where no deny rule names hosts (the literal
@@ -174,6 +174,13 @@ class Decider:
         self._loopback = [rule for rule in self._allow.hosts.get(HOST_INTERNAL, ()) if rule.ports]
         self._named_denies = [rule for rule in policy.deny if rule.kind in ("host", "wildcard")]
         self._loopback_ports = {rule.inside: rule for rule in policy.connect}
+        self._held: frozenset[tuple[str, int]] = frozenset()  # where secrets go: each request is looked at
+        if policy.secrets:
+            from .grammar import secret_destinations
+
+            self._held = frozenset(
+                (host, port) for rule in policy.secrets for _scheme, host, port, _path in secret_destinations(rule)
+            )
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
         self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
         self._matchers: dict[str, Callable[[str], bool]] = {}
@@ -245,7 +252,7 @@ class Decider:
         return refusal or verdict
 
     def _connect_name(self, name: str, port: int, protocol: str) -> Allow | Deny:
-        inspect = False
+        inspect = (name, port) in self._held
         for rule in self._deny.named(name):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -310,7 +317,7 @@ class Decider:
         return [rule for form in judged_forms(*address) for rule in self._deny.addressed(form)] + self._deny.any
 
     def _connect_literal(self, address: Address, port: int, protocol: str) -> Allow | Deny:
-        inspect = False
+        inspect = bool(self._held) and (match.format_address(*address), port) in self._held
         for rule in self._denying_literal(address):
             if _refuses(rule, port, protocol):
                 if rule.http is None:

@@ -12,6 +12,12 @@ server.on("request", (request, response) => {
       return;
     }
     const { method, url, httpVersion } = request;
+    const authorization = request.headers.authorization || "";
+    if (authorization) {
+      const proof = require("crypto").createHash("sha256").update(authorization).digest("hex");
+      response.end(JSON.stringify({ proof, authorization }));
+      return;
+    }
     response.setHeader("content-type", "application/json");
     response.end(JSON.stringify({ method, path: url, version: httpVersion, octets }));
   });

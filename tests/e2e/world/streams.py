@@ -98,7 +98,14 @@ def serve(sock: socket.socket, _: str) -> None:
         else:
             if request.fields.get("expect") == "100-continue":
                 sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            seen = {"method": request.method, "path": request.path, "octets": request.body(), "fields": request.fields}
+            proof = hashlib.sha256(request.fields.get("authorization", "").encode()).hexdigest()
+            seen = {
+                "proof": proof,
+                "method": request.method,
+                "path": request.path,
+                "octets": request.body(),
+                "fields": request.fields,
+            }
             _answer(sock, json.dumps(seen).encode())
 
 

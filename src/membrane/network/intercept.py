@@ -109,15 +109,27 @@ class Inspector:
         self.handshake = reactor.wait(HANDSHAKE, Inspected.handshake_late)
         self.idle = reactor.wait(IDLE, Inspected.idle_late)
         self.answer = reactor.wait(ANSWER, Inspected.answer_late)
-        self.towards_server(_PROTOCOLS)  # reads the authorities, which takes time, before anybody waits for it
+        if extra_ca:
+            self.towards_server(_PROTOCOLS)  # an error in them stops the run before it has begun
 
     def take(self, engine: Engine, connection: Connection, route: Relay) -> None:
         """Go on with a connection whose requests are to be judged."""
         Inspected.succeed(engine, connection, self).inspect(route)
 
+    def warm_up(self) -> None:
+        """Do what takes time the first time, before anybody waits for it: read authorities, issue a certificate."""
+        self.towards_server(_PROTOCOLS)
+        self.authority.server_context("warm-up.invalid")
+
     def towards_server(self, protocols: Sequence[str], *, insecure: bool = False) -> ssl.SSLContext:
-        """How a server is spoken to."""
-        return client_context(protocols, self._extra_ca, insecure=insecure or self._insecure)
+        """How the next server is spoken to; valid until it is asked for again.
+
+        One context for all: reading the authorities takes tens of milliseconds, and a connection takes its ALPN names
+        from the context when it is made (SSL_new(3)).
+        """
+        context = client_context((), self._extra_ca, insecure=insecure or self._insecure)
+        context.set_alpn_protocols(list(protocols))
+        return context
 
     def waits(self) -> tuple[object, ...]:
         return self.late, self.unread, self.handshake, self.idle, self.answer
@@ -241,8 +253,9 @@ class Inspected(Connection):
             self._count(self._server)
         if core is not None and not core.closed:
             for command in core.upstream_failed(error or "the connection was closed"):
-                if isinstance(command, Seen):
-                    self._tell_request(command)
+                if isinstance(command, Seen):  # the answer that goes with it reaches nobody any more
+                    unanswered = command.status == 502
+                    self._tell_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
         super().finish(error)
 
@@ -563,7 +576,11 @@ class Inspected(Connection):
                     self.abort("the connection was cut off")
                     return
                 self._phase = _CLOSING
-                self._stream.end()
+                try:
+                    self._stream.end()
+                except OSError:
+                    self.finish("")  # the client did not wait for it
+                    return
                 self._close_when_flushed()
 
     def _open_upstream(self) -> None:

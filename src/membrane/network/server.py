@@ -289,6 +289,8 @@ class Service:
         if self._ca:
             self._journal.note({"ca": self._ca.decode("ascii")})
             self._write()  # the session waits for it
+            assert self._engine.inspector is not None
+            self._engine.inspector.warm_up()
         self._reactor.run()
 
     def close(self) -> None:

@@ -210,7 +210,10 @@ class Stream:
                 if self._out:
                     return False
             self._sent_end = True
-            self.socket.shutdown(SHUT_WR)
+            try:
+                self.socket.shutdown(SHUT_WR)
+            except OSError:
+                pass  # the peer is gone, and needs no end
         return True
 
     def _say_goodbye(self) -> None:

@@ -487,3 +487,38 @@ def test_the_upload_limit_counts_what_is_inspected(box: Box) -> None:
     assert done.stdout.split()[0] == "200", done
     assert done.stdout.split()[1] in ("429", "000"), done
     assert "limit reached" in denied(box), box.events("RequestSeen")
+
+
+# ---------------------------------------------------------------- presets
+
+
+def test_github_read_clones_and_may_not_push(box: Box) -> None:
+    box.policy("presets: [github-read]\n")
+    control = box.outside(
+        "git", "clone", "-q", "https://github.com/hello.git", "o", env={"GIT_SSL_CAINFO": str(box.world.ca)}
+    )
+    assert control.returncode == 0, control
+    script = """
+    git clone -q https://github.com/any/hello.git there; git clone -q https://github.com/hello.git here
+    curl -sS -o /dev/null -w '%{http_code} ' https://api.github.com/user/repos
+    curl -sS -o /dev/null -w '%{http_code} ' -d '{}' https://api.github.com/user/repos
+    curl -sS -o /dev/null -w '%{http_code} ' -d '' https://github.com/any/hello.git/git-receive-pack
+    curl -sS -o /dev/null -w '%{http_code} ' -d '' https://github.com/any/git-upload-pack/settings
+    """
+    done = run(box, "bash", "-c", script)
+    assert done.stdout.split() == ["200", "403", "403", "403"], done
+    assert ("POST", "/any/hello.git/git-receive-pack", 403, "deny") in requests(box)
+    assert ("GET", "/any/hello.git/info/refs", 404, "allow") in requests(box) or (
+        "POST", "/any/hello.git/git-upload-pack", 200, "allow") in requests(box)  # fmt: skip
+
+
+def test_the_indexes_are_read_only(box: Box) -> None:
+    box.policy("presets: [pypi, npm]\n")
+    script = """
+    python3 -m pip download -q --no-deps --disable-pip-version-check -d out demo-pkg && ls out
+    curl -sS -o /dev/null -w '%{http_code} ' -X PUT -d '{}' https://registry.npmjs.org/demo-pkg
+    curl -sS -o /dev/null -w '%{http_code} ' https://registry.npmjs.org/demo-pkg
+    curl -sS -o /dev/null -w '%{http_code} ' -d a=b https://pypi.org/legacy/
+    """
+    done = run(box, "bash", "-c", script)
+    assert done.stdout.split()[-3:] == ["403", "200", "403"], done

@@ -522,3 +522,31 @@ def test_the_indexes_are_read_only(box: Box) -> None:
     """
     done = run(box, "bash", "-c", script)
     assert done.stdout.split()[-3:] == ["403", "200", "403"], done
+
+
+# ---------------------------------------------------------------- ways to the server
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy.test:3128", "socks5://proxy.test:1080"])
+def test_through_an_upstream_proxy(box: Box, proxy: str) -> None:
+    box.allow(url_rule(STREAM, "GET", paths=["/a"]), url_rule(PLAIN, "GET", paths=["/a"]), upstream_proxy=proxy)
+    urls = f"{STREAM}/a {STREAM}/b {PLAIN}/a {PLAIN}/b"
+    script = f"for url in {urls}; do curl -sS -o /dev/null -w '%{{http_code}} ' $url; done"
+    assert run(box, "bash", "-c", script).stdout.split() == ["200", "403", "200", "403"]
+    assert {entry["port"] for entry in box.world.proxied(host="stream.test")} == {8444, 8080}
+    no_crash(box)
+
+
+def test_the_host_s_loopback_by_request(box: Box) -> None:
+    box.allow(url_rule(f"http://host.internal:{names.DEV_PORT}", "GET", paths=["/"]))
+    url = f"http://host.internal:{names.DEV_PORT}/"
+    done = run(box, "bash", "-c", f"curl -sS {url}; curl -sS -o /dev/null -w '%{{http_code}}' -d a=b {url}")
+    assert done.stdout == names.DEV_BODY + "403", done
+
+
+@pytest.mark.parametrize("address", [names.address("stream.test"), f"[{names.address('stream.test', 6)}]"])
+def test_an_address_by_request(box: Box, address: str) -> None:
+    box.allow({"dest": address.strip("[]"), "ports": [8080], "http": [{"methods": ["GET"], "paths": ["/a"]}]})
+    url = f"http://{address}:8080"
+    done = run(box, "bash", "-c", f"for path in a b; do curl -sS -o /dev/null -w '%{{http_code}} ' {url}/$path; done")
+    assert done.stdout.split() == ["200", "403"], done

@@ -21,6 +21,7 @@ import _socket
 import gc
 import os
 import select
+import sys
 import time
 
 from . import homes, runs
@@ -48,8 +49,9 @@ from .host.launcher import Launch, ensure_streams
 from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
+from .plan.model import ReadOnly
 from .value import Value
-from .workspace.guard import Guard
+from .workspace.guard import MOST_MOVED, Guard
 from .workspace.scan import scan
 
 TYPE_CHECKING = False
@@ -190,9 +192,12 @@ class Session:
                     raise
                 try:
                     self._loop(wake, own)
-                except (MembraneError, OSError) as error:
+                except Exception as error:
                     # The command ran: it is killed like after any failure, and what it left is looked at.
-                    self.failure = str(error)
+                    known = isinstance(error, (MembraneError, OSError))
+                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    if self.options.debug:
+                        raise
             finally:
                 self.launch.kill()
                 self.launch.reap()
@@ -233,7 +238,9 @@ class Session:
         if self.plan.trust:
             operations += self._trust(facts)
         self.guards: list[Guard] = []
-        for root, rules in self._writable_roots(facts):
+        roots = self._writable_roots(facts)
+        _refuse_own_files([root for root, _rules in roots])
+        for root, rules in roots:
             found = self._scan(facts, root, rules)
             operations += mounts.workspace(root, found.hits, found.pins)
             self.guards.append(
@@ -246,12 +253,20 @@ class Session:
                     report=self.journal.add,
                 )
             )
+            own = mounts.frozen(root, own_files())
+            operations += own
+            for op in own:
+                if isinstance(op, ReadOnly):
+                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         launch.send_workspace_operations(operations)
         for guard in self.guards:
             guard.prime()
         if not self.plan.trust:
             self._take_network(facts, b"")
         launch.wait_ready()
+        for guard in self.guards:
+            guard.on_change()  # what moved since the scan, by another session here
+        launch.wait_masks()
         assurance = read_back(launch.command_pid, self.plan)
         self.journal.add(
             SessionStarted(
@@ -373,6 +388,8 @@ class Session:
             for guard in self.guards:
                 if guard.timeout() == 0:
                     guard.on_change()
+                if len(guard.moved) > MOST_MOVED:
+                    self.failure = f"the command made more than {MOST_MOVED} protected names; it was killed"
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
                 for guard in self.guards:
@@ -455,6 +472,8 @@ class Session:
                     self._on_init()
                 if self.wait_status is None:
                     self.failure = "the launcher died; the command was killed"
+        elif kind == b"k":
+            self.launch.masks_pending -= 1
         elif kind == b"E":
             self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
 
@@ -609,6 +628,22 @@ class Session:
             colour=colour,
         ):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+
+
+def own_files() -> tuple[str, ...]:
+    """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
+
+
+def _refuse_own_files(roots: list[str]) -> None:
+    for path in own_files():
+        if any(mounts.inside(root, path) and path not in ("/usr", "/usr/local") for root in roots):
+            raise PolicyError(
+                "use the workspace",
+                f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
+                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
+            )
 
 
 def _say_progress(count: int) -> None:

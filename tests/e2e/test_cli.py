@@ -348,6 +348,21 @@ def test_unreadable_policy(box: Box) -> None:
     assert "config.yaml" in done.stderr
 
 
+def test_events_on_a_full_disk(box: Box) -> None:
+    """The loss is said; the command is not confused with it."""
+    done = clean(box.run("--events=/dev/full", "--", "echo", "x"))
+    assert "No space left" in done.stderr
+    assert done.returncode in (0, EX_WRAPPER)
+
+
+@pytest.mark.parametrize("limit", ["-n 12", "-v 60000"])
+def test_a_caller_short_of_resources(box: Box, limit: str) -> None:
+    """It works or says what is missing; nothing half-started."""
+    done = clean(box.outside("bash", "-c", f"ulimit {limit}; exec {' '.join(box.argv('--', 'echo', 'x'))}"))
+    assert (done.stdout, done.returncode) == ("x\n", 0) or done.returncode == EX_WRAPPER, done
+    assert done.returncode == 0 or done.stderr.startswith("membrane: "), done
+
+
 def test_debug_shows_where(box: Box) -> None:
     box.policy("alow: [a.com]\n")
     assert "Traceback" in box.run("--debug", "--", "true").stderr

@@ -231,6 +231,14 @@ def test_mounts(box: Box, tmp_path: Path) -> None:
     assert box.run(f"--mount={tmp_path}/missing", "--", "true").returncode in (78, 125)
 
 
+def test_contradicting_mounts(box: Box, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    done = box.run(f"--mount={tmp_path}/tree:ro", f"--mount={tmp_path}/tree:rw", "--", "true")
+    assert done.returncode == 78, done
+    assert f"{tmp_path}/tree" in done.stderr
+    assert box.run(f"--mount={tmp_path}/tree:ro", f"--mount={tmp_path}/tree:ro", "--", "true").returncode in (0, 78)
+
+
 def test_git_root_mount(box: Box) -> None:
     repository(box)
     below = box.workspace / "deep" / "er"

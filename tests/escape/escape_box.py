@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -202,6 +203,16 @@ class Box:
     def refused(self, path: str) -> bool:
         """Whether a refusal of this workspace path was recorded."""
         return any(event["access"].get("path") == path for event in self.record("AccessDenied"))
+
+
+def until(ask: Callable[[], str], wanted: str) -> str:
+    """Ask until the answer is ``wanted`` and then is so many times in a row; the last answer."""
+    deadline = time.monotonic() + SECONDS / 3
+    in_a_row = 0
+    while time.monotonic() < deadline and in_a_row < 50:
+        answer = ask()
+        in_a_row = in_a_row + 1 if answer == wanted else 0
+    return answer
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from world import World, names
+from world import World, journal, names
 from world.box import Box, children, describe, mounts, wait_until_gone
 
 WIRE = (Path(__file__).parent / "net_wire.py").read_text()
@@ -43,6 +43,8 @@ def attempt(name, action):
         value = action()
     except socket.gaierror as error:
         value = {getattr(socket, n): n for n in dir(socket) if n.startswith("EAI_")}.get(error.errno, str(error))
+    except UnicodeError:
+        value = "UnicodeError"
     except TimeoutError as error:
         value = "timeout" if error.errno is None else "ETIMEDOUT"
     except OSError as error:
@@ -125,7 +127,32 @@ REPORT = "\nsys.stdout.write('\\n' + json.dumps(_results) + '\\n')\n"
 
 
 class Net(Box):
-    """A caller in the world whose runs are on the record."""
+    """A caller in the world whose runs are on the record; what servers saw is counted from its beginning."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        super().__init__(world, directory)
+        files = ("dns.jsonl", "requests.jsonl", "connections.jsonl", "proxy.jsonl")
+        self._before = {file: len(journal.read(world.directory / file)) for file in files}
+
+    def _seen(self, file: str, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+        entries = journal.read(self.world.directory / file)[self._before[file] :]
+        return [entry for entry in entries if all(entry.get(name) == value for name, value in wanted.items())]
+
+    def questions(self, name: str) -> list[dict[str, Any]]:
+        """The queries for a name that reached any resolver of the world."""
+        return self._seen("dns.jsonl", {"name": name.lower()})
+
+    def requests(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The HTTP requests that reached an origin."""
+        return self._seen("requests.jsonl", wanted)
+
+    def connections(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The echo, banner and datagram contacts that an origin had."""
+        return self._seen("connections.jsonl", wanted)
+
+    def proxied(self, **wanted: Any) -> list[dict[str, Any]]:
+        """What the upstream proxies were asked for."""
+        return self._seen("proxy.jsonl", wanted)
 
     def attack(self, script: str, *options: str, **more: Any) -> dict[str, Any]:
         """Run an attack script inside; what each attempt came to."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from escape_box import MEMBRANE, SECONDS, SOURCE, Box, inside
+from escape_box import MEMBRANE, SECONDS, SOURCE, Box, inside, until
 
 
 def test_F01_helper_outside_follows_no_link_of_the_workspace(box: Box, tmp_path: Path) -> None:
@@ -128,8 +128,7 @@ def answer(line):
     with inside(box, script) as ask:
         assert ask("before") == "ENOENT"
         (box.workspace / ".env").write_text("SECRET")
-        seen = [ask("after") for _ in range(200)]
-    assert seen[-1] == "EACCES" and "ENOENT" not in seen
+        assert until(lambda: ask("after"), "EACCES") == "EACCES"
     assert box.attack(script.partition("def answer")[0]) == {"control": "ok", "move": "EBUSY", "exchange": "EBUSY"}
 
 
@@ -268,9 +267,10 @@ def test_F14_every_way_to_open(box: Box) -> None:
     box.file(".env", "SECRET", 0o600)
     box.file("plain", "x", 0o600)
     found = box.attack(OPENS.replace("NAME", "'.env'"))
+    assert found.pop("openat2") == "ENOSYS"  # its mode is in memory, where no filter can look
     assert set(found.values()) <= {"EACCES", "EROFS"}, found
     allowed = box.attack(OPENS.replace("NAME", "'plain'"))
-    assert {v for k, v in allowed.items() if k != "execve"} == {"ok"}
+    assert {v for k, v in allowed.items() if k not in ("execve", "openat2")} == {"ok"}
     handle = """
 handle = ctypes.create_string_buffer((128).to_bytes(4, "little") + bytes(132))
 mount = ctypes.c_int()
@@ -488,7 +488,6 @@ attempt("control", write("own"))
         assert box.run("true", workspace=workspace).returncode in (78, 125)
 
 
-@pytest.mark.xfail(strict=True, reason="open: nothing protects membrane's own files when they lie in the workspace")
 def test_F43_a_package_inside_the_workspace_is_not_writable(box: Box) -> None:
     """Membrane installed in a virtual environment of the project: a change would run outside, at the next start."""
     import shutil
@@ -555,8 +554,7 @@ def test_F48_rules_hold_for_names_that_appear_on_the_host(box: Box, how: str) ->
         target.parent.mkdir(exist_ok=True)
         (box.workspace / "fresh").write_text("SECRET")
         (box.workspace / "fresh").rename(target)
-        answers = [ask("again") for _ in range(400)]
-    assert answers[-1] == "EACCES", answers[-5:]
+        assert until(lambda: ask("again"), "EACCES") == "EACCES"
     assert target.read_text() == "SECRET"
 
 

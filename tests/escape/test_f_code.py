@@ -198,7 +198,8 @@ def test_F28_submodules_and_attributes(box: Box, text: str) -> None:
 
 
 AGENTS = """
-.claude/settings.json .claude/settings.local.json .claude/commands/x.md .claude/hooks/x .claude/agents/x .claude/skills/x
+.claude/settings.json .claude/settings.local.json .claude/commands/x.md .claude/hooks/x .claude/agents/x
+.claude/skills/x
 .mcp.json .codex/config.toml .cursor/mcp.json .cursor/rules/x .gemini/settings.json .opencode/x opencode.json
 .aider.conf.yml .amp/x
 """
@@ -232,7 +233,6 @@ def test_F29_configuration_of_agents(box: Box) -> None:
     assert plants(box, {"deep/.membrane.yaml": "allow: ['**']\n"}) == set()
 
 
-@pytest.mark.xfail(strict=True, reason="open: a protected name that a hide rule matches as well stays where it is")
 def test_F29_a_name_that_is_hidden_and_protected(box: Box) -> None:
     """``.gemini/.env`` is protected, and hidden by the default rule for ``.env``: an agent outside would load it."""
     assert plants(box, {".gemini/.env": "evil"}) == set()
@@ -286,7 +286,7 @@ def test_F34_variables_that_inject_code(box: Box) -> None:
     found = box.attack(script, environment=environment)
     assert not set(found["names"]) & set(INJECTED)
     named = box.attack(
-        script, "--env", "GIT_EXTERNAL_DIFF", "--env", "LD_*", "--env", "*_PROXY", environment=environment
+        script, "--env", "GIT_EXTERNAL_DIFF", "--env", "LD_*", "--env", "HTTPS_*", environment=environment
     )
     assert "GIT_EXTERNAL_DIFF" in named["names"]  # the control: given by its name
     assert not {"LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "HTTPS_PROXY"} & set(named["names"])  # never by a pattern

@@ -404,8 +404,9 @@ def test_a_second_hello_with_another_name_never_arrives(rig, server, closing, be
 
 def test_a_second_hello_behind_too_much_is_refused(rig, server, closing) -> None:
     client, other = handshake(rig, server, closing, server_hello(RETRY))
-    client.sendall(records(bytes(16384), 23) * 2 + records(hello_message(b"other.test")))
-    client.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(OSError):  # it may be reset before all is sent
+        client.sendall(records(bytes(16384), 23) * 2 + records(hello_message(b"other.test")))
+        client.shutdown(socket.SHUT_WR)
     assert [event.reason for event in rig.wait_for(AccessDenied)] == ["name differs from SNI"]
     with contextlib.suppress(ConnectionResetError):
         assert other.recv(1) == b""
@@ -449,6 +450,28 @@ def test_an_answer_that_ends_early_is_passed_on(rig, server, closing) -> None:
     other.shutdown(socket.SHUT_WR)
     assert exactly(client, 9) == b"\x16\3\3\0"
     assert exactly(other, 4) == b"more"
+
+
+@pytest.mark.parametrize("data", [b"\x16", b"\x80", b"\x80\x2e\x01", b"\x15\3\1"])
+def test_a_few_octets_and_the_end_are_no_hello(rig, server, closing, data) -> None:
+    client = closing(rig.connect())
+    client.sendall(data)
+    client.shutdown(socket.SHUT_WR)
+    other = accept(server, closing)
+    other.settimeout(10)
+    assert exactly(other, len(data)) == data
+    assert other.recv(1) == b""
+
+
+def test_an_urgent_octet_can_not_cut_a_hello_short(rig, server, closing) -> None:
+    client = closing(rig.connect())
+    hello = records(hello_message(b"other.test"))
+    client.sendall(hello[:3])
+    client.send(hello[3:4], socket.MSG_OOB)
+    client.sendall(hello[4:])
+    client.shutdown(socket.SHUT_WR)
+    rig.wait_for(AccessDenied)
+    assert rig.of(ConnectionOpened) == []
 
 
 def test_connections_end_with_the_engine(server, closing) -> None:

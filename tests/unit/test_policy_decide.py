@@ -199,6 +199,17 @@ def test_constrained_network_rule_does_not_lift_the_floor() -> None:
     assert ask(text, Connect("", "10.0.0.7", 443)) == "inspect"
 
 
+@pytest.mark.parametrize("name", ["metadata.google.internal", "Metadata.Google.Internal.", "instance-data", "metadata"])
+def test_names_of_metadata_services_need_their_own_rule(name) -> None:
+    """An upstream proxy looks names up itself: no address is seen here."""
+    for broad in ("'**'", "'*.google.internal'", "'*.internal'"):
+        assert ask(f"allow: [{broad}]", NameQuery(name)) == "metadata address"
+        assert ask(f"allow: [{broad}]", Connect(name, "", 80)) == "metadata address"
+    exact = name.lower().rstrip(".")
+    assert ask(f"allow: [{exact}]", Connect(name, "", 80)) == "allow"
+    assert ask(f"allow: [{exact}]", Connect(name, "169.254.169.254", 80)) == "metadata address"
+
+
 def test_metadata_needs_a_narrow_rule() -> None:
     for rule, answer in {
         "'**'": "metadata address",

@@ -64,7 +64,7 @@ def run(program: bytes, number: int, arguments: tuple[int, ...] = (), arch: int 
 # name: (x86_64, aarch64), written down apart from the module's own table
 
 NR = {
-    "read": (0, 63), "write": (1, 64), "openat": (257, 56), "openat2": (437, 437), "close": (3, 57), "mmap": (9,
+    "read": (0, 63), "write": (1, 64), "close": (3, 57), "mmap": (9,
     222), "futex": (202, 98), "execve": (59, 221), "execveat": (322, 281), "exit_group": (231, 94), "wait4": (61,
     260), "connect": (42, 203), "sendmsg": (46, 211), "recvmsg": (47, 212), "bind": (49, 200), "accept4": (288,
     242), "epoll_pwait": (281, 22), "ppoll": (271, 73), "prctl": (157, 167), "seccomp": (317, 277), "memfd_create":
@@ -73,8 +73,11 @@ NR = {
     "futex_waitv": (449, 449), "futex_wake": (454, 454), "statx": (332, 291), "cachestat": (451, 451), "mseal":
     (462, 462), "statmount": (457, 457), "listmount": (458, 458), "map_shadow_stack": (453, 453), "process_madvise":
     (440, 440), "rseq": (334, 293), "name_to_handle_at": (303, 264), "inotify_add_watch": (254, 27), "getrandom":
-    (318, 278), "flock": (73, 32), "chmod": (90, None), "fchmodat2": (452, 452), "kill": (62, 129), "adjtimex":
-    (159, 171), "arch_prctl": (158, None), "socket": (41, 198), "socketpair": (53, 199), "ioctl": (16, 29), "clone":
+    (318, 278), "flock": (73, 32), "kill": (62, 129), "adjtimex":
+    (159, 171), "arch_prctl": (158, None), "socket": (41, 198), "openat": (257, 56), "open": (2, None),
+    "creat": (85, None), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "mknod": (133, None),
+    "mknodat": (259, 33), "openat2": (437, 437), "socketpair": (53, 199), "ioctl": (16, 29), "clone":
     (56, 220), "unshare": (272, 97), "personality": (135, 92), "clone3": (435, 435), "setns": (308, 268),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "keyctl": (250,
     219), "add_key": (248, 217), "request_key": (249, 218), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount":
@@ -92,7 +95,7 @@ NR = {
 }  # fmt: skip
 
 ALWAYS_ALLOWED = [name for name in NR if list(NR).index(name) < list(NR).index("socket")]
-ENOSYS_ALWAYS = ["io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key"]
+ENOSYS_ALWAYS = ["io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key", "openat2"]
 ENOSYS_UNLESS_NESTED = [
     "clone3",
     "fsopen",
@@ -143,7 +146,23 @@ STREAM, DGRAM, RAW, SEQPACKET, PACKET = 1, 2, 3, 5, 10
 CLOEXEC, NONBLOCK = 0x80000, 0x800
 NEW_USER, NEW_NET, NEW_NS, NEW_TIME, NEW_PID, NEW_CGROUP = 0x10000000, 0x40000000, 0x20000, 0x80, 0x20000000, 0x2000000
 
+SUID, CREAT, TMPFILE = 0o4000, 0o100, 0o20200000
+
 JUDGED = [
+    # files that would run as somebody else on the host
+    ("openat", (3, 0, 0, SUID), "allow"),  # without O_CREAT the mode is whatever the register holds
+    ("openat", (3, 0, CREAT | 1, 0o644), "allow"),
+    ("openat", (3, 0, CREAT | 1, 0o2755), "allow"),
+    ("openat", (3, 0, CREAT | 1, SUID | 0o755), "EPERM"),
+    ("openat", (3, 0, HIGH | CREAT, HIGH | SUID), "EPERM"),
+    ("openat", (3, 0, TMPFILE | 1, SUID | 0o755), "EPERM"),
+    ("open", (0, CREAT | 1, SUID | 0o755), "EPERM"),
+    ("open", (0, CREAT | 1, 0o755), "allow"),
+    ("open", (0, 0, SUID), "allow"),
+    *[(name, (0, SUID | 0o755), "EPERM") for name in ("chmod", "fchmod", "creat", "mknod")],
+    *[(name, (0, 0o2755), "allow") for name in ("chmod", "fchmod", "creat", "mknod")],
+    *[(name, (3, 0, SUID | 0o755), "EPERM") for name in ("fchmodat", "fchmodat2", "mknodat")],
+    *[(name, (3, 0, 0o644), "allow") for name in ("fchmodat", "fchmodat2", "mknodat")],
     # sockets
     ("socket", (1, STREAM, 0), "allow"),
     ("socket", (1, SEQPACKET | CLOEXEC, 0), "allow"),
@@ -270,7 +289,9 @@ def test_other_abis_and_unknown_numbers_do_not_exist(machine: str) -> None:
 def test_calls_that_are_always_allowed_are_in_the_kernels_bitmap(machine: str) -> None:
     """Their path through the filter loads no argument, so the kernel runs no filter for them."""
     program = seccomp.program(machine=machine)
-    judged = {number_of(name, machine) for name in ("ioctl", "socket", "socketpair", "clone", "unshare", "personality")}
+    names = "ioctl socket socketpair clone unshare personality "
+    names += "openat open creat chmod fchmod fchmodat fchmodat2 mknod mknodat"
+    judged = {number_of(name, machine) for name in names.split()} - {None}
     for number in range(512):
         if number in judged:
             with pytest.raises(LoadsArgument):

@@ -90,6 +90,7 @@ class Launch:
         self.init.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
         self.command_pid = 0
         self.init_pidfd = -1
+        self.masks_pending = 0  # requests without their answer
         self.terminal = -1  # pty master
         supervisor = os.getpid()
         self.pid = os.fork()
@@ -145,6 +146,8 @@ class Launch:
             while data:
                 data = data[os.write(fd, data) :]
             send(self.init, b"W", b"", (fd,))
+        except ConnectionError:
+            self._raise_early_end()
         finally:
             os.close(fd)
 
@@ -192,6 +195,13 @@ class Launch:
                 self._raise_early_end()
             if kind != b"T":
                 raise InternalError("launch", f"unexpected message {kind!r}")
+
+    def wait_masks(self) -> None:
+        """Wait for the masks that were asked for so far."""
+        while self.masks_pending:
+            kind, _payload, _fds = self._receive(self.launcher)
+            if kind == b"k":
+                self.masks_pending -= 1
 
     def release(self) -> None:
         """Let the command call execve(2)."""
@@ -255,8 +265,12 @@ class Launch:
             half = len(rows) // 2
             self.mask(ops[:half])
             self.mask(ops[half:])
-        else:
+            return
+        try:
             send(self.launcher, b"K", data)
+            self.masks_pending += 1
+        except ConnectionError:
+            pass  # the sandbox is gone
 
 
 def id_map(owner: int, base: int) -> str:

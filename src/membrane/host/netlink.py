@@ -31,6 +31,7 @@ AF_INET, AF_INET6 = _socket.AF_INET, _socket.AF_INET6
 _NLM_F_REQUEST, _NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x1, 0x4, 0x200, 0x400, 0x800
 _NLMSG_ERROR = 2
 _NLA_F_NESTED = 0x8000
+_ANSWERS = 1 << 20  # octets; the kernel takes at most net.core.rmem_max, and doubles it (socket(7))
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _ANSWER = struct.Struct("=IHHIIi")  # struct nlmsghdr, then the error of struct nlmsgerr
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
@@ -49,6 +50,8 @@ class Connection:
 
     def __init__(self, protocol: int) -> None:
         self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, protocol)
+        # One answer per message waits here, each with a socket buffer of its own: 256 of them do not fit the default.
+        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, _ANSWERS)
         # The answers are there when send returns; a kernel that leaves one out must not hang the start.
         self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
 

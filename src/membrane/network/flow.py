@@ -88,27 +88,31 @@ class Pump:
         self._made -= len(self._pipes)
         self._pipes.clear()
 
-    def move(self, flow: Flow, *, upward: bool, last: bool) -> bool:
+    def move(self, flow: Flow, *, upward: bool, last: bool, fresh: bool = False) -> bool:
         """Move bytes until one end would block; true when there is more to do at once.
 
         Args:
             flow: the direction.
             upward: it is the client's.
             last: the other direction has ended, so closing will tell the sink what shutdown(2) would.
+            fresh: the source has just become readable and announced neither an end nor urgent data, so a read that
+                does not fill the buffer has emptied it: what comes later is a new edge (epoll(7), question 9).
 
         Raises:
             OSError: one end failed.
             LimitReached: the upload limit is reached.
         """
+        sink, scratch = flow.sink, self.scratch
+        limited = flow.quota >= 0 or (upward and self.budget.limited)
         for _ in range(_ROUNDS):
             if flow.left is not None:
-                flow.left = _send(flow.sink, flow.left)
+                flow.left = _send(sink, flow.left)
                 if flow.left is not None:
                     return False
             elif flow.piped:
                 assert flow.pipe is not None
                 try:
-                    flow.piped -= os.splice(flow.pipe[0], flow.sink.fileno(), flow.piped, flags=_SPLICE)
+                    flow.piped -= os.splice(flow.pipe[0], sink.fileno(), flow.piped, flags=_SPLICE)
                 except BlockingIOError:
                     return False
                 if flow.piped:
@@ -118,15 +122,28 @@ class Pump:
                 if not flow.closed:
                     flow.closed = True
                     if not last:
-                        flow.sink.shutdown(SHUT_WR)
+                        sink.shutdown(SHUT_WR)
                 return False
             try:
-                count = self._read(flow, upward)
+                most = self._most(flow, upward) if limited else _PIPE
+                count = self._splice(flow, most) if flow.bulk and most and self._take_pipe(flow) else 0
+                if not count:
+                    most = min(most, BUFFER)
+                    count = flow.source.recv_into(scratch, most) if most else 0
             except BlockingIOError:
                 return False
             if count == 0:
                 flow.ended = True
                 continue
+            if not flow.piped:
+                rest = _send(sink, scratch[:count])
+                if rest is not None:
+                    flow.left = memoryview(bytes(rest))
+                if count == BUFFER:
+                    flow.full += 1
+                    flow.bulk = flow.bulk or flow.full >= _BULK
+                else:
+                    flow.full = 0
             flow.moved += count
             if flow.quota > 0:
                 flow.quota -= count
@@ -136,42 +153,44 @@ class Pump:
                     self.budget.left -= count
             else:
                 self.bytes_down += count
+            if fresh and count < most and flow.left is None and not flow.piped:
+                return False
         return True
 
-    def _read(self, flow: Flow, upward: bool) -> int:
-        """Take what the source has into the pipe or, through the buffer, to the sink; octets, 0 at the end."""
+    def _most(self, flow: Flow, upward: bool) -> int:
+        """How many octets a direction may take that is limited; 0: its end came, where nothing more may.
+
+        Raises:
+            BlockingIOError: nothing before more is known.
+            LimitReached: more than the budget came.
+        """
         most = _PIPE
         if flow.quota >= 0:
             if not flow.quota:
                 raise BlockingIOError
-            most = flow.quota
+            most = min(most, flow.quota)
         if upward and self.budget.limited:
             most = min(most, self.budget.left)
             if most <= 0:
                 if flow.source.recv(1, MSG_PEEK):
                     raise LimitReached
                 return 0
-        if flow.bulk and self._take_pipe(flow):
-            assert flow.pipe is not None
-            try:
-                flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
-            except BlockingIOError:
-                pass
-            finally:
-                if not flow.piped:
-                    self._give_pipe(flow)
-            if flow.piped:
-                return flow.piped
-            # Nothing there, the end, or an urgent octet: splice(2) does not come by that, and recv(2) knows which.
-        count = flow.source.recv_into(self.scratch, min(most, BUFFER))
-        if count:
-            data = self.scratch[:count]
-            rest = _send(flow.sink, data)
-            if rest is not None:
-                flow.left = memoryview(bytes(rest))
-            flow.full = flow.full + 1 if count == BUFFER else 0
-            flow.bulk = flow.bulk or flow.full >= _BULK
-        return count
+        return most
+
+    def _splice(self, flow: Flow, most: int) -> int:
+        """Take at most ``most`` octets into the pipe; 0: recv(2) knows why.
+
+        Nothing may be there, or the end, or an urgent octet, which splice(2) does not come by.
+        """
+        assert flow.pipe is not None
+        try:
+            flow.piped = os.splice(flow.source.fileno(), flow.pipe[1], most, flags=_SPLICE)
+        except BlockingIOError:
+            pass
+        finally:
+            if not flow.piped:
+                self._give_pipe(flow)
+        return flow.piped
 
     def _take_pipe(self, flow: Flow) -> bool:
         if self._pipes:

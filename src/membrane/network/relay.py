@@ -81,6 +81,7 @@ _RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD 
 _ACCEPTS = 64  # in one turn
 _DISCARD = 1 << 20  # octets read from a client that was answered already
 _SO_ORIGINAL_DST = 80  # also IP6T_SO_ORIGINAL_DST
+_FIONREAD = 0x541B  # ioctl_tcp(2), SIOCINQ
 _RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
 _READABLE = IN | RDHUP | HUP | ERR
@@ -605,7 +606,8 @@ class Connection:
             if not self._client_ended:
                 engine.hello.begin(self)
                 return
-            first = _CUT
+            if len(data) >= sniff.SHORTEST or self._unread() > len(data):  # an urgent octet cuts what a peek shows
+                first = _CUT
         engine.hello.end(self)
         if first is not None:
             refusal = engine.router.judge_first(self._route, first)
@@ -619,6 +621,12 @@ class Connection:
             self._protocol, self._sni = first.kind, first.sni
             if first.kind == "tls" and self._route.host:
                 self._hello_size = sniff.hello_end(data)
+
+    def _unread(self) -> int:
+        """Octets that the client has sent and that were not taken."""
+        from fcntl import ioctl
+
+        return int.from_bytes(ioctl(self._client.fileno(), _FIONREAD, bytes(4)), "little")
 
     # ------------------------------------------------------------ refusing
 

@@ -92,7 +92,7 @@ class Router:
         host = self._names.name(address)
         if host is None:
             access = Connect("", address, port, protocol)
-            if is_fake(address):
+            if is_fake(address) or _is_loopback(address):
                 return Refusal(AccessDenied(access_as_data(access), "address not allowed", None, None), address)
         else:
             access = Connect(host, "", port, protocol)
@@ -193,6 +193,11 @@ def _plain(address: str) -> str:
     if address.startswith("::ffff:") and "." in address:
         return address[7:]
     return address
+
+
+def _is_loopback(address: str) -> bool:
+    """The sandbox's own loopback: only a relay socket for UDP hears of it, and it is no way to the host's."""
+    return address.startswith(("127.", "0.")) or address in ("::1", "::")
 
 
 # ---------------------------------------------------------------- answers

@@ -33,6 +33,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HANDSHAKE = 0x16  # TLS record type
 _CHANGE_CIPHER, _ALERT, _APPLICATION = 0x14, 0x15, 0x17  # further record types
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")  # RFC 8446 section 4.1.3
+SHORTEST = 6  # octets with which it is known what may be a hello
 ANSWERED = 43  # octets of a server's first record with which ``asks_again`` is decided
 MOST_RECORDS = 64  # that one hello may be cut into
 LONGEST_HELLO = 16384  # octets
@@ -83,7 +84,7 @@ def classify(data: bytes) -> First | None:
         except _Malformed as flaw:
             return First("tls", flaw=str(flaw))
     if may_be_hello(data):
-        return _HIDDEN if len(data) >= 6 else None
+        return _HIDDEN if len(data) >= SHORTEST else None
     head = data[:24]
     if PREFACE.startswith(head):
         return _H2 if len(head) == 24 else None

@@ -421,6 +421,16 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
                 covers.append((op.target, True))
 
 
+def frozen(root: str, paths: Iterable[str]) -> tuple[MountOp, ...]:
+    """Pins and read-only binds for trees below ``root`` that the command must not change."""
+    ops: list[MountOp] = []
+    for path in paths:
+        if path != root and inside(path, root):
+            parents = [parent for parent in reversed(_ancestors(path)) if parent != root and inside(parent, root)]
+            ops += [*(Pin(parent) for parent in parents), ReadOnly(path, origin="membrane itself")]
+    return tuple(ops)
+
+
 def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[MountOp, ...]:
     """Pins, then read-only names, then masks, for what the scan found below ``root``."""
     prefix = root.rstrip("/") + "/"

@@ -15,12 +15,13 @@ rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its r
 * ``Connect`` without a name is decided by network rules, and by ``**`` where no deny rule names hosts (the literal
   could be one of them).
 * ``host.internal`` is the host's loopback: only a rule with its name and a port, or ``ports: connect``, opens it.
+* The names of cloud metadata services are opened by their exact name only.
 """
 
 from __future__ import annotations
 
 from . import match
-from .match import HOST_INTERNAL, Malformed, address_class, judged_forms, parse_address
+from .match import HOST_INTERNAL, METADATA_NAMES, Malformed, address_class, judged_forms, parse_address
 from .model import (
     Allow,
     Connect,
@@ -202,8 +203,12 @@ class Decider:
     # ------------------------------------------------------------ names
 
     def _allowing(self, name: str) -> list[HostRule]:
-        """Allow rules for a canonical name; the host's loopback is never opened by a wildcard or without a port."""
-        return self._loopback if name == HOST_INTERNAL else self._allow.named(name)
+        """Allow rules for a canonical name; some names are never opened by a wildcard, or without a port."""
+        if name == HOST_INTERNAL:
+            return self._loopback
+        if name in METADATA_NAMES:
+            return self._allow.hosts.get(name, [])
+        return self._allow.named(name)
 
     def _name(self, access: NameQuery) -> Verdict:
         try:
@@ -218,6 +223,8 @@ class Decider:
             answer = self._answers[id(rules[0])]
         elif name == HOST_INTERNAL and self._loopback_ports:
             answer = Allow(next(iter(self._loopback_ports.values())), "name allowed")
+        elif name in METADATA_NAMES:
+            return Deny(None, "metadata address")
         else:
             # The port is not known yet; 443 is the narrowest line that helps the usual client.
             hint = _allow_hint(name, 443) if access.type in ("A", "AAAA") else ""
@@ -262,6 +269,8 @@ class Decider:
         admitting = [rule for rule in named if _admits(rule, port, protocol)]
         if not admitting and name == HOST_INTERNAL and protocol == "tcp" and port in self._loopback_ports:
             return Allow(self._loopback_ports[port], "port of the host's loopback", inspect)
+        if name in METADATA_NAMES and not named:
+            return Deny(None, "metadata address")
         if not admitting:
             reason = "port not allowed" if named else "name not allowed"
             return Deny(None, reason, _allow_hint(name, port, protocol))

@@ -579,12 +579,20 @@ class _Loader:
         for env in here(level.env):
             if env.value is not None and env.name in passed:
                 refuse(env, f"{env.name} is set, and passed in line {passed[env.name]}")
+        self._mounted_once()
+
+    def _mounted_once(self) -> None:
+        """Refuse two mounts of one file, or of the command line, that differ in their mode only."""
         mounts: dict[tuple[str, str, bool], MountRule] = {}
-        for mount in here(level.mounts):
+        for mount in self.levels[self.level].mounts:
+            if mount.origin.file != self.file:
+                continue
             first = mounts.setdefault((mount.path, mount.target, mount.git_root), mount)
             if first.mode != mount.mode:
                 what = mount.path or "git-root"
-                refuse(mount, f'"{what}" is mounted {mount.mode}, and {first.mode} in line {first.origin.line}')
+                before = f"{first.mode} in line {first.origin.line}" if first.origin.line else f"{first.mode} as well"
+                where = f"{self.file}:{mount.origin.line}:1" if mount.origin.line else self.file
+                raise PolicyError("read the policy", f'"{what}" is mounted {mount.mode}, and {before}', where=where)
 
     # ------------------------------------------------------------ options
 
@@ -621,6 +629,7 @@ class _Loader:
                 assert isinstance(pattern, Pattern)
                 level.paths.append(PathRule(text, origin, effect))
         level.mounts += each("mounts", "mount", lambda text: grammar.parse_mount(text, origin, self.home))
+        self._mounted_once()
         level.env += each("env", "env", lambda text: grammar.parse_env(text, origin))
         level.expose += each("expose", "expose", lambda text: grammar.parse_port_pair(text, origin, expose=True))
         level.connect += each("connect", "connect", lambda text: grammar.parse_port_pair(text, origin, expose=False))
@@ -633,7 +642,8 @@ class _Loader:
                 try:
                     self.scalars[key] = parse(options[key])
                 except Malformed as error:
-                    self._option(key.replace("_", "-"), options[key], str(error))
+                    user, mark, rest = options[key].rpartition("@")  # a password is not repeated
+                    self._option(key.replace("_", "-"), f"...@{rest}" if user and mark else rest, str(error))
         for field, key, known in (
             ("home", "home", _HOMES),
             ("view", "view", _VIEWS),

@@ -268,6 +268,19 @@ _SPECIAL: tuple[tuple[str, AddressClass], ...] = (
     ("::/0", "reserved"),  # everything outside of the global unicast space
 )
 _special: tuple[tuple[int, int, int, AddressClass], ...] = ()
+# Names of the same services: behind an upstream proxy nobody sees what they resolve to.
+METADATA_NAMES = frozenset(
+    [
+        "metadata",
+        "metadata.google.internal",
+        "metadata.goog",
+        "metadata.tencentyun.com",
+        "metadata.platformequinix.com",
+        "metadata.packet.net",
+        "instance-data",
+        "instance-data.ec2.internal",
+    ]
+)
 
 
 def address_class(version: int, value: int) -> AddressClass:

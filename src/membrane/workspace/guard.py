@@ -19,7 +19,7 @@ import os
 from ..events import AccessDenied, FileRemoved, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy.model import PathAccess
-from .judge import judge, quarantine
+from .judge import judge, open_up, quarantine
 from .scan import rescan
 from .watch import Watcher
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..events import Event
-    from ..plan.model import MountOp
+    from ..plan.model import MountOp, ScanHit
     from .scan import ScanResult
 
+DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
+MOST_MOVED = 2000  # names taken away in one session before the command is ended
 SLICE = 0.003  # seconds of one background step
 
 
@@ -109,6 +111,8 @@ class Guard:
                 return
         except FileNotFoundError:
             return
+        except PermissionError:
+            pass  # what can not be looked at is not benign
         shown = self._shown + path
         self._report(
             AccessDenied(
@@ -137,7 +141,30 @@ class Guard:
         """After the last process of the sandbox has ended: what appeared since the start, once more."""
         self._watcher.close()
         # Masks of a dead sandbox need no mending; only protected names are still a danger.
-        for hit in rescan(self._index).hits:
+        for hit in self._what_appeared():
             if hit.effect == "protect":
                 self._judge(hit.path, [])
         os.close(self._root_fd)
+
+    def _what_appeared(self) -> tuple[ScanHit, ...]:
+        """New names, also in directories that the command closed to us (chmod 000)."""
+        try:
+            open_up(self._root_fd, ".")
+        except OSError:
+            pass  # the workspace is somebody else's: the command could not close it either
+        hits: tuple[ScanHit, ...] = ()
+        for _round in range(DEEPEST_CLOSED):
+            hits = rescan(self._index).hits
+            closed = [
+                hit.path
+                for hit in hits
+                if hit.directory and not os.access(self._prefix + hit.path, os.R_OK | os.X_OK, follow_symlinks=False)
+            ]
+            for path in closed:
+                try:
+                    open_up(self._root_fd, path)
+                except OSError:
+                    self.left.append(self._shown + path)
+            if not closed or self.left:
+                break
+        return hits

@@ -335,10 +335,14 @@ def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
         OSError: it could not be moved, or is larger than may be copied (EFBIG); it is then still there.
     """
     parent, _, name = path.rpartition("/")
-    source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        open_up(root_fd, parent or ".")
+        source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.stat(name, dir_fd=source, follow_symlinks=False)
-        number = len(os.listdir(quarantine_fd)) + 1
+        number = os.stat(quarantine_fd).st_nlink - 1  # about the number of directories in it
         while True:
             try:
                 os.mkdir(str(number), 0o700, dir_fd=quarantine_fd)
@@ -347,7 +351,13 @@ def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
                 number += 1
         place = os.open(str(number), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=quarantine_fd)
         try:
-            _move(source, name, place)
+            try:
+                _move(source, name, place)
+            except PermissionError:
+                # rename(2) must write the directory it takes from and, for "..", a directory that it moves.
+                open_up(root_fd, parent or ".")
+                open_up(root_fd, path)
+                _move(source, name, place)
         except OSError:
             _remove_children(place, 0)
             os.rmdir(str(number), dir_fd=quarantine_fd)
@@ -357,6 +367,22 @@ def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
         return f"{number}/{name}"
     finally:
         os.close(source)
+
+
+def open_up(root_fd: int, path: str) -> None:
+    """Give the owner his rights on a directory back, which the command took away to keep us out.
+
+    Raises:
+        OSError: it is not there, or not ours.
+    """
+    try:
+        fd = _open(root_fd, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except NotADirectoryError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(os.stat(fd).st_mode) | stat.S_IRWXU)
+    finally:
+        os.close(fd)
 
 
 def _move(source: int, name: str, place: int) -> None:

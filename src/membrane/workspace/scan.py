@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ..policy.model import PathRule
 
     Effect: TypeAlias = Literal["hide", "readonly", "protect"]
-    # path, code, directory, link.  Codes: h hide, r readonly, p protect, g protect because the directory has the
-    # layout of a repository, s protect but judged at the end only
+    # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
+    # g protect because the directory has the layout of a repository, s protect but judged at the end only
     Hit: TypeAlias = tuple[str, str, bool, bool]
     # inode, mtime, ctime (negative: racy, list again), context given, context settled,
     # (path, context) of subdirectories, hits
@@ -61,8 +61,8 @@ DATA = 0x1001  # objects, refs and logs of a repository; not watched either
 CLOSED = -1  # not walked
 UNREADABLE = 0x1002  # settled context of a directory that could not be listed
 
-EFFECTS: dict[str, Effect] = {"h": "hide", "r": "readonly", "p": "protect", "g": "protect", "s": "protect"}
-_FORMAT = ("membrane scan", 1, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+EFFECTS: dict[str, Effect] = {"h": "hide", "x": "hide", "r": "readonly", "p": "protect", "g": "protect", "s": "protect"}
+_FORMAT = ("membrane scan", 2, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:
@@ -99,7 +99,8 @@ class Patterns:
         """
         hides, readonly, readonly_in_git = self._compiled or self.compiled()
         if hides is not None and hides.match(name, path, directory):
-            return "h", CLOSED
+            guarded = context < READ_ONLY and protect.classify(context, key, directory, link) == protect.PROTECT
+            return "x" if guarded else "h", CLOSED
         below = READ_ONLY if hides is not None else CLOSED
         if context >= READ_ONLY:
             return "", context
@@ -280,7 +281,8 @@ def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | 
         if entry[4] & protect.KIND != protect.GIT:
             return None if old is not None else ScanHit(name, "protect", directory, link)
         return ScanHit(f"{path}/HEAD" if path else "HEAD", "protect", False)
-    return ScanHit(name, EFFECTS[code], directory, link)
+    # Hidden and protected: inside, the mask does; outside, somebody would still obey what the command made.
+    return ScanHit(name, "protect" if code == "x" else EFFECTS[code], directory, link)
 
 
 # ---------------------------------------------------------------- the walk

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .journal import Journal
 
+NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
 NETWORK_END = 2.0  # seconds for the network process to send its last events
 
 
@@ -35,6 +36,7 @@ class Network:
         self.control = -1
         self.stats: dict[str, Any] = {}
         self.error = ""
+        self.certificate = b""  # of its certificate authority, once it has told
         self._config = config
         self._journal = journal
         self._socket: _socket.socket | None = None
@@ -77,6 +79,7 @@ class Network:
             self.sockets = []
         data = marshal.dumps({**self._config, "sockets": numbered})
         ours.sendall(len(data).to_bytes(4, "big") + data)
+        self._config = {}  # secrets were in it
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
 
@@ -98,9 +101,26 @@ class Network:
             record = self._journal.add_line(line)
             if record and isinstance(record.get("stats"), dict):
                 self.stats = record["stats"]
+            if record and isinstance(record.get("ca"), str):
+                self.certificate = record["ca"].encode("ascii")
             if record and "error" in record:
                 self.error = str(record["error"])
         return True
+
+    def wait_for_certificate(self) -> bytes:
+        """Wait until the process, started before, has made its certificate authority; the certificate in PEM.
+
+        Raises:
+            HostError: it ended, or said nothing in time.
+        """
+        deadline = time.monotonic() + NETWORK_START
+        while not self.certificate:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+                raise HostError("start the network process", f"no certificate authority within {NETWORK_START:.0f} s")
+            if not self.read():
+                raise HostError("start the network process", self.error or "it ended early")
+        return self.certificate
 
     def stop(self) -> None:
         """Let it send its last events, then end it."""

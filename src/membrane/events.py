@@ -83,6 +83,33 @@ class ConnectionClosed(Value):
     source: Source = "network"
 
 
+class RequestSeen(Value):
+    """One request of an inspected connection, told when its answer is over.
+
+    ``id`` is the connection's; ``number`` counts the requests of an HTTP/1.1 connection and is the stream in HTTP/2.
+    ``query`` only with ``trace: {http: full}``.  ``status`` is what the client got: 0 for none, 502 with ``error``
+    when the server could not be asked.  ``bytes_up`` and ``bytes_down`` are octets of content.
+    """
+
+    id: int
+    number: int
+    protocol: str  # http/1.1, h2, websocket
+    method: str
+    scheme: str
+    host: str
+    port: int
+    path: str  # canonical: what was matched and forwarded
+    query: str
+    status: int
+    bytes_up: int
+    bytes_down: int
+    duration_ms: float
+    verdict: Literal["allow", "deny"]
+    rule: str | None  # the rule that decided, and where it was written
+    error: str = ""
+    source: Source = "network"
+
+
 class AccessDenied(Value):
     """``access`` is the question as data: ``{"kind": "Connect", "host": ...}``.
 
@@ -131,6 +158,7 @@ if TYPE_CHECKING:
         | NameResolved
         | ConnectionOpened
         | ConnectionClosed
+        | RequestSeen
         | AccessDenied
         | FileRemoved
         | EventsLost

@@ -58,6 +58,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
+    from typing import Any
 
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
@@ -135,6 +136,7 @@ class Session:
         self._recorded_at = 0.0
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
+        self._network: Network | None = None
         self._relay: Relay | None = None
 
     def run(self) -> int:
@@ -154,6 +156,14 @@ class Session:
             say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
+        self._secrets: list[list[Any]] = []
+        if self.policy.secrets:
+            from . import secrets
+
+            self._secrets = secrets.gather(self.policy, dict(facts.environ))
+            inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            environment = tuple({**dict(plan.environment), **inside}.items())
+            self.plan = plan = plan.replace(environment=environment)
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
@@ -174,7 +184,12 @@ class Session:
             finally:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
             try:
-                self._start(facts)
+                try:
+                    self._start(facts)
+                except BaseException:
+                    if self._network is not None:
+                        self._network.stop()
+                    raise
                 try:
                     self._loop(wake, own)
                 except Exception as error:
@@ -220,6 +235,8 @@ class Session:
         launch = self.launch
         launch.grant()
         operations: list[MountOp] = []
+        if self.plan.trust:
+            operations += self._trust(facts)
         self.guards: list[Guard] = []
         roots = self._writable_roots(facts)
         _refuse_own_files([root for root, _rules in roots])
@@ -244,17 +261,8 @@ class Session:
         launch.send_workspace_operations(operations)
         for guard in self.guards:
             guard.prime()
-        mode, sockets = launch.network_sockets()
-        from .policy.codec import dump
-
-        config = {
-            "policy": dump(self.policy),
-            "session": self.id,
-            "limits": {"upload": self.policy.limits.upload},
-            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
-            "verbose": bool(self.options.events),
-        }
-        self.network = Network(sockets, config, self.journal)
+        if not self.plan.trust:
+            self._take_network(facts, b"")
         launch.wait_ready()
         for guard in self.guards:
             guard.on_change()  # what moved since the scan, by another session here
@@ -267,11 +275,47 @@ class Session:
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", mode, "bound", False), *_rule_bindings(self.plan)),
+                (*assurance, Binding("capture", self._capture, "bound", False), *_rule_bindings(self.plan)),
                 "network",
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
         )
+
+    @property
+    def network(self) -> Network:
+        """The network process; there is one once the launcher has handed its sockets over."""
+        assert self._network is not None
+        return self._network
+
+    def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
+        """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
+        self._capture, sockets = self.launch.network_sockets()
+        from .policy.codec import dump
+
+        config = {
+            "policy": dump(self.policy),
+            "session": self.id,
+            "limits": {"upload": self.policy.limits.upload},
+            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
+            "verbose": bool(self.options.events),
+            "inspect": self.plan.inspect,
+            "authorities": authorities,
+            "secrets": self._secrets,
+        }
+        self._secrets = []
+        self._network = Network(sockets, config, self.journal)
+
+    def _trust(self, facts: HostFacts) -> list[MountOp]:
+        """Certificates for the view; one that the network process makes now is among them."""
+        from . import trust
+
+        authorities = trust.read_authorities(self.policy.extra_ca)
+        self._take_network(facts, authorities)
+        certificate = b""
+        if self.plan.inspect:
+            self.network.start()
+            certificate = self.network.wait_for_certificate()
+        return trust.operations(self.plan, authorities, certificate)
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
         """The trees that the command can write on the host; path rules speak of the workspace only."""
@@ -314,6 +358,8 @@ class Session:
         self._watch(launch.launcher.fileno(), self._on_launcher)
         for _role, fd in self.network.sockets:
             self._watch(fd, self._on_first_packet)
+        if self.network.pid:
+            self._watch_network()
         limit = self.policy.limits.time
         time_out_at = time.monotonic() + limit if limit else 0.0
         if launch.terminal >= 0:
@@ -447,6 +493,9 @@ class Session:
         except MembraneError as error:
             self.failure = str(error)
             return
+        self._watch_network()
+
+    def _watch_network(self) -> None:
         self._watch(self.network.control, self._on_network)
         self._watch(self.network.pidfd, self._on_network_end)
 

@@ -107,6 +107,24 @@ def test_claude_code_by_its_profile(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("claude")
+def test_claude_code_may_only_ask_the_model_and_does_not_know_its_key(box: Box) -> None:
+    before = len(box.world.model_calls(api="messages"))
+    key = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+    api = "https://api.anthropic.com"
+    box.allow(
+        {"dest": api, "http": [{"methods": ["POST"], "paths": ["/v1/messages"]}]},
+        secrets=[{"name": "ANTHROPIC_API_KEY", "from": "env:REAL_KEY", "to": [f"{api}/v1"], "header": "x-api-key"}],
+    )
+    environment = {name: value for name, value in CLAUDE_ENVIRONMENT.items() if name != "ANTHROPIC_API_KEY"}
+    arguments = ["--no-profile", *options(environment), f"--extra-ca={box.world.ca}", f"--events={box.events_path}"]
+    done = box.run(*arguments, "--", *CLAUDE, env={**path_with("claude"), "REAL_KEY": key}, timeout=AGENT_PATIENCE)
+    refused_inside(box, done, "messages", before)
+    asked = {(event["method"], event["path"]) for event in box.events("RequestSeen") if event["verdict"] == "allow"}
+    assert asked == {("POST", "/v1/messages")}
+    assert key not in done.stdout + done.stderr + box.events_path.read_text()
+
+
+@pytest.mark.needs_tool("claude")
 def test_claude_code_without_its_host_says_so(box: Box) -> None:
     box.allow("example.com")
     before = len(box.world.model_calls())

@@ -269,8 +269,8 @@ BAD_POLICIES: dict[str, tuple[str, str]] = {
     "bad home": ("home: elsewhere\n", r"elsewhere"),
     "unknown profile": ("profiles: [no-such-agent]\n", r"no-such-agent"),
     "missing mount": ("mounts: [{path: /no/such/tree, mode: ro}]\n", r"/no/such/tree"),
-    "path rule": ("allow: ['https://a.com/v1/']\n", r"(?i)http inspection"),
-    "method rule": ("allow: [{dest: a.com, http: [{methods: [GET]}]}]\n", r"(?i)http inspection"),
+    "insecure and not inspected": ("allow: [{dest: a.com, insecure: true}]\n", r"inspect: true"),
+    "secret for many hosts": ("secrets: [{name: T, from: 'env:T', to: ['*.a.com']}]\n", r"not one host"),
 }
 
 

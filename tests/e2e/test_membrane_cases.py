@@ -16,7 +16,7 @@ import pytest
 from world import names
 from world.box import Box
 
-HTTP_INSPECTION = False
+HTTP_INSPECTION = True
 
 H = "httpbin.org"
 POSTS = "/anything/posts"

@@ -112,6 +112,7 @@ DEFAULT = Policy(
     env=(EnvRule("AWS_*", None, HERE), EnvRule("CI", "1", HERE)),
 )
 PLAIN = Policy()
+URL = host("api.example.com", http=(HttpRule(("GET",), ("/v1",)),)).replace(text="https://api.example.com/v1")
 SOME_HITS = (
     ScanHit("src/deep/.env", "hide", False),
     ScanHit(".env", "hide", False),
@@ -232,11 +233,36 @@ CASES: dict[str, Case] = {
     ),
     "limits": (PLAIN.replace(limits=Limits(1 << 30, 100, 60, 600, 1024, 1 << 20, 1 << 24)), USER),
     "connect": (PLAIN.replace(connect=(PortRule(5432, 15432, HERE),)), USER),
+    "inspection": (
+        PLAIN.replace(
+            allow=(URL, host("a.example", (), inspect=True, insecure=True)),
+            deny=(URL.replace(text="http://api.example.com/v1", scheme="http"),),
+            env=(EnvRule("CURL_CA_BUNDLE", "/home/dev/own.pem", HERE),),
+        ),
+        USER.replace(
+            existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem"},
+            links=(
+                *MERGED,
+                ("/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt"),
+                ("/etc/ssl/ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem"),
+            ),
+        ),
+    ),
+    "secret": (
+        PLAIN.replace(
+            allow=(host("api.example.com"),),
+            secrets=(SecretRule("TOKEN", "env:T", ("https://api.example.com/v1",), "authorization: Bearer {}", HERE),),
+        ),
+        USER,
+    ),
+    "inspection-no-bundle": (PLAIN.replace(deny=(URL,)), USER),
+    "extra-ca": (
+        PLAIN.replace(extra_ca=("/etc/ca.pem",), ssl_insecure=True),
+        USER.replace(existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt"}),
+    ),
 }
 
 # ---------------------------------------------------------------- refusals
-
-URL = host("api.example.com", http=(HttpRule(("GET",), ("/v1",)),)).replace(text="https://api.example.com/v1")
 
 
 def _mount(path: str, target: str = "", *, mode: str = "ro", git_root: bool = False) -> Policy:
@@ -257,16 +283,11 @@ REFUSED: dict[str, Case] = {
     "workspace is /tmp": (PLAIN, USER.replace(workspace="/tmp")),
     "workspace is /etc": (PLAIN, ROOT.replace(workspace="/etc")),
     "workspace is the runtime directory": (PLAIN, USER.replace(workspace="/run/user/1000")),
-    "rule with HTTP": (PLAIN.replace(allow=(URL,)), USER),
-    "deny with HTTP": (PLAIN.replace(deny=(URL,)), USER),
-    "rule with inspect and no port": (PLAIN.replace(allow=(host("a.example", (), inspect=True),)), USER),
     "rule with insecure": (PLAIN.replace(allow=(host("a.example", insecure=True),)), USER),
-    "secret": (
-        PLAIN.replace(secrets=(SecretRule("token", "env:T", ("a.example",), "authorization: Bearer {}", HERE),)),
+    "secret for many hosts": (
+        PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
     ),
-    "ssl_insecure": (PLAIN.replace(ssl_insecure=True), USER),
-    "extra_ca": (PLAIN.replace(extra_ca=("/etc/ca.pem",)), USER),
     "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),
     "copy on write": (PLAIN.replace(workspace="cow"), USER),
     "trace full": (PLAIN.replace(trace=TraceRule("full")), USER),
@@ -339,6 +360,9 @@ def render(plan: SandboxPlan) -> str:
     lines.append(f"network {network.mode} ipv6={network.ipv6} udp={network.udp_ports} tcp={network.tcp_ports}")
     lines += [f"landlock writable {path}" for path in hardening.landlock_writable]
     lines.append(f"hardening landlock={hardening.landlock} nested={hardening.nested} {hardening.limits!r}")
+    if plan.inspect:
+        lines.append("certificate authority of the session")
+    lines += [f"trust {path}" for path in plan.trust]
     lines += [f"environment {name}={value}" for name, value in plan.environment]
     lines += [f"rule {b.rule!r} ({b.origin}): {b.status} by {', '.join(b.mechanisms)}" for b in plan.bindings]
     return "\n".join(lines) + "\n"

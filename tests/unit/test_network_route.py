@@ -74,14 +74,32 @@ def test_our_ranges_are_never_dialled(address) -> None:
         assert policy.asked[-1].host == names.name(address)
 
 
-@pytest.mark.parametrize("verdict", [Deny(RULE, "denied by rule"), Ask("ask"), Allow(RULE, "ok", inspect=True)])
-def test_only_a_plain_allow_lets_pass(verdict) -> None:
+@pytest.mark.parametrize("verdict", [Deny(RULE, "denied by rule"), Ask("ask")])
+def test_only_allow_lets_pass(verdict) -> None:
     route, _, names = router({("a.test", "", 80, "tcp"): verdict})
     refused = route.arrive(names.v4(16), 80)
     assert isinstance(refused, Refusal)
-    expected = "not HTTP" if isinstance(verdict, Allow) else verdict.reason
-    assert refused.event.reason == expected
+    assert refused.event.reason == verdict.reason
     assert refused.host == "a.test"
+
+
+def test_a_constrained_connection_is_marked_and_never_udp() -> None:
+    verdict = Allow(RULE.replace(insecure=True), "ok", inspect=True)
+    route, _, names = router({("a.test", "", 443, "tcp"): verdict, ("a.test", "", 443, "udp"): verdict})
+    relay = route.arrive(names.v4(16), 443)
+    assert isinstance(relay, Relay)
+    assert (relay.inspect, relay.insecure) == (True, True)
+    refused = route.arrive(names.v4(16), 443, "udp")
+    assert isinstance(refused, Refusal)
+    assert refused.event.reason == "not HTTP"
+
+
+def test_the_address_of_a_raw_relay_may_not_be_a_constrained_one() -> None:
+    constrained = Allow(RULE, "ok", inspect=True)
+    route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): constrained})
+    raw = Relay("a.test", "198.18.0.16", 443, 443)
+    assert isinstance(route.candidates(raw, ("1.1.1.1",)), Refusal)
+    assert route.candidates(raw.replace(inspect=True), ("1.1.1.1",)) == ("1.1.1.1",)
 
 
 def test_decisions_are_remembered_and_bounded() -> None:

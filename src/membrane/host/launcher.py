@@ -45,7 +45,7 @@ import struct
 
 from ..errors import HostError, InternalError
 from ..plan.build import RANGE
-from ..plan.model import Bind
+from ..plan.model import Bind, File
 from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
@@ -138,8 +138,8 @@ class Launch:
                 os.close(fd)
 
     def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
-        """Pass the operations inside the workspace, known only after the scan."""
-        rows = [(type(op).__name__, op.target) for op in ops]
+        """Pass the operations inside the workspace, known only after the scan, and late files."""
+        rows = [(type(op).__name__, op.target, op.content if isinstance(op, File) else b"") for op in ops]
         fd = os.memfd_create("operations", os.MFD_CLOEXEC)
         try:
             data = memoryview(marshal.dumps(rows))

@@ -316,20 +316,25 @@ def _seal(path: str) -> None:
     sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | sc.MS_NOSUID | sc.MS_NODEV)
 
 
-def read_rows(fd: int) -> list[tuple[str, str]]:
-    """The (kind, target) rows of workspace operations, from a memfd of the supervisor."""
+def read_rows(fd: int) -> list[tuple[str, str, bytes]]:
+    """The (kind, target, content) rows of workspace operations, from a memfd of the supervisor."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
-    rows: list[tuple[str, str]] = marshal.loads(data)  # noqa: S302 - from our own supervisor
+    rows: list[tuple[str, str, bytes]] = marshal.loads(data)  # noqa: S302 - from our own supervisor
     return rows
 
 
-def workspace_operation(kind: str, target: str) -> None:
+def workspace_operation(kind: str, target: str, content: bytes = b"") -> None:
     """One Pin, ReadOnly or Mask below the workspace, after the pivot: no link on the way is followed.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
     bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well.
+
+    A File is made beside the masks, which the command can not write; elsewhere it is bound over ``target``.
     """
+    if kind == "File":
+        _late_file(target, content)
+        return
     try:
         if kind == "Mask":
             fd = _open_final(target)
@@ -349,6 +354,32 @@ def workspace_operation(kind: str, target: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             return
         _bind_onto_itself(fd, read_only=True)
+
+
+def _late_file(target: str, content: bytes) -> None:
+    path = target if target.startswith(MASK_SOURCE + "/") else f"{MASK_SOURCE}/{target.strip('/').replace('/', '-')}"
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+    if path == target:
+        return
+    try:
+        place = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # not in the view
+    try:
+        tree = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+        try:
+            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+            sc.move_mount(tree, b"", dirfd=place)
+        finally:
+            os.close(tree)
+    finally:
+        os.close(place)
 
 
 def _bind_onto_itself(fd: int, *, read_only: bool) -> None:

@@ -65,6 +65,10 @@ class Wait:
     def end(self, item: Any) -> None:
         self._due.pop(item, None)
 
+    def has(self, item: Any) -> bool:
+        """Does ``item`` wait?"""
+        return item in self._due
+
     def waiting(self) -> bool:
         """Does anybody wait?"""
         return bool(self._due)

@@ -51,19 +51,21 @@ from .flow import BUFFER, Budget, Flow, LimitReached, Pump
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
-from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer
+from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Concatenate, ParamSpec
+    from typing import Concatenate, ParamSpec, TypeVar
 
     from ..events import Event
     from .dns import Answerer
+    from .intercept import Inspector
     from .reactor import Reactor
     from .upstream import Answer, Handshake, Upstreams
 
     P = ParamSpec("P")
+    C = TypeVar("C", bound="Connection")
 
 CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
 ATTEMPT = 5.0  # seconds for one address while there are others
@@ -89,6 +91,7 @@ class Engine:
 
     Args:
         connections: how many may exist at once.
+        inspector: takes the connections whose requests are to be judged; without one they are refused.
         emit: takes events.
         verbose: emit ``ConnectionOpened`` and ``ConnectionClosed``; two records for each connection cost as much
             as a quarter of the relaying.
@@ -107,11 +110,13 @@ class Engine:
         budget: Budget,
         connections: int = 4096,
         verbose: bool = True,
+        inspector: Inspector | None = None,
     ) -> None:
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
         self.emit, self.crashed = emit, crashed
         self.limit = connections
         self.verbose = verbose
+        self.inspector = inspector
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
         self.pump = Pump(budget)
@@ -164,16 +169,16 @@ class Engine:
             connection.on_turn()
 
 
-def _guarded(call: Callable[Concatenate[Connection, P], None]) -> Callable[Concatenate[Connection, P], None]:
+def guarded(call: Callable[Concatenate[C, P], None]) -> Callable[Concatenate[C, P], None]:
     """Whatever goes wrong in ``call`` ends its connection, and nothing else."""
 
-    def guarded(self: Connection, /, *args: P.args, **named: P.kwargs) -> None:
+    def guard(self: C, /, *args: P.args, **named: P.kwargs) -> None:
         try:
             call(self, *args, **named)
         except Exception as error:
             self.failed(error)
 
-    return guarded
+    return guard
 
 
 class Connection:
@@ -294,33 +299,33 @@ class Connection:
         except Exception as error:
             self.failed(error)
 
-    @_guarded
+    @guarded
     def on_turn(self) -> None:
         """Another turn for a connection that has more to move."""
         if self._state == _OPEN:
             self._drive(up=True, down=True)
 
-    @_guarded
+    @guarded
     def resolved(self, answer: Answer) -> None:
         """The name of the destination, or of the proxy, was looked up."""
         if self._state == _RESOLVING:
             self._resolved(answer)
 
-    @_guarded
+    @guarded
     def too_late(self) -> None:
         """No connection within ``CONNECT`` seconds."""
         self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
         self._addresses.clear()
         self._upstream_failed()
 
-    @_guarded
+    @guarded
     def try_next(self) -> None:
         """This address does not answer and there are others."""
         self._failures.append(f"{self.address}: no answer within {ATTEMPT:.0f} s")
         self._drop_upstream()
         self._dial()
 
-    @_guarded
+    @guarded
     def hello_late(self) -> None:
         """A TLS hello began and did not end."""
         assert self._route is not None
@@ -372,6 +377,18 @@ class Connection:
             self._refuse(route)
             return
         self._route = route
+        if route.inspect:
+            if engine.inspector is None:
+                self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
+                return
+            self._state = _DEAD  # for this one; the client lives on in its successor
+            engine.inspector.take(engine, self, route)
+            return
+        self._reach(route)
+
+    def _reach(self, route: Relay) -> None:
+        """Look the destination, or the proxy, up and start to dial."""
+        engine = self._engine
         engine.connect.begin(self)
         self._dial_port = route.dial_port
         resolver = engine.upstreams.resolver
@@ -400,7 +417,7 @@ class Connection:
         if self._handshake is None:
             allowed = self._engine.router.candidates(self._route, addresses)
             if isinstance(allowed, Refusal):
-                self._refuse(allowed)
+                self._refuse_addresses(allowed)
                 return
             addresses = allowed
         self._addresses = list(addresses)
@@ -620,6 +637,10 @@ class Connection:
         if self.told:
             self._tell_closed(refusal.event.reason)
         self._start_to_explain(refusal)
+
+    def _refuse_addresses(self, refusal: Refusal) -> None:
+        """No address of the name may be dialled."""
+        self._refuse(refusal)
 
     def _start_to_explain(self, refusal: Refusal | str) -> None:
         engine = self._engine

@@ -51,6 +51,8 @@ class Relay(Value):
     dial_port: int
     addresses: tuple[str, ...] = ()
     protocol: Protocol = "tcp"
+    inspect: bool = False  # each request is judged; never a raw relay
+    insecure: bool = False  # the rule does not ask for a valid certificate of the server
 
 
 class Refusal(Value):
@@ -73,7 +75,7 @@ class Router:
         self._names = names
         self._decide = decide
         self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
-        self._checked: dict[tuple[str, int, str], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
+        self._checked: dict[tuple[str, int, str, bool], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
 
     def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Relay | Refusal:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
@@ -98,14 +100,15 @@ class Router:
         verdict = self._decide(access)
         if not isinstance(verdict, Allow):
             return Refusal(denial(access, verdict), host or address)
-        if verdict.inspect:
-            hint = "HTTP inspection is not available on this connection"
+        if verdict.inspect and protocol != "tcp":
+            hint = "requests over UDP (HTTP/3) are not inspected: use TCP"
             return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
+        insecure = isinstance(verdict.rule, HostRule) and verdict.rule.insecure
         if host is None:
-            return Relay("", address, port, port, (address,), protocol)
+            return Relay("", address, port, port, (address,), protocol, verdict.inspect, insecure)
         if host == HOST_INTERNAL:
             return self._internal(access, verdict)
-        return Relay(host, address, port, port, (), protocol)
+        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure)
 
     @staticmethod
     def _internal(access: Connect, verdict: Allow) -> Relay | Refusal:
@@ -118,11 +121,12 @@ class Router:
         if not dial_port:
             hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
             return Refusal(denial(access, Deny(None, "port not allowed", hint)), HOST_INTERNAL)
-        return Relay(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol)
+        insecure = isinstance(rule, HostRule) and rule.insecure
+        return Relay(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol, verdict.inspect, insecure)
 
     def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
         """Those of the resolved ``addresses`` that may be dialled; a refusal when there is none."""
-        key = (relay.host, relay.dial_port, relay.protocol)
+        key = (relay.host, relay.dial_port, relay.protocol, relay.inspect)
         known = self._checked.get(key)
         if known is not None and known[0] is addresses:
             return known[1]
@@ -131,7 +135,7 @@ class Router:
         for address in addresses:
             access = Connect(relay.host, address, relay.dial_port, relay.protocol)
             verdict = self._decide(access)
-            if isinstance(verdict, Allow) and not verdict.inspect:
+            if isinstance(verdict, Allow) and (relay.inspect or not verdict.inspect):
                 allowed.append(address)
             elif refusal is None:
                 refused = Deny(None, "not HTTP") if isinstance(verdict, Allow) else verdict
@@ -169,6 +173,12 @@ class Router:
         """The refusal of a connection when a limit of the session is reached."""
         access = Connect(relay.host, relay.address, relay.port, relay.protocol)
         return Refusal(denial(access, Deny(None, "limit reached", hint)), relay.host or relay.address)
+
+
+def refuse_protocol(relay: Relay, hint: str) -> Refusal:
+    """The refusal of a connection that must be HTTP and is not, or not in a form that can be read."""
+    access = Connect(relay.host, relay.address, relay.port, relay.protocol)
+    return Refusal(denial(access, Deny(None, "not HTTP", hint)), relay.host or relay.address)
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

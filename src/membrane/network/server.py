@@ -10,9 +10,12 @@ Control socket (AF_UNIX stream, its number in argv):
 * first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  somebody reads the events; if not, only refusals are told);
-* then, to the session: JSON lines: ``{"ready": true}``, events (``seq`` 0: the session numbers them),
-  ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
+  somebody reads the events; if not, only refusals are told), ``inspect`` (some rule needs requests to be judged),
+  ``authorities`` (PEM, certificates that servers are trusted with beside the system's), ``secrets``
+  (``[name, value, placeholder, header, destinations]``);
+* then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
+  certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
+  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
 * from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
@@ -28,6 +31,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
 import gc
 import marshal
+import os
 import resource
 import sys
 from _socket import AF_INET6
@@ -57,10 +61,11 @@ from .upstream import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..policy.model import Policy
+    from ..policy.model import Policy, Verdict
+    from .intercept import Inspector
 
 _LARGEST_CONFIG = 64 << 20  # octets
 _DNS_PORT = 53
@@ -236,6 +241,8 @@ class Service:
         budget = Budget(policy.limits.upload)
         router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
+        self._ca = b""
+        inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
         self._engine = engine = Engine(
             reactor,
             router,
@@ -246,6 +253,7 @@ class Service:
             budget=budget,
             connections=connections,
             verbose=journal.verbose,
+            inspector=inspector,
         )
         self._udp = UdpRelay(
             reactor,
@@ -269,9 +277,40 @@ class Service:
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
 
+    def _inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+        """Make the authority of the session; only sessions that need it pay for OpenSSL."""
+        from .credentials import Destination, Secret
+        from .intercept import Inspector
+        from .tls import Authority
+
+        authority = Authority()
+        self._ca = authority.pem
+        extra: tuple[str, ...] = ()
+        if config.get("authorities"):  # by descriptor: whoever can write the file can not change what was read
+            fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
+            os.write(fd, config["authorities"])
+            extra = (f"/proc/self/fd/{fd}",)
+        return Inspector(
+            self._reactor,
+            authority,
+            decide,
+            extra_ca=extra,
+            insecure=policy.ssl_insecure,
+            queries=policy.trace.http == "full",
+            secrets=[
+                Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
+                for name, value, placeholder, header, destinations in config.get("secrets", ())
+            ],
+        )
+
     def run(self) -> None:
         """Serve until told to stop."""
         self._control.send(b'{"ready": true}\n')
+        if self._ca:
+            self._journal.note({"ca": self._ca.decode("ascii")})
+            self._write()  # the session waits for it
+            assert self._engine.inspector is not None
+            self._engine.inspector.warm_up()
         self._reactor.run()
 
     def close(self) -> None:
@@ -296,6 +335,7 @@ class Service:
             "denied": self._journal.denied,
             "events_lost": self._journal.lost,
             "crashes": self._crashes,
+            "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
         }
         self._journal.note({"stats": stats})
         self._reactor.close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # every writable host tree is an idmapped mount.
 BASE_KUID = 1_610_612_736
 RANGE = 65_536
+INSPECTION = ("TLS interception", "HTTP method and path")
 
 
 def refuse(policy: Policy, facts: HostFacts) -> None:
@@ -31,22 +32,22 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         PolicyError: with the rule, the reason and what to do instead.
     """
     _refuse_workspace(facts)
-    for verb, rules in (("allow", policy.allow), ("deny", policy.deny)):
+    for rules in (policy.allow, policy.deny):
         for rule in rules:
-            if rule.http is not None or rule.inspect or rule.insecure:
+            if rule.insecure and rule.http is None and not rule.inspect:
                 raise _unbound(
                     str(rule.origin),
-                    f"{rule.text!r} needs HTTP inspection, which this version does not have",
-                    f'{verb} the host as a whole: "{rule.host}:{rule.ports[0].first if rule.ports else 443}"',
+                    f"{rule.text!r} is insecure, but its connections pass through and the command verifies them",
+                    "add inspect: true, or name methods or paths",
                 )
-    if policy.secrets:
-        first = policy.secrets[0]
-        raise _unbound(
-            str(first.origin), f"secret {first.name!r} needs HTTP inspection, which this version does not have"
-        )
-    if policy.ssl_insecure or policy.extra_ca:
-        key = "ssl_insecure" if policy.ssl_insecure else "extra_ca"
-        raise _unbound("policy", f"{key} has no effect without HTTP inspection, which this version does not have")
+    for secret in policy.secrets:
+        from ..policy.grammar import secret_destinations
+        from ..policy.match import Malformed
+
+        try:
+            secret_destinations(secret)
+        except Malformed as error:
+            raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
     if policy.expose:
         raise _unbound(str(policy.expose[0].origin), "ports.expose is not available in this version")
     if policy.workspace == "cow":
@@ -167,6 +168,10 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         for rule in rules:
             names = rule.kind != "network"
             how = ("DNS name", "TLS server name", "address at dial time") if names else ("destination address",)
+            if rule.http is not None or rule.inspect:
+                read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
+                out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port", *read)))
+                continue
             out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port")))
     for path in policy.paths:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
@@ -176,6 +181,9 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
     for socket in policy.unix_sockets:
         out.append(RuleBinding(f"unix socket {socket.path}", str(socket.origin), ("mount namespace",)))
+    for secret in policy.secrets:
+        text = f"secret {secret.name} to {' '.join(secret.to)}"
+        out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
     for port in policy.connect:
         rule_text = f"connect host.internal:{port.inside} to host loopback port {port.outside}"
         out.append(RuleBinding(rule_text, str(port.origin), ("DNS name", "destination port")))
@@ -205,6 +213,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     home = facts.home
     store = mounts.home_store(policy, facts)
     stores = [store] if store else []
+    trust = mounts.trust(policy, facts)
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     return SandboxPlan(
@@ -213,10 +222,12 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         mounts=mounts.base(policy, facts),
         network=network.plan_network(policy),
         hardening=hardening.plan_hardening(policy, facts, home),
-        environment=hardening.environment(policy, facts, home),
+        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else ""),
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
         bindings=bindings(policy),
         stores=tuple(stores),
+        inspect=network.inspects(policy),
+        trust=trust,
     )

@@ -62,6 +62,20 @@ NEVER_BY_PATTERN = (
     "GIT_SSL_CAINFO",
     "PIP_CERT",
 )
+# Programs that bring their own list of authorities, or let one be named: OpenSSL, Go, Python, curl, Node.js, git, pip,
+# cargo, the AWS tools, Deno.
+TRUST_VARIABLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+)
+PLACEHOLDER = "(a placeholder that is made for each run)"
 WRITABLE_SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108
 
 
@@ -71,8 +85,12 @@ def _selected(name: str, pattern: str) -> bool:
     return name == pattern
 
 
-def environment(policy: Policy, facts: HostFacts, home: str) -> tuple[tuple[str, str], ...]:
-    """The complete environment of the command, without the session id."""
+def environment(policy: Policy, facts: HostFacts, home: str, trust: str = "") -> tuple[tuple[str, str], ...]:
+    """The complete environment of the command, without the session id.
+
+    Args:
+        trust: the bundle that programs are pointed at, whatever else would name one; empty: the system's.
+    """
     out = {
         name: value
         for name, value in facts.environ
@@ -87,6 +105,9 @@ def environment(policy: Policy, facts: HostFacts, home: str) -> tuple[tuple[str,
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
+    out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
+    if trust:
+        out.update(dict.fromkeys(TRUST_VARIABLES, trust))
     return tuple(out.items())
 
 

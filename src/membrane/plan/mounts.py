@@ -32,6 +32,7 @@ from .model import (
     Symlink,
     Tmpfs,
 )
+from .network import inspects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,8 +131,18 @@ SHARED_PLACES = frozenset(
         *("/sbin", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),  # noqa: S108
     )
 )
+TRUST = "/run/.membrane/certificates.pem"  # the bundle of a session that inspects
 KERNEL_TREES = ("/dev", "/proc", "/sys")
 RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
+# What distributions call the bundle of trusted certificates (Go, crypto/x509/root_linux.go, has the same list).
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
 
@@ -166,6 +177,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         *SYS_TREES,
         *ETC_SECRET_FILES,
         *ETC_SECRET_TREES,
+        *BUNDLES,
         "/etc/resolv.conf",
         "/etc/hosts",
         *(f"{home}/{name}" for name in TOOLCHAINS),
@@ -306,6 +318,15 @@ def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
             private = not _in_system(target)
         ops.append(File(target, content, bind=not private))
     return ops
+
+
+def trust(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
+    """The bundles that are replaced, ours first; empty when the command needs no further authority."""
+    if not inspects(policy) and not policy.extra_ca:
+        return ()
+    links = dict(facts.links)
+    found = [links.get(path, path) for path in BUNDLES if path in facts.existing]
+    return (TRUST, *dict.fromkeys(found))
 
 
 def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:

@@ -7,8 +7,9 @@ A question is made canonical (``match``), the deny rules are asked, then the all
 rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its reason.
 
 * A deny rule without ports refuses every port and protocol; an allow rule without ports is any TCP port.
-* A destination with an HTTP rule is *constrained*: ``Allow.inspect`` is set on that port whatever else admits it, and
-  each request is asked again as ``HttpRequest``.
+* A destination with an HTTP rule, or one that a secret goes to, is *constrained*: ``Allow.inspect`` is set on that
+  port whatever else admits it, and each request is asked again as ``HttpRequest``.  (An HTTP rule without ports leaves
+  a port to the unconstrained rule that names it, except 80 and 443.)
 * ``Connect`` with a name is asked without an address, then with each resolved address: the *floor* below a name refuses
   addresses that are not public, unless a network rule names the address for that port.
 * ``Connect`` without a name is decided by network rules, and by ``**`` where no deny rule names hosts (the literal
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = ((4, 0x7F00_0001), (6, 1))
 _NARROW = {4: 24, 6: 64}  # prefix lengths from which a CIDR may open link-local and metadata addresses
+_HTTP_PORTS = (80, 443)
 _UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule names them: they echo or tunnel
 _METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
 
@@ -105,6 +107,18 @@ def _constrained(rule: HostRule) -> bool:
     return rule.http is not None or rule.inspect
 
 
+def _constraints(admitting: Sequence[HostRule], port: int) -> list[HostRule]:
+    """Those of the admitting rules that make a connection to this port one of judged requests.
+
+    One without ports does not hold for a port that an unconstrained rule names, as for SSH beside HTTP rules of the
+    same host; it always does for the ports of HTTP.
+    """
+    found = [rule for rule in admitting if _constrained(rule)]
+    if found and port not in _HTTP_PORTS and any(rule.ports and not _constrained(rule) for rule in admitting):
+        found = [rule for rule in found if rule.ports]
+    return found
+
+
 def _quoted(text: str) -> str:
     """YAML's double-quoted form, printable whatever is inside; empty for what YAML can not hold."""
     out = []
@@ -161,6 +175,13 @@ class Decider:
         self._loopback = [rule for rule in self._allow.hosts.get(HOST_INTERNAL, ()) if rule.ports]
         self._named_denies = [rule for rule in policy.deny if rule.kind in ("host", "wildcard")]
         self._loopback_ports = {rule.inside: rule for rule in policy.connect}
+        self._held: frozenset[tuple[str, int]] = frozenset()  # where secrets go: each request is looked at
+        if policy.secrets:
+            from .grammar import secret_destinations
+
+            self._held = frozenset(
+                (host, port) for rule in policy.secrets for _scheme, host, port, _path in secret_destinations(rule)
+            )
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
         self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
         self._matchers: dict[str, Callable[[str], bool]] = {}
@@ -238,7 +259,7 @@ class Decider:
         return refusal or verdict
 
     def _connect_name(self, name: str, port: int, protocol: str) -> Allow | Deny:
-        inspect = False
+        inspect = (name, port) in self._held
         for rule in self._deny.named(name):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -253,7 +274,7 @@ class Decider:
         if not admitting:
             reason = "port not allowed" if named else "name not allowed"
             return Deny(None, reason, _allow_hint(name, port, protocol))
-        constrained = [rule for rule in admitting if _constrained(rule)]
+        constrained = _constraints(admitting, port)
         return Allow((constrained or admitting)[0], "name and port allowed", inspect or bool(constrained))
 
     def _below_name(self, name: str, text: str, port: int, protocol: str) -> Deny | None:
@@ -305,7 +326,7 @@ class Decider:
         return [rule for form in judged_forms(*address) for rule in self._deny.addressed(form)] + self._deny.any
 
     def _connect_literal(self, address: Address, port: int, protocol: str) -> Allow | Deny:
-        inspect = False
+        inspect = bool(self._held) and (match.format_address(*address), port) in self._held
         for rule in self._denying_literal(address):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -322,7 +343,7 @@ class Decider:
                 return Deny(None, "metadata address")
             reason = "port not allowed" if allowing else "address not allowed"
             return Deny(None, reason, _allow_hint(match.format_address(*address), port, protocol))
-        constrained = [rule for rule in admitting if _constrained(rule)]
+        constrained = _constraints(admitting, port)
         return Allow((constrained or admitting)[0], "address and port allowed", inspect or bool(constrained))
 
     # ------------------------------------------------------------ requests

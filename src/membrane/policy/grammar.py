@@ -482,6 +482,30 @@ def parse_secret_source(text: str) -> str:
     return text
 
 
+def secret_destinations(rule: SecretRule) -> tuple[tuple[str, str, int, str], ...]:
+    """Where a secret may go: scheme, canonical host or address, port, path prefix.
+
+    A host without a scheme is HTTPS, one without a port its usual one.
+
+    Raises:
+        Malformed: a destination is not one host.
+    """
+    found: list[tuple[str, str, int, str]] = []
+    for text in rule.to:
+        to = parse_destination(text)
+        whole = {4: 32, 6: 128}
+        if to.network is not None and to.network.prefix == whole[to.network.version]:
+            host = format_address(to.network.version, to.network.base)
+        elif to.kind == "host":
+            host = to.host
+        else:
+            raise Malformed(f"{text!r} is not one host; a secret goes to hosts that are named")
+        scheme = to.scheme or "https"
+        ports = [port for span in to.ports for port in range(span.first, span.last + 1)] or [_DEFAULT_PORTS[scheme]]
+        found += [(scheme, host, port, to.path or "/") for port in ports]
+    return tuple(found)
+
+
 def parse_header(text: str) -> str:
     """Read ``NAME`` or ``NAME: TEMPLATE`` where ``{}`` stands for the secret; return the second form.
 

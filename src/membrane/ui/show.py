@@ -253,11 +253,23 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
                 for rule in rules
             ],
             "networks": [
-                {"network": rule.text, "ports": ports_text(rule.ports) or "any tcp", "rule": place(rule.origin, home)}
+                {
+                    "network": rule.text,
+                    "ports": ports_text(rule.ports) or "any tcp",
+                    "intercepted": interception(rule) or None,
+                    "rule": place(rule.origin, home),
+                }
                 for rule in policy.allow
                 if rule.kind == "network"
             ],
-            "deny": [{"text": rule.text, "rule": place(rule.origin, home)} for rule in policy.deny],
+            "deny": [
+                {"text": rule.text, "intercepted": interception(rule) or None, "rule": place(rule.origin, home)}
+                for rule in policy.deny
+            ],
+            "secrets": [
+                {"name": rule.name, "to": list(rule.to), "rule": place(rule.origin, home)} for rule in policy.secrets
+            ],
+            "trust": list(plan.trust),
         },
         "process": {
             "uid": plan.uid,
@@ -309,9 +321,37 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
         )
         for entry in network["names"]
     ]
-    rows += [(escape(entry["network"]), entry["ports"], "by address", entry["rule"]) for entry in network["networks"]]
-    rows += [(escape(entry["text"]), "", "denied", entry["rule"]) for entry in network["deny"]]
+    rows += [
+        (
+            escape(entry["network"]),
+            entry["ports"],
+            f"by address, intercepted: {entry['intercepted']}" if entry["intercepted"] else "by address",
+            entry["rule"],
+        )
+        for entry in network["networks"]
+    ]
+    rows += [
+        (
+            escape(entry["text"]),
+            "",
+            f"denied, others intercepted: {entry['intercepted']}" if entry["intercepted"] else "denied",
+            entry["rule"],
+        )
+        for entry in network["deny"]
+    ]
+    rows += [
+        (
+            escape(" ".join(entry["to"])),
+            "",
+            f"intercepted: the secret {escape(entry['name'])} goes there",
+            entry["rule"],
+        )
+        for entry in network["secrets"]
+    ]
     lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
+    if plan.trust:
+        whose = "the session's authority" if plan.inspect else "the authorities of extra_ca"
+        lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, plan.trust))}")
     lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     writable = " ".join(map(escape, process["landlock_writable"]))

@@ -57,6 +57,8 @@ ZONE: dict[str, tuple[list[str], list[str]]] = {
     "mapped.test": ([], ["::ffff:127.0.0.1"]),
     "nat64.test": ([], ["64:ff9b::7f00:1"]),
     "zero.test": (["0.0.0.0"], []),
+    "stream.test": _pair(32),
+    "h2.test": _pair(33),
     "half.test": (["10.0.0.7", "93.184.216.31"], []),
 }
 CNAMES = {"alias.test": "example.com"}

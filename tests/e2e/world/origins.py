@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -16,11 +17,13 @@ import names
 import pki
 import proxies
 import resolver
+import streams
 import web
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 HTTP_PORTS, HTTPS_PORTS = (80, 8000, 8787), (443, 8443)
 ECHO_PORTS, BANNER_PORTS = (7, 5432, 9000), (22, 2222)
+H2_PORT = 8445
 UDP_ECHO_PORTS = (5000, 123)
 
 
@@ -138,6 +141,10 @@ def start(directory: str) -> None:
     for port in (*HTTP_PORTS, *HTTPS_PORTS):
         server = WebServer(port, app, authority if port in HTTPS_PORTS else None)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 60}, daemon=True).start()
+    streams.start(authority)
+    authority.context("h2.test")
+    if node := shutil.which("node"):
+        child([node, str(Path(__file__).with_name("h2.js")), str(home / "h2.test.pem"), str(H2_PORT)])
     for port in ECHO_PORTS:
         resolver.TcpServer("::", port, echo(connections, port))
     for port in BANNER_PORTS:
@@ -156,5 +163,7 @@ def start(directory: str) -> None:
     trust_all = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     child(git_daemon, env={**os.environ, **trust_all}, stderr=subprocess.DEVNULL)
     child(["redis-server", "--port", "6379", "--protected-mode", "no", "--save", "", "--dir", directory])
+    if node:
+        wait_for(H2_PORT)
     wait_for(9418)
     wait_for(6379)

@@ -1,0 +1,669 @@
+"""Connections whose requests are judged one by one: the driver between two sockets and an HTTP core.
+
+Theory of operation
+-------------------
+``relay.Connection`` hands a connection over when its destination is constrained.  From then on::
+
+    HELLO -> (TLS) dial the server -> its handshake -> the client's handshake -> HTTP -> lingering -> closed
+       \\---> (HTTP without TLS) -----------------------------------------------> HTTP, dials when a request may go on
+
+The first bytes are looked at without being taken, as for every connection: TLS must carry the name that the
+connection is bound to.  The server is reached first, with what the client offers in ALPN, so that the client gets
+exactly the protocol which the server chose; a server that can not be reached is explained in a 502.
+
+The cores (``http1``, ``http2``) turn bytes into commands; here they are carried out.  Each end has a queue, and
+the other end is not read while it is full.
+
+Rules
+-----
+1. Nothing of the client ever goes up but what a core returned: there is no way from here to a raw relay.
+2. A server is verified by the name that the connection is bound to, unless the policy says ``insecure``.
+3. Every wait has an end: for the first bytes, a head, a handshake, an answer, a reader that does not read.
+4. Whatever goes wrong ends this connection only; each request that it had is told.
+"""
+
+from __future__ import annotations
+
+import ssl
+from _socket import MSG_PEEK, SO_LINGER, SOL_SOCKET
+
+from ..errors import InternalError
+from ..events import RequestSeen
+from ..policy.model import Allow, Ask, Deny, HostRule
+from . import sniff
+from .credentials import Vault
+from .http1 import Http1
+from .http2 import Http2
+from .journal import denial, str_of_rule
+from .reactor import ERR, HUP, IN, RDHUP
+from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection, guarded
+from .requests import (
+    Bound,
+    CloseClient,
+    CloseUpstream,
+    EndClient,
+    EndUpstream,
+    Gate,
+    OpenUpstream,
+    Seen,
+    SendClient,
+    SendUpstream,
+)
+from .route import Refusal, refuse_protocol
+from .stream import Stream, guarded_read
+from .tls import client_context, explain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..policy.model import HttpRequest, Verdict
+    from .credentials import Secret
+    from .reactor import Reactor
+    from .relay import Engine
+    from .requests import Command
+    from .route import Relay
+    from .sniff import First
+    from .tls import Authority
+
+HEAD = 30.0  # seconds for a request's head, for each piece of its body, and for a client to read what waits for it
+HANDSHAKE = 15.0  # seconds, each side
+IDLE = 300.0  # seconds between two requests
+ANSWER = 900.0  # seconds of silence from a server that owes an answer over HTTP/1.1
+FULL = 262144  # octets in a queue that stop the reading of the other end
+_ROUNDS = 16  # reads of each end in one turn: fairness
+_PROTOCOLS = ("h2", "http/1.1")  # ALPN names that are understood
+
+_HELLO, _DIAL, _SHAKE_UP, _SHAKE_DOWN, _HTTP, _CLOSING = range(6)
+
+
+class Inspector:
+    """What all inspected connections of one session share.
+
+    Args:
+        authority: issues the certificates that clients see.
+        decide: the policy.
+        extra_ca: paths of further authorities for servers.
+        insecure: no server is verified.
+        queries: events carry query strings.
+        secrets: what is put in for placeholders.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        authority: Authority,
+        decide: Callable[[HttpRequest], Verdict],
+        *,
+        extra_ca: Sequence[str] = (),
+        insecure: bool = False,
+        queries: bool = False,
+        secrets: Sequence[Secret] = (),
+    ) -> None:
+        self.authority, self.decide, self.queries = authority, decide, queries
+        self._extra_ca, self._insecure = tuple(extra_ca), insecure
+        self.secrets = tuple(secrets)
+        self.requests = 0
+        self.late = reactor.wait(HEAD, Inspected.client_late)
+        self.unread = reactor.wait(HEAD, Inspected.reader_late)
+        self.handshake = reactor.wait(HANDSHAKE, Inspected.handshake_late)
+        self.idle = reactor.wait(IDLE, Inspected.idle_late)
+        self.answer = reactor.wait(ANSWER, Inspected.answer_late)
+        if extra_ca:
+            self.towards_server(_PROTOCOLS)  # an error in them stops the run before it has begun
+
+    def take(self, engine: Engine, connection: Connection, route: Relay) -> None:
+        """Go on with a connection whose requests are to be judged."""
+        Inspected.succeed(engine, connection, self).inspect(route)
+
+    def warm_up(self) -> None:
+        """Do what takes time the first time, before anybody waits for it: read authorities, issue a certificate."""
+        self.towards_server(_PROTOCOLS)
+        self.authority.server_context("warm-up.invalid")
+
+    def towards_server(self, protocols: Sequence[str], *, insecure: bool = False) -> ssl.SSLContext:
+        """How the next server is spoken to; valid until it is asked for again.
+
+        One context for all: reading the authorities takes tens of milliseconds, and a connection takes its ALPN names
+        from the context when it is made (SSL_new(3)).
+        """
+        context = client_context((), self._extra_ca, insecure=insecure or self._insecure)
+        context.set_alpn_protocols(list(protocols))
+        return context
+
+    def waits(self) -> tuple[object, ...]:
+        return self.late, self.unread, self.handshake, self.idle, self.answer
+
+
+class Inspected(Connection):
+    """One inspected connection; the states of ``Connection`` serve while it dials."""
+
+    __slots__ = ("_core", "_first", "_inspector", "_offered", "_phase", "_server", "_stream", "_unmet")
+
+    def __init__(self, engine: Engine, connection: Connection, inspector: Inspector) -> None:
+        super().__init__(engine, connection._client, connection.id, connection.client_port)
+        self._inspector = inspector
+        self._phase = _HELLO
+        self._stream = Stream(self._client)
+        self._server: Stream | None = None
+        self._core: Http1 | Http2 | None = None
+        self._first: First | None = None
+        self._offered: tuple[str, ...] = ()  # ALPN names that both the client and we know
+        self._unmet = ""  # why there is no server
+
+    @classmethod
+    def succeed(cls, engine: Engine, connection: Connection, inspector: Inspector) -> Inspected:
+        """The connection that takes ``connection``'s place."""
+        successor = cls(engine, connection, inspector)
+        engine.connections.discard(connection)
+        engine.connections.add(successor)
+        engine.reactor.rehandle(successor._client.fileno(), successor.on_client)
+        return successor
+
+    # ------------------------------------------------------------ entry points
+
+    @guarded
+    def inspect(self, route: Relay) -> None:
+        """Wait for the first bytes."""
+        self._route = route
+        self._state = _RESOLVING
+        self._inspector.late.begin(self)
+        self._look_first()
+
+    @guarded
+    def on_client(self, mask: int) -> None:
+        """The client's socket is ready."""
+        if self._state >= _LINGERING or self._refusal is not None:
+            Connection.on_client(self, mask)
+            return
+        if mask & (RDHUP | HUP | ERR):
+            self._client_ended = True
+        if mask & (ERR | HUP) and not self._stream.ending:
+            self.abort("the client reset the connection")
+            return
+        if mask & (IN | RDHUP | HUP):
+            self._stream.readable = True
+        if self._phase == _HELLO:
+            self._look_first()
+        elif self._phase == _SHAKE_DOWN:
+            self._shake_down()
+        elif self._phase >= _HTTP:
+            self._run()
+
+    @guarded
+    def on_upstream(self, mask: int) -> None:
+        """The server's socket is ready."""
+        server = self._server
+        if server is None:
+            Connection.on_upstream(self, mask)
+            return
+        if mask & (IN | RDHUP | HUP | ERR):
+            server.readable = True
+        if self._phase == _SHAKE_UP:
+            self._shake_up()
+        elif self._phase >= _HTTP:
+            self._run()
+
+    @guarded
+    def on_turn(self) -> None:
+        """Another turn for a connection that has more to move."""
+        if self._phase >= _HTTP and self._state < _LINGERING:
+            self._run()
+
+    @guarded
+    def client_late(self) -> None:
+        """A client that had begun to say something does not go on, or says nothing at all."""
+        if self._core is not None:
+            self._obey(self._core.client_late())
+        else:
+            self.abort("the client said nothing that was understood in time")
+
+    @guarded
+    def reader_late(self) -> None:
+        """A client does not read what waits for it."""
+        self.abort("the client does not read")
+
+    @guarded
+    def handshake_late(self) -> None:
+        """A handshake takes too long."""
+        if self._phase == _SHAKE_UP:
+            self._fail_upstream(f"the TLS handshake with the server took more than {HANDSHAKE:.0f} s")
+        else:
+            self.abort("the client did not complete the TLS handshake")
+
+    @guarded
+    def idle_late(self) -> None:
+        """Nobody asks for anything any more."""
+        if self._core is not None:
+            self._obey(self._core.client_eof())
+
+    @guarded
+    def answer_late(self) -> None:
+        """The server owes an answer."""
+        if self._core is not None:
+            self._obey(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s"))
+
+    def finish(self, error: str) -> None:
+        """Close both sides and tell."""
+        for wait in (self._inspector.late, self._inspector.unread, self._inspector.handshake,
+                     self._inspector.idle, self._inspector.answer):  # fmt: skip
+            wait.end(self)
+        core = self._core
+        if self._server is not None:
+            self._count(self._server)
+        if core is not None and not core.closed:
+            for command in core.upstream_failed(error or "the connection was closed"):
+                if isinstance(command, Seen):  # the answer that goes with it reaches nobody any more
+                    unanswered = command.status == 502
+                    self._tell_request(command.replace(status=0, error=error) if unanswered else command)
+        self._server = None
+        super().finish(error)
+
+    def _drive(self, up: bool, down: bool, fresh: bool = False) -> None:
+        raise InternalError("relay a connection", "its requests are to be judged")
+
+    # ------------------------------------------------------------ the first bytes
+
+    def _look_first(self) -> None:
+        """Judge the client's first bytes without taking them."""
+        assert self._route is not None
+        try:
+            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+        except BlockingIOError:
+            return
+        if not data:
+            self.abort("the client closed without a word")
+            return
+        first = sniff.classify(data)
+        if first is None:
+            if self._client_ended:
+                self.abort("the client closed before the end of its first message")
+            return
+        self._first = first
+        self._inspector.late.end(self)
+        if first.kind == "h2":
+            self._refuse(refuse_protocol(self._route, "HTTP/2 without TLS is not inspected: use HTTP/1.1 or TLS"))
+        elif first.kind == "tls":
+            self._meet_tls(first)
+        else:  # what is not HTTP is answered by the core as a malformed request
+            self._begin_http("http", Http1)
+
+    def _meet_tls(self, first: First) -> None:
+        route, engine = self._route, self._engine
+        assert route is not None
+        refusal = engine.router.judge_first(route, first)
+        if refusal is None and (first.flaw or first.ech):  # towards an address no name is judged, but it is read here
+            hint = first.flaw or "the client hides the server name (Encrypted Client Hello); switch that off"
+            refusal = refuse_protocol(route, hint)
+        self._offered = tuple(name for name in _PROTOCOLS if name in first.alpn)
+        if refusal is None and first.alpn and not self._offered:
+            refusal = refuse_protocol(route, "the client offers neither h2 nor http/1.1 in its TLS handshake")
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        self._sni = first.sni
+        self._phase = _DIAL
+        self._reach(route)
+
+    @property
+    def _name(self) -> str:
+        """The name that certificates are for, on both sides."""
+        assert self._route is not None
+        return self._route.host or self._sni or self._route.address
+
+    # ------------------------------------------------------------ the server
+
+    def _opened(self, readable: bool) -> None:
+        """The server, or the way through the proxy to it, is connected."""
+        route, upstream = self._route, self._upstream
+        assert route is not None and upstream is not None
+        self._engine.connect.end(self)
+        self._state = _OPEN
+        first = bytes(self._down.left or b"") if self._down is not None else b""
+        if self._down is not None:
+            self._down.left = None
+        self._server = Stream(upstream, first)
+        if self._core is not None:  # HTTP without TLS: a request waits for it
+            self._phase = _HTTP
+            self._tell_opened()
+            self._obey(self._core.upstream_opened())
+            self._run()
+            return
+        self._phase = _SHAKE_UP
+        try:
+            context = self._inspector.towards_server(self._offered, insecure=route.insecure)
+            self._server.start_tls(context, name=self._name)
+        except (ValueError, UnicodeError) as error:
+            self._fail_upstream(f"the server's name can not be asked for: {error}"[:300])
+            return
+        self._inspector.handshake.begin(self)
+        self._shake_up()
+
+    def _shake_up(self) -> None:
+        assert self._server is not None
+        try:
+            done = self._server.shake()
+        except OSError as error:  # ssl.SSLError is one
+            self._fail_upstream(explain(error))
+            return
+        if done:
+            self._inspector.handshake.end(self)
+            self._welcome(self._server.protocol)
+
+    def _refuse_addresses(self, refusal: Refusal) -> None:
+        """None of the name's addresses may be dialled."""
+        self._engine.refused += 1
+        self._engine.emit(refusal.event)
+        self._fail_upstream(f"{refusal.event.reason}: the name does not lead where it may")
+
+    def _upstream_failed(self) -> None:
+        self._engine.failed += 1
+        self._fail_upstream("; ".join(self._failures))
+
+    def _fail_upstream(self, cause: str) -> None:
+        """There is no server: whatever the client asks for is answered with the cause."""
+        engine = self._engine
+        for wait in (engine.connect, engine.attempt, self._inspector.handshake):
+            wait.end(self)
+        self._server = None
+        self._drop_upstream()
+        self._state = _OPEN
+        if self._core is not None:
+            self._phase = _HTTP
+            self._obey(self._core.upstream_failed(cause))
+            self._run()
+            return
+        self._unmet = cause
+        # Any protocol will do for an answer of our own; HTTP/1.1 is understood by most.
+        self._welcome("http/1.1" if "http/1.1" in self._offered else self._offered[0] if self._offered else "")
+
+    # ------------------------------------------------------------ the client
+
+    def _welcome(self, protocol: str) -> None:
+        """Serve the client with the protocol that the server chose."""
+        self._phase = _SHAKE_DOWN
+        self._stream.start_tls(self._inspector.authority.server_context(self._name, protocol))
+        self._inspector.handshake.begin(self)
+        self._shake_down()
+
+    def _shake_down(self) -> None:
+        try:
+            done = self._stream.shake()
+        except ssl.SSLError as error:
+            reason = (error.reason or "protocol error").replace("_", " ").lower()
+            self.abort(f"the client ended the TLS handshake: {reason}")
+            return
+        if not done:
+            return
+        self._inspector.handshake.end(self)
+        self._begin_http("https", Http2 if self._stream.protocol == "h2" else Http1)
+
+    def _begin_http(self, scheme: str, kind: type[Http1] | type[Http2]) -> None:
+        route, engine, inspector = self._route, self._engine, self._inspector
+        assert route is not None
+        secure = scheme == "https"
+        literal = not route.host
+        bound = Bound(
+            route.host or route.address,
+            route.port,
+            "https" if secure else "http",
+            self._sni if literal else "",
+            literal and not self._sni,
+        )
+        gate = Gate(bound, inspector.decide)
+        spend = engine.pump.budget.spend if engine.pump.budget.limited else None
+
+        vault = Vault(inspector.secrets, bound) if inspector.secrets else None
+
+        def clock() -> float:
+            return engine.reactor.now
+
+        if kind is Http2:
+            self._core = Http2(gate, clock, vault=vault, spend=spend)
+        else:
+            self._core = Http1(gate, clock, connected=secure and not self._unmet, vault=vault, spend=spend)
+        self._protocol = self._core.protocol
+        self._state = _OPEN
+        self._phase = _HTTP
+        if secure:
+            self._tell_opened()
+        inspector.late.begin(self)
+        if self._unmet and kind is Http2:
+            self._obey(self._core.upstream_failed(self._unmet))
+        self._run()
+
+    # ------------------------------------------------------------ moving
+
+    def _run(self) -> None:
+        """Read both ends as far as the other one takes it."""
+        core, client = self._core, self._stream
+        assert core is not None
+        busy = True
+        for _ in range(_ROUNDS):
+            if self._state >= _LINGERING:
+                return
+            client.flush()
+            server = self._server
+            if server is not None:
+                self._flush_server(server)
+            moved = False
+            if core.closed:
+                self._close_when_flushed()
+                return
+            server = self._server
+            if server is not None and server.readable and client.waiting < FULL:
+                moved = self._read_server(server)
+            if (
+                self._phase == _HTTP
+                and not core.closed
+                and client.readable
+                and core.wants_client
+                and client.waiting < FULL
+                and (self._server is None or self._server.waiting < FULL)
+            ):
+                moved = self._read_client() or moved
+            if not moved:
+                busy = False
+                break
+        if self._state >= _LINGERING:
+            return
+        if core.closed:
+            self._close_when_flushed()
+        elif busy:
+            self._engine.busy(self)
+        self._set_waits()
+
+    @staticmethod
+    def _flush_server(server: Stream) -> None:
+        try:
+            server.flush()
+        except OSError:
+            server.break_off()
+
+    def _read_server(self, server: Stream) -> bool:
+        core = self._core
+        assert core is not None
+        data = guarded_read(server, self._server_failed)
+        if data is None:
+            return False
+        self._inspector.answer.end(self)  # it goes on; ``_set_waits`` begins anew
+        if data:
+            self._obey(core.upstream_data(data))
+        else:
+            self._client_cut(server)
+            self._obey(core.upstream_eof())
+        return True
+
+    def _client_cut(self, server: Stream) -> None:
+        if server.ragged:  # the client must see that the server did not say that this was all
+            self._stream.ragged = True
+
+    def _server_failed(self, cause: str) -> None:
+        core, server = self._core, self._server
+        self._server = None
+        if server is not None:
+            self._count(server)
+        self._drop_upstream()
+        if core is not None and not core.closed:
+            self._obey(core.upstream_eof(cause))
+
+    def _read_client(self) -> bool:
+        core = self._core
+        assert core is not None
+        failures: list[str] = []
+        data = guarded_read(self._stream, failures.append)
+        if failures:
+            self.abort(f"the client's side failed: {failures[0]}")
+            return False
+        if data is None:
+            return False
+        commands = core.client_data(data) if data else core.client_eof()
+        if any(isinstance(command, SendUpstream) for command in commands):
+            self._inspector.late.end(self)  # it goes on; ``_set_waits`` begins anew
+        self._obey(commands)
+        return True
+
+    def _set_waits(self) -> None:
+        """For whom does a deadline run?"""
+        core, inspector = self._core, self._inspector
+        if core is None or self._state >= _LINGERING:
+            return
+        if self._stream.waiting:
+            if not inspector.unread.has(self):
+                inspector.unread.begin(self)
+        else:
+            inspector.unread.end(self)
+        waiting = core.waiting if isinstance(core, Http1) else "request" if core.idle else "nothing"
+        for name, wait in (("client", inspector.late), ("request", inspector.idle), ("server", inspector.answer)):
+            if name != waiting:
+                wait.end(self)
+            elif not wait.has(self):
+                wait.begin(self)
+
+    def _count(self, server: Stream) -> None:
+        """Keep the totals of the relay: octets on the server's wire."""
+        if self._up is not None and self._down is not None:
+            pump = self._engine.pump
+            pump.bytes_up += server.sent - self._up.moved
+            pump.bytes_down += server.received - self._down.moved
+            self._up.moved, self._down.moved = server.sent, server.received
+
+    # ------------------------------------------------------------ commands
+
+    def _obey(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, SendUpstream):
+                if self._server is not None:
+                    try:
+                        self._server.write(command.data)
+                    except OSError:
+                        self._server.break_off()
+            elif isinstance(command, SendClient):
+                self._stream.write(command.data)
+            elif isinstance(command, Seen):
+                self._tell_request(command)
+            elif isinstance(command, OpenUpstream):
+                self._open_upstream()
+            elif isinstance(command, EndUpstream):
+                if self._server is not None:
+                    self._server.end()
+            elif isinstance(command, EndClient):
+                self._stream.end()
+            elif isinstance(command, CloseUpstream):
+                self._close_server(reset=command.reset)
+            elif isinstance(command, CloseClient):
+                if command.reset:
+                    self.abort("the connection was cut off")
+                    return
+                self._phase = _CLOSING
+                try:
+                    self._stream.end()
+                except OSError:
+                    self.finish("")  # the client did not wait for it
+                    return
+                self._close_when_flushed()
+
+    def _open_upstream(self) -> None:
+        """A request without TLS may go on: reach its server."""
+        route = self._route
+        assert route is not None
+        if self._unmet:
+            self._fail_upstream(self._unmet)
+            return
+        self._phase = _DIAL
+        self._state = _RESOLVING
+        self._failures.clear()
+        self._reach(route)
+
+    def _close_server(self, *, reset: bool) -> None:
+        server = self._server
+        if server is None:
+            return
+        self._count(server)
+        try:
+            if reset:
+                server.socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+            else:
+                server.end()
+        except OSError:
+            pass  # it is gone already
+        self._server = None
+        self._drop_upstream()
+
+    def _close_when_flushed(self) -> None:
+        """Let the client read what there is, then go."""
+        if self._state >= _LINGERING:
+            return
+        if not self._stream.flush():
+            if not self._inspector.unread.has(self):
+                self._inspector.unread.begin(self)
+            return
+        if self._server is not None:
+            self._close_server(reset=False)
+        self._tell_closed("")
+        inspector = self._inspector
+        for wait in (inspector.late, inspector.unread, inspector.idle, inspector.answer):
+            wait.end(self)
+        self._state = _LINGERING
+        self._engine.linger.begin(self)
+        self._discard()
+
+    # ------------------------------------------------------------ telling
+
+    def _tell_closed(self, error: str) -> None:
+        if self._server is not None:
+            self._count(self._server)
+        super()._tell_closed(error)
+
+    def _tell_request(self, seen: Seen) -> None:
+        """One event for each request, and a denial for each that was refused."""
+        verdict, request = seen.verdict, seen.request
+        inspector, engine = self._inspector, self._engine
+        inspector.requests += 1
+        self._tell_opened()
+        refused = not isinstance(verdict, Allow) and seen.status != 502
+        rule = verdict.rule if isinstance(verdict, (Allow, Deny)) else None
+        engine.emit(
+            RequestSeen(
+                self.id,
+                seen.number,
+                seen.protocol,
+                request.method,
+                request.scheme,
+                request.host,
+                request.port,
+                request.path,
+                seen.query if inspector.queries else "",
+                seen.status,
+                seen.bytes_up,
+                seen.bytes_down,
+                round(seen.seconds * 1000, 3),
+                "deny" if refused else "allow",
+                str_of_rule(rule) if isinstance(rule, HostRule) else None,
+                seen.error or (verdict.reason if seen.status == 502 and isinstance(verdict, Deny) else ""),
+                "network",
+            )
+        )
+        if isinstance(verdict, Deny | Ask) and refused:
+            engine.refused += 1
+            engine.emit(denial(request, verdict))

@@ -1,0 +1,84 @@
+"""Secrets that the command may use and not read: their values, and the placeholders that stand for them inside.
+
+The command's environment holds random text of the same length and shape.  The value goes to the network process
+only, which puts it into requests to its destinations (``network.credentials``).  Errors name a secret, never show it.
+
+Keyrings are asked through ``secret-tool`` (libsecret), as the freedesktop.org Secret Service has no simpler client.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .errors import HostError, PolicyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from .policy.model import Policy, SecretRule
+
+_LARGEST = 65536  # octets that are read of a file or of a program's output
+_PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask somebody
+
+
+def gather(policy: Policy, environ: Mapping[str, str]) -> list[list[Any]]:
+    """What the network process gets: name, value, placeholder, header and destinations of each secret.
+
+    Raises:
+        HostError: a value can not be read.
+        PolicyError: a value can not be used as one.
+    """
+    from .network.credentials import placeholder_for
+    from .policy.grammar import secret_destinations
+
+    found: list[list[Any]] = []
+    for rule in policy.secrets:
+        value = _value(rule, environ)
+        try:
+            placeholder = placeholder_for(value, os.urandom)
+        except ValueError as error:
+            raise PolicyError("use the secret", f"{rule.name}: {error}", where=str(rule.origin)) from None
+        header = rule.header.partition(":")[0]
+        found.append([rule.name, value, placeholder, header, [list(each) for each in secret_destinations(rule)]])
+    return found
+
+
+def _value(rule: SecretRule, environ: Mapping[str, str]) -> bytes:
+    kind, _, where = rule.source.partition(":")
+    if kind == "env":
+        text = environ.get(where, "")
+        if not text:
+            raise _failed(rule, f"the variable {where} is not set")
+        return text.encode("utf-8", "surrogateescape")
+    if kind == "file":
+        try:
+            fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                return os.read(fd, _LARGEST).strip()
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _failed(rule, f"{where}: {error.strerror}") from None
+    if kind == "keyring":
+        service, _, user = where.partition("/")
+        return _output(rule, ["secret-tool", "lookup", "service", service, "username", user])
+    return _output(rule, where.split("\0"))
+
+
+def _output(rule: SecretRule, argv: list[str]) -> bytes:
+    import subprocess
+
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        cause = error.strerror if isinstance(error, OSError) else f"no answer within {_PATIENCE:.0f} s"
+        raise _failed(rule, f"{argv[0]}: {cause}") from None
+    if done.returncode:
+        raise _failed(rule, f"{argv[0]} ended with status {done.returncode}")
+    return done.stdout[:_LARGEST].strip()
+
+
+def _failed(rule: SecretRule, cause: str) -> HostError:
+    return HostError("read the secret", cause, target=f"{rule.name} ({rule.origin})")

@@ -1,0 +1,125 @@
+"""An HTTP/1.1 origin that says when it sends: events, large bodies, WebSocket; and one with the wrong certificate."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+import struct
+import time
+
+import pki
+import resolver
+
+PLAIN, TLS, WRONG = 8080, 8444, 8446
+EVENTS = 40
+
+
+class _Request:
+    def __init__(self, sock: socket.socket) -> None:
+        self._file = sock.makefile("rb")
+        line = self._file.readline()
+        if not line:
+            raise EOFError
+        self.method, self.path, _ = line.decode().split(" ", 2)
+        self.fields: dict[str, str] = {}
+        while (line := self._file.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode().partition(":")
+            self.fields[name.lower()] = value.strip()
+
+    def body(self) -> int:
+        """Read the body; its octets."""
+        if self.fields.get("transfer-encoding") == "chunked":
+            total = 0
+            while size := int(self._file.readline(), 16):
+                total += len(self._file.read(size))
+                self._file.readline()
+            self._file.readline()
+            return total
+        left = total = int(self.fields.get("content-length", "0"))
+        while left:
+            left -= len(self._file.read(min(left, 1 << 20)))
+        return total
+
+    def frame(self) -> tuple[int, bytes]:
+        """One small masked WebSocket frame (RFC 6455 section 5.2): opcode and payload."""
+        first, length = self._file.read(2)
+        mask = self._file.read(4)
+        payload = self._file.read(length & 0x7F)
+        return first & 15, bytes(byte ^ mask[at % 4] for at, byte in enumerate(payload))
+
+
+def _answer(sock: socket.socket, body: bytes, *more: str) -> None:
+    head = "".join(f"{line}\r\n" for line in ("HTTP/1.1 200 OK", f"content-length: {len(body)}", *more))
+    sock.sendall(head.encode() + b"\r\n" + body)
+
+
+def _events(sock: socket.socket) -> None:
+    sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(EVENTS):
+        event = f"data: {time.monotonic_ns()}\n\n".encode()
+        sock.sendall(b"%x\r\n%b\r\n" % (len(event), event))
+        time.sleep(0.005)  # the pace of the source, not an order of events
+    sock.sendall(b"0\r\n\r\n")
+
+
+def _websocket(sock: socket.socket, request: _Request) -> None:
+    key = request.fields["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    proof = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+    lines = ("HTTP/1.1 101 Switching Protocols", "upgrade: websocket", "connection: Upgrade")
+    sock.sendall("\r\n".join((*lines, f"sec-websocket-accept: {proof}", "", "")).encode())
+    while True:
+        opcode, payload = request.frame()
+        sock.sendall(struct.pack("BB", 0x80 | opcode, len(payload)) + payload)
+        if opcode == 8:
+            return
+
+
+def serve(sock: socket.socket, _: str) -> None:
+    while True:
+        try:
+            request = _Request(sock)
+        except (EOFError, ValueError):
+            return
+        if request.path == "/events":
+            _events(sock)
+        elif request.path == "/socket":
+            _websocket(sock, request)
+            return
+        elif request.path.startswith("/bytes/"):
+            left = int(request.path[7:])
+            sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)
+            block = memoryview(bytes(1 << 20))
+            while left:
+                part = block[:left]
+                sock.sendall(part)
+                left -= len(part)
+        else:
+            if request.fields.get("expect") == "100-continue":
+                sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            proof = hashlib.sha256(request.fields.get("authorization", "").encode()).hexdigest()
+            seen = {
+                "proof": proof,
+                "method": request.method,
+                "path": request.path,
+                "octets": request.body(),
+                "fields": request.fields,
+            }
+            _answer(sock, json.dumps(seen).encode())
+
+
+def start(authority: pki.Authority) -> None:
+    def encrypted(name: str, port: int) -> None:
+        def handle(sock: socket.socket, local: str) -> None:
+            try:
+                with authority.context(name).wrap_socket(sock, server_side=True) as wrapped:
+                    serve(wrapped, local)
+            except OSError:
+                return  # the client went away
+
+        resolver.TcpServer("::", port, handle)
+
+    resolver.TcpServer("::", PLAIN, serve)
+    encrypted("stream.test", TLS)
+    encrypted("any", WRONG)

@@ -196,7 +196,7 @@ attempt("a lot, then closed", lambda: retried("google.com", record(bytes(16384),
 """
     )
     net.allow("example.com")
-    assert set(net.attack(script).values()) == {"ECONNRESET"}
+    assert set(net.attack(script).values()) <= {"ECONNRESET", "ENOTCONN", "EPIPE"}
     assert net.denied("name differs from SNI", host="example.com")
 
 

@@ -60,6 +60,7 @@ MOST_INTERIM = 16  # 1xx answers before the real one
 
 _HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE = range(6)
 _NONE, _START, _CONTENT, _DONE = range(4)
+_CR = 13
 _CRLF2 = b"\r\n\r\n"
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
 _NO_ANSWER = "the server closed the connection without an answer"
@@ -253,6 +254,13 @@ class Http1(Front):
             self._refuse_flaw(flaw, not_http=flaw == BAD_LINE)
             return True
         end = data.find(_CRLF2, max(0, self._searched - 3))
+        # A line that ends in LF alone is looked for at once: its sender may wait for an answer to what it takes for
+        # a whole head.
+        start = self._searched - (self._searched > 0 and data[self._searched - 1] == _CR)
+        lines = data[start : end if end >= 0 else len(data)]
+        if lines.count(b"\n") != lines.count(b"\r\n"):
+            self._refuse_flaw(RAW_LINE_END)
+            return True
         if end < 0 or end > LONGEST_HEAD:
             if len(data) > LONGEST_HEAD + 3:
                 self._refuse_flaw(HEAD_TOO_LONG)

@@ -1,4 +1,4 @@
-"""The loop of the network process, alone and inside asyncio."""
+"""The loop of the network process."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_wait_may_begin_another(reactor) -> None:
     assert over == [1, 2, 3]
 
 
-def run(reactor: Reactor, asyncio_first: bool) -> list[str]:
+def run(reactor: Reactor) -> list[str]:
     """Work from a thread, a wait, a descriptor and a turn later; the last one stops the loop."""
     order: list[str] = []
     one, other = socket.socketpair()
@@ -119,9 +119,6 @@ def run(reactor: Reactor, asyncio_first: bool) -> list[str]:
 
     wait = reactor.wait(0.005, waited)
     reactor.watch(one.fileno(), IN, readable)
-    if asyncio_first:
-        loop = reactor.asyncio_loop()
-        assert reactor.asyncio_loop() is loop
     thread = threading.Thread(target=reactor.post, args=(lambda: (order.append("posted"), other.send(b"read")),))
     thread.start()
     reactor.run()
@@ -131,34 +128,11 @@ def run(reactor: Reactor, asyncio_first: bool) -> list[str]:
     return order
 
 
-@pytest.mark.parametrize("asyncio_first", [False, True])
-def test_everything_runs_alone_and_in_asyncio(reactor, asyncio_first) -> None:
-    assert run(reactor, asyncio_first) == ["posted", "read", "wait", "soon"]
+def test_everything_runs(reactor) -> None:
+    assert run(reactor) == ["posted", "read", "wait", "soon"]
 
 
-def test_it_moves_into_asyncio_while_it_runs(reactor) -> None:
-    """A handler asks for the asyncio loop; a task of that loop and the reactor then run side by side."""
-    order = []
-
-    async def task() -> None:
-        order.append("task")
-        reactor.post(lambda: (order.append("posted"), reactor.stop()))
-
-    def move() -> None:
-        loop = reactor.asyncio_loop()
-        order.append("moved")
-        loop.call_soon(lambda: tasks.append(loop.create_task(task())))
-
-    tasks: list = []
-    reactor.post(move)
-    reactor.run()
-    assert order == ["moved", "task", "posted"]
-
-
-@pytest.mark.parametrize("asyncio_first", [False, True])
-def test_an_exception_of_a_handler_ends_the_loop(reactor, asyncio_first) -> None:
-    if asyncio_first:
-        reactor.asyncio_loop()
+def test_an_exception_of_a_handler_ends_the_loop(reactor) -> None:
     reactor.post(lambda: os.stat("/no such file"))
     with pytest.raises(FileNotFoundError):
         reactor.run()

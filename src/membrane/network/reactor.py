@@ -4,8 +4,7 @@ Theory of operation
 -------------------
 The data plane starts when a sandboxed command opens its first connection, so its start-up time is that
 connection's latency.  asyncio costs 40-70 ms to import; a readiness loop is what the relay needs anyway, and costs
-nothing.  Code that needs asyncio (interception) asks for ``asyncio_loop``: from then on this reactor runs inside
-that loop, as one readable descriptor, and both live in the same thread.
+nothing.  TLS and HTTP are driven from here as well, by memory buffers (``intercept``).
 
 Rules
 -----
@@ -26,7 +25,6 @@ from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
     from _socket import socket as Socket
     from collections.abc import Callable
     from typing import Any
@@ -101,8 +99,6 @@ class Reactor:
         self._posting = _thread.allocate_lock()
         self._closed = False
         self._stopped = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tick_at: asyncio.TimerHandle | None = None
         self.watch(self._wake, IN, self._woken)
 
     def watch(self, fd: int, mask: int, handler: Callable[[int], None]) -> None:
@@ -147,8 +143,6 @@ class Reactor:
     def stop(self) -> None:
         """``run`` returns after this turn."""
         self._stopped = True
-        if self._loop is not None:
-            self._loop.stop()
 
     def run(self) -> None:
         """Until ``stop``.
@@ -156,10 +150,8 @@ class Reactor:
         Raises:
             Exception: whatever a handler raised.
         """
-        while not self._stopped and self._loop is None:
+        while not self._stopped:
             self.turn(self._until_next())
-        if self._loop is not None and not self._stopped:
-            self._run_in(self._loop)
 
     def turn(self, timeout: float) -> None:
         """One round: ready descriptors, what was put off, what waited too long, the dead.
@@ -190,21 +182,8 @@ class Reactor:
                 socket.close()
             self._graves.clear()
 
-    def asyncio_loop(self) -> asyncio.AbstractEventLoop:
-        """The asyncio loop of this thread; the first call moves the reactor into it.
-
-        Coroutines reach the reactor with ``post`` only: ``soon`` and ``Wait.begin`` are for handlers.
-        """
-        if self._loop is None:
-            import asyncio
-
-            self._loop = asyncio.new_event_loop()
-        return self._loop
-
     def close(self) -> None:
         """Close the descriptors of the reactor itself."""
-        if self._loop is not None:
-            self._loop.close()
         for socket in self._graves:
             socket.close()
         self._graves.clear()
@@ -225,33 +204,3 @@ class Reactor:
         os.eventfd_read(self._wake)
         while self._posted:
             self._posted.popleft()()
-
-    def _run_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        import asyncio
-
-        failures: list[BaseException] = []
-
-        def tick() -> None:
-            try:
-                self.turn(0)
-            except Exception as error:
-                failures.append(error)
-                loop.stop()
-                return
-            if self._tick_at is not None:
-                self._tick_at.cancel()
-                self._tick_at = None
-            pause = self._until_next()
-            if pause >= 0:
-                self._tick_at = loop.call_later(pause, tick)
-
-        asyncio.set_event_loop(loop)
-        loop.add_reader(self._epoll.fileno(), tick)
-        loop.call_soon(tick)
-        try:
-            loop.run_forever()
-        finally:
-            loop.remove_reader(self._epoll.fileno())
-            asyncio.set_event_loop(None)
-        if failures:
-            raise failures[0]

@@ -518,53 +518,11 @@ say("spool", [f for d in ("/var/spool/mail", "/var/mail", "/var/spool/postfix/ma
     assert net.attack(script) == {"spool": []}
 
 
-# ---------------------------------------------------------------- rules of the next issue stop the run
-
-CONSTRAINED = [
-    ("allow", "https://example.com/v1/"),
-    ("allow", {"dest": "example.com", "http": [{"methods": ["GET"]}]}),
-    ("allow", {"dest": "example.com", "http": [{"paths": ["/v1"]}]}),
-    ("allow", {"dest": "https://example.com/", "http": [{"paths": ["/v1"]}]}),
-    ("deny", {"dest": "example.com", "http": [{"methods": ["DELETE"]}]}),
-    ("deny", "https://example.com/admin"),
-]
+# ---------------------------------------------------------------- N44
 
 
-@pytest.mark.parametrize(("key", "rule"), CONSTRAINED)
-def test_n27_to_n43_a_rule_that_can_not_be_bound_stops_the_run(net: Net, key: str, rule: object) -> None:
-    """HTTP rules can not be bound yet: nothing starts, nothing is half applied, and the rule is named."""
-    policy: dict[str, object] = {"presets": [], "allow": ["example.com"]}
-    policy[key] = [*policy.get(key, []), rule] if key == "allow" else [rule]  # type: ignore[misc]
-    net.policy(json.dumps(policy))
-    marker = net.workspace / "started"
-    done = net.inside(f"open({str(marker)!r}, 'w')")
-    assert (done.returncode, marker.exists()) == (78, False)
-    assert "example.com" in done.stderr
-    assert not Path(net.events_path).exists() or not net.events("SessionStarted")
-
-
-def test_n40_secrets_stop_the_run(net: Net) -> None:
-    net.policy(
-        json.dumps(
-            {
-                "presets": [],
-                "allow": ["example.com"],
-                "secrets": [
-                    {"name": "KEY", "from": "env:SECRET_TOKEN", "to": ["https://example.com/"], "header": "x-key"}
-                ],
-            }
-        )
-    )
-    done = net.inside("say('environment', sorted(os.environ))")
-    assert done.returncode == 78
-    assert "host-secret" not in done.stdout + done.stderr
-
-
-def test_n44_a_forge_is_open_as_a_whole(net: Net) -> None:
-    """Without HTTP rules a host is all of its operations: fetch works, and so does whatever else it offers.
-
-    What can be said without them is the port; a rule for reading only does not exist yet and stops the run (above).
-    """
+def test_n44_a_forge_on_its_port(net: Net) -> None:
+    """A rule without paths opens all operations of a host, on its port; reading only is a preset of HTTP rules."""
     net.allow("git.test:80")
     script = "git -c protocol.version=2 ls-remote http://git.test/hello.git 2>&1; "
     script += "git ls-remote git://git.test/hello.git 2>&1; true"

@@ -23,7 +23,7 @@ EVIL = f"GET /anything/admin HTTP/1.1\r\n{HOST}{CLOSE}"
 RAW = """
 import ssl
 def speak(parts, secure, host="httpbin.org", port=0):
-    sock = dial(host, port or (443 if secure else 80))
+    sock = dial(host, port or (443 if secure else 80), 2)
     if secure:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -98,7 +98,6 @@ ATTACKS: dict[str, list[str]] = {
     "N35 encoded backslash": [f"GET {ALLOWED}%5c..%5cadmin HTTP/1.1\r\n{HOST}{CLOSE}"],
     "N36 path in the query": [f"GET /anything/admin?x=/..{ALLOWED} HTTP/1.1\r\n{HOST}{CLOSE}"],
     "N36 fragment": [f"GET /anything/admin#/..{ALLOWED} HTTP/1.1\r\n{HOST}{CLOSE}"],
-    "N36 encoded mark": [f"GET /anything/admin%3f/..{ALLOWED[9:]} HTTP/1.1\r\n{HOST}{CLOSE}"],
     # N37, N38: which method?
     "N37 POST": [f"POST {ALLOWED} HTTP/1.1\r\n{HOST}Content-Length: 0\r\n{CLOSE}"],
     "N38 lower case": [f"get {ALLOWED} HTTP/1.1\r\n{HOST}{CLOSE}"],
@@ -139,25 +138,17 @@ def test_n26_to_n38_what_the_origin_never_sees(net: Net, secure: bool) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_n37_methods_are_not_overridden(net: Net, secure: bool) -> None:
-    """A field that makes a server take another method does not arrive, or the request does not."""
+    """A request with a field that makes a server take another method does not arrive where methods are scoped."""
     fields = ("X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override")
     script = RAW + "\n".join(
         f"attempt({field!r}, lambda: speak([{OK!r} + '{field}: DELETE\\r\\n' + {CLOSE!r}], {secure}))"
         for field in fields
     )
-    script += f"""
-def body():
-    with dial("httpbin.org", 80) as sock:
-        sock.sendall(({OK!r} + "X-HTTP-Method-Override: DELETE\\r\\n" + {CLOSE!r}).encode())
-        return b"DELETE" in receive(sock)
-attempt("arrives", body)
-"""
-    assert net.control(script)["arrives"] is True
+    outside = net.control(script)
+    assert set(map(tuple, outside.values())) == {("200",)}
     found = net.attack(script, *constrained(net, secure))
-    if secure:
-        found.pop("arrives")
-    assert found.pop("arrives", False) is False
-    assert all(statuses in (["403"], ["400"], ["200"]) for statuses in found.values()), found
+    assert set(map(tuple, found.values())) == {("403",)}
+    assert sum(event["count"] for event in net.denied()) == len(fields)
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -195,11 +186,14 @@ def test_n20_a_host_of_others_content_can_be_scoped(net: Net) -> None:
     """One account of a shared host, by path; the same host by another name or address is not it."""
     net.allow({"dest": "http://github.com/our/", "http": [{"methods": ["GET"]}]})
     script = """
-attempt("ours", lambda: talk("github.com", 80, b"GET /our/x HTTP/1.1\\r\\nHost: github.com\\r\\nConnection: close\\r\\n\\r\\n")[9:12])
-attempt("theirs", lambda: talk("github.com", 80, b"GET /their/x HTTP/1.1\\r\\nHost: github.com\\r\\nConnection: close\\r\\n\\r\\n")[9:12])
+def ask_for(path):
+    head = f"GET {path} HTTP/1.1\\r\\nHost: github.com\\r\\nConnection: close\\r\\n\\r\\n"
+    return talk("github.com", 80, head.encode())[9:12]
+attempt("ours", lambda: ask_for("/our/x"))
+attempt("theirs", lambda: ask_for("/their/x"))
 attempt("alias", lambda: get("api.github.com"))
 """
-    found = net.attack(script.replace('attempt("theirs"', '\nattempt("theirs"'))
+    found = net.attack(script)
     assert found["ours"] != "403"
     assert (found["theirs"], found["alias"]) == ("403", "EAI_NONAME")
     assert net.denied("path not allowed", host="github.com")
@@ -211,7 +205,7 @@ TOKEN = "sk-ant-REALa1b2c3d4e5f6g7h8i9"
 def test_n40_n41_a_secret_goes_to_its_destination_only(net: Net) -> None:
     """Not to another host, path or port, not in another place of the request, and not back inside."""
     secret = {"name": "KEY", "from": "env:REAL", "to": ["http://httpbin.org/anything/v1"], "header": "x-key"}
-    net.allow("http://httpbin.org/", "http://example.com/", "echo.test:7", secrets=[secret])
+    net.allow("http://httpbin.org/", {"dest": "http://example.com/", "inspect": True}, "echo.test:7", secrets=[secret])
     script = """
 key = os.environ["KEY"]
 def ask_for(path, host="httpbin.org", fields=""):

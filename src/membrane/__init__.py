@@ -1,0 +1,1 @@
+"""A selectively permeable boundary for AI agents and any other command."""

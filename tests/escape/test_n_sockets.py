@@ -99,6 +99,15 @@ attempt("tcp", lambda: echo("echo.test", 7))
     }  # fmt: skip
 
 
+def test_what_is_promised_for_datagrams(net: Net) -> None:
+    """No name is read in QUIC, so none is said to be checked: such a rule is bound by the address of its host."""
+    net.allow({"dest": "echo.test", "ports": ["443/udp"]}, {"dest": "example.com", "ports": [443]})
+    assert net.inside("pass").returncode == 0
+    bound = {binding["rule"]: binding["mechanism"] for binding in net.events("SessionStarted")[0]["assurance"]}
+    assert "TLS server name" not in bound["allow echo.test ports 443/udp"]
+    assert "TLS server name" in bound["allow example.com ports 443/tcp"]
+
+
 def test_n58_a_resolver_that_a_rule_opens(net: Net) -> None:
     """``53/udp`` for one address is for that address; all others are still answered by us."""
     net.allow({"dest": "9.9.9.9", "ports": ["53/udp"]})

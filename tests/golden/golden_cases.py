@@ -157,7 +157,7 @@ CASES: dict[str, Case] = {
         USER,
     ),
     "workspace-in-tmp": (PLAIN, USER.replace(workspace="/tmp/try")),
-    "workspace-in-top-directory": (PLAIN, USER.replace(workspace="/work/app")),
+    "workspace-in-top-directory": (PLAIN, USER.replace(workspace="/build/app")),
     "workspace-in-usr": (PLAIN, USER.replace(workspace="/usr/src/linux")),
     "path-venv-and-home-bin": (
         PLAIN,

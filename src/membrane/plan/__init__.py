@@ -1,0 +1,1 @@
+"""Pure: policy and host facts to everything that will be done, as data."""

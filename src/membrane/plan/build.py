@@ -167,7 +167,9 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     for verb, rules in (("allow", policy.allow), ("deny", policy.deny)):
         for rule in rules:
             names = rule.kind != "network"
-            how = ("DNS name", "TLS server name", "address at dial time") if names else ("destination address",)
+            how: tuple[str, ...] = ("DNS name", "address at dial time") if names else ("destination address",)
+            if names and (not rule.ports or any(ports.protocol == "tcp" for ports in rule.ports)):
+                how = ("DNS name", "TLS server name", "address at dial time")  # of QUIC no name is read
             if rule.http is not None or rule.inspect:
                 read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
                 out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port", *read)))

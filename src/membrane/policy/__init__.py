@@ -1,0 +1,1 @@
+"""Pure: text to policy, policy and question to verdict."""

@@ -1,0 +1,1 @@
+"""What a person sees: arguments in, text and exit status out."""

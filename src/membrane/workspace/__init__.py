@@ -1,0 +1,1 @@
+"""What the rules match in a workspace: scan, protected names, live watch."""

@@ -566,7 +566,10 @@ class Session:
     def _end(self) -> int:
         self.network.stop()
         for guard in self.guards:
-            guard.finish()
+            try:
+                guard.finish()
+            except (MembraneError, OSError) as error:
+                self.failure = self.failure or f"what the command left could not be looked at: {error}"
         homes.keep(self.home, self.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:

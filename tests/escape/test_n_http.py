@@ -152,6 +152,18 @@ def test_n37_methods_are_not_overridden(net: Net, secure: bool) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
+def test_n39_content_under_get(net: Net, secure: bool) -> None:
+    """Some servers take it for a POST: where only GET is allowed it does not arrive."""
+    part = f"{OK}Content-Length: 6\r\n{CLOSE}secret"
+    script = RAW + f"attempt('x', lambda: speak([{part!r}], {secure}))"
+    assert net.control(script) == {"x": ["200"]}
+    before = len(net.requests(host="httpbin.org"))
+    assert net.attack(script, *constrained(net, secure)) == {"x": ["403"]}
+    assert len(net.requests(host="httpbin.org")) == before
+    assert net.denied("method not allowed", host="httpbin.org")
+
+
+@pytest.mark.parametrize("secure", [False, True])
 def test_a_constrained_port_is_never_raw(net: Net, secure: bool) -> None:
     """Nor by another rule for the same host on another port (N7 of the predecessor), nor with the wrong layer."""
     port = 443 if secure else 80

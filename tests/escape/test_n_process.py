@@ -166,6 +166,29 @@ def begin(count):
         assert ask("settled()") == "200"
 
 
+def test_unfinished_queries_are_bounded(net: Net) -> None:
+    """2,000 DNS messages of 64 KiB over TCP that never end: a query is small, and only so much is kept of it."""
+    net.allow("example.com")
+    script = (
+        FLOOD
+        + """
+def stuff(count):
+    for _ in range(count):
+        sock = socket.create_connection(("9.9.9.9", 53), 8)
+        try:
+            sock.sendall(b"\\xff\\xff" + bytes(60000))
+        except OSError:
+            pass
+        socks.append(sock)
+    return len(socks)
+"""
+    )
+    with net.talking(script) as (process, ask):
+        assert ask("stuff(2000)") == "2000"
+        assert ask("code(ask_tcp(query('example.com')))") == "0"
+        assert memory(net.network_pid(process.pid)) < 64 << 20
+
+
 def test_unread_answers_are_bounded(net: Net) -> None:
     """500 clients that ask and never read: what is kept for them is a buffer each, and others are served."""
     net.allow("echo.test:7", "example.com")

@@ -99,6 +99,19 @@ attempt("tcp", lambda: echo("echo.test", 7))
     }  # fmt: skip
 
 
+def test_as_many_datagram_ports_as_there_may_be(net: Net) -> None:
+    net.allow({"dest": "echo.test", "ports": ["5000-5255/udp"]})
+    script = """
+def fake():
+    return socket.getaddrinfo("echo.test", 5000, socket.AF_INET)[0][4][0]
+attempt("inside", lambda: udp(fake(), 5000))
+attempt("outside", lambda: udp(fake(), 5256))
+"""
+    assert net.attack(script) == {"inside": "hello", "outside": "EPERM"}
+    net.allow({"dest": "echo.test", "ports": ["5000-5256/udp"]})
+    assert net.inside("pass").returncode == 78
+
+
 def test_what_is_promised_for_datagrams(net: Net) -> None:
     """No name is read in QUIC, so none is said to be checked: such a rule is bound by the address of its host."""
     net.allow({"dest": "echo.test", "ports": ["443/udp"]}, {"dest": "example.com", "ports": [443]})

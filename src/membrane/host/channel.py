@@ -56,7 +56,12 @@ def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequen
 def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
     """One message: kind, payload, descriptors.  Kind is empty at the end of the stream."""
     room = _socket.CMSG_SPACE(4 * FDS_PER_MESSAGE) + _socket.CMSG_SPACE(12)
-    data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The peer ended with something of ours unread.  That is told once and before what it had sent (unix(7),
+        # net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
+        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, value in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:

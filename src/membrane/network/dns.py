@@ -47,6 +47,7 @@ _LOWER = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuv
 _HEADER = struct.Struct(">6H")
 _ANSWER = struct.Struct(">HHHIH")  # pointer to the question's name, type, class, TTL, length
 _UDP_SIZE = 1232  # what we say we take (DNS flag day 2020)
+LONGEST_QUERY = 4096  # octets that are taken, over either transport
 _LONGEST_NAME = 255  # octets on the wire (RFC 1035 section 2.3.4)
 
 
@@ -278,6 +279,10 @@ class TcpMessages:
 
     def __init__(self) -> None:
         self._held = bytearray()
+
+    def held(self) -> int:
+        """Octets of the unfinished message."""
+        return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that ``data`` completes.  Holds at most one unfinished message (64 KiB)."""

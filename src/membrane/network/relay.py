@@ -46,7 +46,7 @@ from errno import EINPROGRESS
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
-from .dns import TcpMessages
+from .dns import LONGEST_QUERY, TcpMessages
 from .flow import BUFFER, Budget, Flow, LimitReached, Pump
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
@@ -731,6 +731,9 @@ class Connection:
                 if self._client.send(framed) != len(framed):
                     self.reset()  # it asks without reading
                     return
+            if self._dns.held() > LONGEST_QUERY:  # each of thousands of connections may hold as much
+                self.reset()
+                return
 
     # ------------------------------------------------------------ ending
 

@@ -376,7 +376,8 @@ def open_up(root_fd: int, path: str) -> None:
         OSError: it is not there, or not ours.
     """
     try:
-        fd = _open(root_fd, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        # The workspace itself, closed, can not even be looked up as ".".
+        fd = os.dup(root_fd) if path == "." else _open(root_fd, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     except NotADirectoryError:
         return
     try:

@@ -381,7 +381,9 @@ def open_up(root_fd: int, path: str) -> None:
     except NotADirectoryError:
         return
     try:
-        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(os.stat(fd).st_mode) | stat.S_IRWXU)
+        mode = stat.S_IMODE(os.stat(fd).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:  # else ctime would change, and the next scan list everything again
+            os.chmod(f"/proc/self/fd/{fd}", mode | stat.S_IRWXU)
     finally:
         os.close(fd)
 

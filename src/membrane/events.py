@@ -125,12 +125,95 @@ class AccessDenied(Value):
     count: int = 1
 
 
-class FileRemoved(Value):
+class NameQuarantined(Value):
     """A name that must not appear was taken away (protected names), ``to`` is where it went."""
 
     path: str
     to: str
     source: Source = "mount"
+
+
+class ProcessStarted(Value):
+    """A program was executed (execve(2)), or asked for; ``process`` of the event is the process that became it.
+
+    In this and the following events ``result`` is empty for success, else the name of the errno.  ``requested``: what
+    was seen is the call, before the kernel carried it out (seccomp notification), so ``result`` is a prediction.
+    """
+
+    parent: int
+    argv: tuple[str, ...]
+    cwd: str
+    path: str  # of the program, as the kernel resolved it
+    result: str = ""
+    requested: bool = False
+    source: Source = "ebpf"
+
+
+class ProcessExited(Value):
+    exit_code: int
+    signal: int
+    duration_ms: float
+    max_rss_kb: int = 0
+    source: Source = "ebpf"
+
+
+class FileOpened(Value):
+    """``flags``: names without ``O_`` in lower case (open(2)): rdonly, wronly, rdwr, creat, trunc, append, ..."""
+
+    path: str
+    flags: tuple[str, ...]
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
+class FileCreated(Value):
+    """A name made by another call than open(2); ``type``: directory, link, symlink, fifo, socket, device.
+
+    ``to``: what a link or a symbolic link leads to.
+    """
+
+    path: str
+    type: str
+    to: str = ""
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
+class FileRemoved(Value):
+    path: str
+    directory: bool = False
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
+class FileRenamed(Value):
+    path: str
+    to: str
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
+class SocketCalled(Value):
+    """connect(2), bind(2) or a datagram: what the command asked for, before the data plane saw it.
+
+    ``family``: inet, inet6, unix, netlink, ...; ``address`` is a path for unix, a leading ``@`` for an abstract name.
+    """
+
+    call: str  # connect, bind, sendto
+    family: str
+    address: str
+    port: int
+    result: str = ""
+    requested: bool = False
+    source: Source = "ebpf"
 
 
 class EventsLost(Value):
@@ -160,7 +243,14 @@ if TYPE_CHECKING:
         | ConnectionClosed
         | RequestSeen
         | AccessDenied
+        | NameQuarantined
+        | ProcessStarted
+        | ProcessExited
+        | FileOpened
+        | FileCreated
         | FileRemoved
+        | FileRenamed
+        | SocketCalled
         | EventsLost
         | SessionEnded
     )

@@ -442,7 +442,7 @@ def test_protected_names_that_appear(box: Box, name: str) -> None:
     )
     assert (box.workspace / "fine").read_text() == "ordinary\n"
     assert not (box.workspace / name).exists()
-    told = box.events("FileRemoved") + box.events("AccessDenied")
+    told = box.events("NameQuarantined") + box.events("AccessDenied")
     first = name.split("/", maxsplit=1)[0].lower()
     assert any(first in json.dumps(event).lower() for event in told) or "ermission" in done.stderr, done
     assert "membrane: " in done.stderr

@@ -198,7 +198,7 @@ class Box:
 
     def moved(self) -> set[str]:
         """Workspace paths of the names that were taken away, as recorded."""
-        return {event["path"] for event in self.record("FileRemoved")}
+        return {event["path"] for event in self.record("NameQuarantined")}
 
     def refused(self, path: str) -> bool:
         """Whether a refusal of this workspace path was recorded."""

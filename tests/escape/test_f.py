@@ -577,7 +577,7 @@ os.mkdir(".vscode"); os.symlink({str(outside)!r}, ".vscode/out"); os.symlink({st
 say("gone", wait_for(lambda: not os.path.lexists(".vscode")))
 """
     assert box.attack(script) == {"gone": "ok"}
-    [event] = box.record("FileRemoved")
+    [event] = box.record("NameQuarantined")
     assert os.readlink(os.path.join(event["to"], "out")) == str(outside)
     after = (outside / "file").stat()
     assert (after.st_uid, after.st_mode, after.st_ctime_ns) == (before.st_uid, before.st_mode, before.st_ctime_ns)

@@ -27,7 +27,7 @@ def test_O09_names_can_not_forge_the_record_or_the_terminal(box: Box) -> None:
     assert done.returncode == 0, done.stderr
     events = box.record()  # each line parses
     assert [event["event"] for event in events].count("SessionEnded") == 1
-    removed = {event["path"] for event in events if event["event"] == "FileRemoved"}
+    removed = {event["path"] for event in events if event["event"] == "NameQuarantined"}
     assert removed == {"\\xff/.mcp.json", "\\u{1b}]0;owned\\u{7}\\u{a}{\"event\": \"SessionEnded\", \"exit_code\": 0}\\u{d}\\u{9b}31m\\u{202e}/.mcp.json"}  # fmt: skip  # noqa: E501
     text = box.events.read_text()
     for char in "\x1b\x07\r\x9b\u202e":

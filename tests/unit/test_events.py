@@ -15,7 +15,7 @@ from membrane.events import (
     ConnectionClosed,
     ConnectionOpened,
     EventsLost,
-    FileRemoved,
+    NameQuarantined,
     NameResolved,
     Process,
     SessionEnded,
@@ -92,7 +92,7 @@ def test_encode_shows_the_process() -> None:
         ConnectionOpened(1, "tcp", "h", "1.2.3.4", 1),
         ConnectionClosed(1, 2, 3, 4.5),
         AccessDenied(access_as_data(Connect("h\r\n", "", 1)), "name not allowed", None, None),
-        FileRemoved("a\udcff", "b"),
+        NameQuarantined("a\udcff", "b"),
         EventsLost("AccessDenied", 3, "s", "e"),
         SessionEnded(0, 0, 1.0, {"AccessDenied": 1}, 1, 0, ("left\n",)),
     ],
@@ -108,17 +108,17 @@ def test_every_event_is_one_line_of_json_with_nothing_hidden(event: events.Event
 
 def test_a_long_string_is_cut_and_carries_the_digest_of_its_bytes() -> None:
     text = "x" * LONGEST + "tail\udcff"
-    shown = encode(FileRemoved(text, ""), time="", session="", seq=0)["path"]
+    shown = encode(NameQuarantined(text, ""), time="", session="", seq=0)["path"]
     assert shown == {
         "text": "x" * LONGEST,
         "truncated": True,
         "sha256": hashlib.sha256(b"x" * LONGEST + b"tail\xff").hexdigest(),
     }
-    assert encode(FileRemoved("x" * LONGEST, ""), time="", session="", seq=0)["path"] == "x" * LONGEST
+    assert encode(NameQuarantined("x" * LONGEST, ""), time="", session="", seq=0)["path"] == "x" * LONGEST
 
 
 def test_a_long_string_that_is_no_file_name_has_a_digest_too() -> None:
-    shown = encode(FileRemoved("\ud800" * (LONGEST + 1), ""), time="", session="", seq=0)["path"]
+    shown = encode(NameQuarantined("\ud800" * (LONGEST + 1), ""), time="", session="", seq=0)["path"]
     assert shown["truncated"] and len(shown["sha256"]) == 64
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 
-from ..events import AccessDenied, FileRemoved, access_as_data
+from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy.model import PathAccess
 from .judge import judge, open_up, quarantine
@@ -135,7 +135,7 @@ class Guard:
                 self.left.append(shown)
             return
         self.moved.append((shown, os.path.join(self._store, to)))
-        self._report(FileRemoved(shown, os.path.join(self._store, to)))
+        self._report(NameQuarantined(shown, os.path.join(self._store, to)))
 
     def finish(self) -> None:
         """After the last process of the sandbox has ended: what appeared since the start, once more."""

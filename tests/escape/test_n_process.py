@@ -360,6 +360,13 @@ while time.monotonic() < until:
             pass
         sock.close()
 say("rounds", rounds)
+# The origins may still hold as many connections of the storm as the network process admits: more are refused.
+until, calm = time.monotonic() + 60, False
+while not calm and time.monotonic() < until:
+    try:
+        calm = get("example.com") == "200" and bool(ask_tcp(query("example.com")))
+    except OSError:
+        select.select([], [], [], 0.2)
 attempt("then", lambda: get("example.com"))
 attempt("resolver", lambda: [code(ask(query("example.com"))), code(ask_tcp(query("example.com")))])
 """

@@ -458,7 +458,7 @@ class Session:
                 pass
         elif kind == b"E":
             self.failure = payload.decode("utf-8", "replace").replace("\0", ": ")
-        elif kind == b"":
+        elif kind == b"" and self.wait_status is None:
             # Pid 1 was killed (out of memory, or by somebody outside): with it the whole namespace.
             self.wait_status = SIGKILL
 

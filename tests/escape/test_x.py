@@ -267,6 +267,6 @@ print(first, later)
         runs = [box.run(PYTHON, "-S", "-c", TOOLS + look) for _ in range(5)]
         assert ask("stop") == "ok"
     runs.append(box.run(PYTHON, "-S", "-c", TOOLS + look))
-    assert runs[-1].returncode == 0
-    # How a run in the middle of the storm ends is its own matter; what it could read at most is what was swapped.
-    assert runs[-1].stdout == "ok 0\n", runs[-1]
+    ended = [(run.returncode, run.stdout, run.stderr) for run in runs]
+    assert all(code in (0, 125) and text[:3] in ("ok ", "") for code, text, _ in ended), ended
+    assert ended[-1][:2] == (0, "ok 0\n"), ended

@@ -25,7 +25,6 @@ import sys
 import time
 
 from . import homes, runs
-from .dataplane import Network
 from .errors import HostError, MembraneError, PolicyError
 from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import (
@@ -51,8 +50,6 @@ from .plan import mounts
 from .plan.build import build
 from .plan.model import ReadOnly
 from .value import Value
-from .workspace.guard import MOST_MOVED, Guard
-from .workspace.scan import scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,9 +57,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .dataplane import Network
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
+    from .workspace.guard import Guard
     from .workspace.scan import ScanResult
 else:
     import _signal
@@ -72,7 +71,7 @@ FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
-WATCH_DELAY = 0.02  # seconds after the start when the whole workspace begins to be watched
+WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
 TIMED_OUT = 124  # exit status, as timeout(1)
 
 
@@ -111,6 +110,8 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
         HostError: the workspace can not be read.
     """
     del command  # the plan does not depend on it: no decision by command text
+    from .workspace.scan import scan
+
     facts = facts_for(policy)
     plan = build(policy, facts)
     found = scan(facts.workspace, policy.paths)
@@ -234,6 +235,9 @@ class Session:
     def _start(self, facts: HostFacts) -> None:
         launch = self.launch
         launch.grant()
+        # Modules that the launcher does not need are loaded while it makes the namespaces.
+        from .workspace.guard import Guard
+
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
@@ -259,13 +263,11 @@ class Session:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         launch.send_workspace_operations(operations)
-        for guard in self.guards:
-            guard.prime()
         if not self.plan.trust:
             self._take_network(facts, b"")
         launch.wait_ready()
         for guard in self.guards:
-            guard.on_change()  # what moved since the scan, by another session here
+            guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
         assurance = read_back(launch.command_pid, self.plan)
         self.journal.add(
@@ -290,6 +292,7 @@ class Session:
     def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
+        from .dataplane import Network
         from .policy.codec import dump
 
         config = {
@@ -328,6 +331,8 @@ class Session:
         return roots
 
     def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
+        from .workspace.scan import scan
+
         caches = os.path.join(facts.state, "cache")
         runs.make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
@@ -370,7 +375,7 @@ class Session:
             self._watch_terminal()
         for guard in self.guards:
             self._watch(guard.fileno(), guard.on_change)
-        watch_at = time.monotonic() + WATCH_DELAY  # a short command is not slowed by a watch that it does not need
+        watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         launch.release()
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(own)
@@ -389,8 +394,8 @@ class Session:
             for guard in self.guards:
                 if guard.timeout() == 0:
                     guard.on_change()
-                if len(guard.moved) > MOST_MOVED:
-                    self.failure = f"the command made more than {MOST_MOVED} protected names; it was killed"
+                if guard.overrun:
+                    self.failure = f"the command made more than {guard.overrun} protected names; it was killed"
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
                 for guard in self.guards:

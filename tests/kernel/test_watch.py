@@ -84,7 +84,7 @@ def start(workspace: Path) -> Iterator[Callable[[], Watcher]]:
     def begin() -> Watcher:
         watcher = Watcher(scan(str(workspace), RULES).index)
         watchers.append(watcher)
-        watcher.prime()
+        watcher.look()
         while not watcher.step(0.002):
             pass
         assert watcher.read() == []
@@ -207,7 +207,7 @@ def test_changes_between_the_scan_and_the_watch_are_found(workspace: Path) -> No
     try:
         make(workspace, "a/b/c/early.pem", "new/dir/early.pem", ".vscode/x", "a/fresh.tmp")
         (workspace / "a" / "fresh.tmp").rename(workspace / "a" / ".env")
-        watcher.prime()
+        watcher.look()
         while not watcher.step(0.002):
             pass
         expected = {"a/b/c/early.pem", "new/dir/early.pem", ".vscode", "a/.env"}
@@ -218,10 +218,23 @@ def test_changes_between_the_scan_and_the_watch_are_found(workspace: Path) -> No
         watcher.close()
 
 
-def test_prime_covers_the_root_and_git_before_any_step(workspace: Path) -> None:
+def test_a_look_compares_the_root_and_git_before_any_step(workspace: Path) -> None:
     watcher = Watcher(scan(str(workspace), RULES).index)
     try:
-        watcher.prime()
+        make(workspace, ".mcp.json", ".git/commondir", "top.pem", ".git/config.worktree", "a/b/c/early.pem")
+        watcher.look()
+        found = collect(watcher, has(".mcp.json", ".git/commondir", "top.pem", ".git/config.worktree"))
+        assert "a/b/c/early.pem" not in found  # the rest is the steps' business
+    finally:
+        watcher.close()
+
+
+def test_the_first_step_watches_the_root_and_git(workspace: Path) -> None:
+    watcher = Watcher(scan(str(workspace), RULES).index)
+    try:
+        watcher.look()
+        for _place in range(2):
+            watcher.step(0)  # one directory
         make(workspace, ".mcp.json", ".git/commondir", "top.pem", ".git/config.worktree")
         collect(watcher, has(".mcp.json", ".git/commondir", "top.pem", ".git/config.worktree"))
     finally:
@@ -295,7 +308,7 @@ def test_a_hooks_path_that_appears_is_returned(tmp_path: Path) -> None:
     (tmp_path / ".git" / "config").write_text("[core]\n\thooksPath = tools/hooks\n")
     watcher = Watcher(scan(str(tmp_path), ()).index)
     try:
-        watcher.prime()
+        watcher.look()
         while not watcher.step(0.002):
             pass
         make(tmp_path, "tools/hooks/pre-commit")
@@ -339,7 +352,7 @@ def test_when_watches_run_out_the_rest_is_polled(workspace: Path, monkeypatch: p
     monkeypatch.setattr(watch_module, "POLL", 0.05)
     watcher = Watcher(scan(str(workspace), RULES).index)
     try:
-        watcher.prime()
+        watcher.look()
         while not watcher.step(0.002):
             pass
         assert len(watcher.warnings) == 1
@@ -360,7 +373,7 @@ def test_without_inotify_everything_is_polled(workspace: Path, monkeypatch: pyte
     monkeypatch.setattr(watch_module, "POLL", 0.05)
     watcher = Watcher(scan(str(workspace), RULES).index)
     try:
-        watcher.prime()
+        watcher.look()
         while not watcher.step(0.002):
             pass
         assert "max_user_instances" in watcher.warnings[0]
@@ -432,7 +445,9 @@ def test_a_running_clone_is_judged_benign_all_the_way(workspace: Path, tmp_path:
     seen: set[str] = set()
     running_git: list[subprocess.Popen[bytes]] = []
     try:
-        watcher.prime()
+        watcher.look()
+        while not watcher.step(0.002):
+            pass
         for work in (
             ("clone", "-q", str(origin), "clone"),
             ("worktree", "add", "-q", "-b", "side", "side"),

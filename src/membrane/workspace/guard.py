@@ -70,9 +70,10 @@ class Guard:
         self.left: list[str] = []  # protected names that could not be taken away
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
 
-    def prime(self) -> None:
-        """Watch the places that matter most; before the command is released."""
-        self._watcher.prime()
+    def look(self) -> None:
+        """Deal with what changed since the scan in the places that matter most; before the command is released."""
+        self._watcher.look()
+        self.on_change()
 
     def fileno(self) -> int:
         return self._watcher.fileno()
@@ -85,6 +86,11 @@ class Guard:
         """What could not be watched, told once."""
         told, self._watcher.warnings = self._watcher.warnings, []
         return told
+
+    @property
+    def overrun(self) -> int:
+        """How many names may be taken away, when there were more; else 0."""
+        return MOST_MOVED if len(self.moved) > MOST_MOVED else 0
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""

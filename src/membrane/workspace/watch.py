@@ -12,8 +12,10 @@ Hidden and read-only names are returned at once.  Protected names are returned w
 for ``SETTLE`` seconds (at the latest after ``LATEST``): git creates ``config`` and ``hooks`` in many steps, and taking
 a directory away under a running ``git clone`` would break it.  They are returned again whenever they change.
 
-One thread, small slices: ``prime`` watches the places that matter most, ``step`` adds the rest.  Without inotify
-(limit of instances or watches reached) the rest is polled and ``warnings`` says so.
+One thread, small slices: ``look`` compares the places that matter most with the index, once and without a watch;
+``step`` watches them and then the rest.  The two are apart because the end of a watch waits for a grace period of
+the kernel (fsnotify_destroy_group, synchronize_srcu: about 15 ms), which a command that is over at once should not
+pay.  Without inotify (limit of instances or watches reached) the rest is polled and ``warnings`` says so.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ POLL = 1.0  # seconds between two polls, when directories can not be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
 BUFFER = 8_192  # bytes of events per read: about 250, 3 ms of work
 URGENT = 0.002  # seconds that ``read`` spends on new directories
-PRIMED = 256  # directories watched before the start
+FIRST = 256  # directories looked at before the start, and watched first
 MOST_FILES = 4_096  # watches on protected names themselves
 MOST_SEEN = 200_000  # names whose identity is remembered
 
@@ -103,10 +105,11 @@ class Watcher:
         # Directories to visit: path, context, and whether all below is new (or new under this name).
         self._urgent: list[tuple[str, int, bool]] = []
         self._rest: list[tuple[str, int, bool]] | None = None  # those of the start; None: not laid out yet
-        self._primed: set[str] = set()
+        self._begun = False  # directories are watched from the first ``step`` on
         self._known = {hit[0] for entry in index.entries.values() for hit in entry[6]}
         self._known.update(index.also)
         self._also = frozenset((*index.also, *index.missing))
+        self._first = self._lay_out_first()
         self._poll_at = 0.0  # 0: everything is watched
         self._poll_began = 0.0
         self._root_fd = os.open(index.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -128,13 +131,13 @@ class Watcher:
                 os.close(fd)
         self._fd = self._root_fd = -1
 
-    def prime(self) -> None:
-        """Watch the workspace itself and the parents of protected names; call before the command is released."""
-        first = dict.fromkeys(("", *self._index.first, *(path.rpartition("/")[0] for path in self._also)))
-        for path in list(first)[:PRIMED]:
-            if path in self._index.entries:
-                self._primed.add(path)
-                self._visit(path, self._index.entries[path][3], False)
+    def look(self) -> None:
+        """Compare the workspace itself and the parents of protected names with the index.
+
+        Call before the command is released; what was found is returned by the next ``read``.
+        """
+        for path in self._first:
+            self._visit(path, self._index.entries[path][3], False)
 
     def step(self, budget_seconds: float) -> bool:
         """Watch more directories for at most about this time; True when all are watched.
@@ -142,6 +145,7 @@ class Watcher:
         Names that were found on the way are returned by the next ``read``.
         """
         until = time.monotonic() + budget_seconds
+        self._begun = True
         if self._rest is None:
             self._rest = self._lay_out()
         while self._urgent or self._rest:
@@ -192,16 +196,23 @@ class Watcher:
 
     # ------------------------------------------------------------ directories
 
+    def _lay_out_first(self) -> dict[str, None]:
+        """The places that matter most: the workspace itself and the parents of protected names."""
+        index = self._index
+        places = dict.fromkeys(("", *index.first, *(path.rpartition("/")[0] for path in self._also)))
+        return dict.fromkeys([path for path in places if path in index.entries][:FIRST])
+
     def _lay_out(self) -> list[tuple[str, int, bool]]:
         """All directories of the start, in the order in which ``pop`` should take them."""
         self._patterns.compiled()  # not while an event waits
         plain: list[tuple[str, int, bool]] = []
         with_hits: list[tuple[str, int, bool]] = []
         for path, entry in self._index.entries.items():
-            if path not in self._primed and entry[3] != DATA and entry[4] != UNREADABLE:
+            if path not in self._first and entry[3] != DATA and entry[4] != UNREADABLE:
                 (with_hits if entry[6] else plain).append((path, entry[3], False))
         plain.reverse()
-        return plain + with_hits
+        first = [(path, self._index.entries[path][3], False) for path in reversed(self._first)]
+        return plain + with_hits + first
 
     def _look_again(self) -> None:
         """Compare every directory with what is known of it."""
@@ -259,7 +270,7 @@ class Watcher:
             self._appeared(path, "hide", event=False)
 
     def _add(self, fd: int, path: str) -> None:
-        if not self._watching or self._poll_at:
+        if not self._begun or not self._watching or self._poll_at:
             return
         try:
             watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _DIRECTORY)

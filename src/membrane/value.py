@@ -51,19 +51,18 @@ class Value:
         names = self.field_names
         if len(args) > len(names):
             raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
-        values = dict(zip(names, args, strict=False))
-        for name, value in fields.items():
-            if name not in names or name in values:
-                raise TypeError(f"{type(self).__name__}: unexpected or repeated field {name!r}")
-            values[name] = value
-        if len(values) < len(names):
-            for name in names:
-                if name not in values:
-                    try:
-                        values[name] = self._defaults[name]
-                    except KeyError:
-                        raise TypeError(f"{type(self).__name__}: field {name!r} is missing") from None
-        self.__dict__.update(values)
+        own = self.__dict__
+        own.update(self._defaults)
+        own.update(zip(names, args, strict=False))
+        if fields:
+            free = names[len(args) :]
+            for name in fields:
+                if name not in free:
+                    raise TypeError(f"{type(self).__name__}: unexpected or repeated field {name!r}")
+            own.update(fields)
+        if len(own) < len(names):
+            missing = next(name for name in names if name not in own)
+            raise TypeError(f"{type(self).__name__}: field {missing!r} is missing")
         self.__post_init__()
 
     def __post_init__(self) -> None:

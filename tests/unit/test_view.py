@@ -39,8 +39,10 @@ def inside(ops: tuple[object, ...], ask: Callable[[], Any], rows: tuple[tuple[st
             answer: object
             try:
                 view.build(ops, {}, clone=True)  # type: ignore[arg-type]
+                masks = view.Masks()
                 for row in rows:
-                    view.workspace_operation(*row)
+                    view.workspace_operation(masks, *row)
+                masks.close()
                 view.seal(ops)  # type: ignore[arg-type]
             except OSError as error:
                 answer = ["failed", error.errno, str(error.filename)]

@@ -56,8 +56,10 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     if kind != b"W":
         os._exit(1)
     with Step(channel, "bind a file rule"):
+        masks = view.Masks()
         for row in view.read_rows(fds[0]):
-            view.workspace_operation(*row)
+            view.workspace_operation(masks, *row)
+        masks.close()
         view.seal(plan.mounts)
 
     slave = -1

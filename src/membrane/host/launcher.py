@@ -63,7 +63,7 @@ from .channel import (
 )
 from .init import init, replace_streams
 from .netns import configure
-from .view import clone_tree, workspace_operation
+from .view import Masks, clone_tree, workspace_operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -474,9 +474,10 @@ def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: Sequence[i
     def mask() -> None:
         sc.setns(namespaces[0], sc.CLONE_NEWUSER)
         sc.setns(namespaces[1], sc.CLONE_NEWNS)
+        masks = Masks()
         for row in rows:
             try:
-                workspace_operation(*row)
+                workspace_operation(masks, *row)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it went away again
                     raise

@@ -185,6 +185,11 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
         if op.target == MASK_SOURCE:
             os.close(os.open(f"{NEW_ROOT}{MASK_SOURCE}/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o000))
             os.mkdir(f"{NEW_ROOT}{MASK_SOURCE}/directory", 0o000)
+            # Each its own read-only mount: a clone of it is read-only from the start.  The command's uid owns the
+            # masks and could change their modes.
+            for kind in ("file", "directory"):
+                fd = os.open(f"{NEW_ROOT}{MASK_SOURCE}/{kind}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                _bind_onto_itself(fd, read_only=True)
     elif isinstance(op, Directory):
         fd = root.place(op.target, "directory")
         try:
@@ -200,7 +205,11 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
             fd = root.place(op.target)
         except FileNotFoundError:
             return  # it vanished since it was looked at: there is nothing to hide
-        _mask(fd, NEW_ROOT)
+        masks = Masks(NEW_ROOT)
+        try:
+            masks.cover(fd)
+        finally:
+            masks.close()
     elif isinstance(op, Proc):
         flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
         _mount("proc", op.target, root, flags)
@@ -248,25 +257,54 @@ def _mount(kind: str, target: str, root: _Root, flags: int, data: str | None = N
         os.close(fd)
 
 
-def _mask(fd: int, root: str = "") -> None:
-    """Cover an O_PATH descriptor's object with an inaccessible file or directory; the descriptor is closed.
+class Masks:
+    """Covers objects with an inaccessible file or directory; what it opens for one is kept for the next.
 
     By descriptor and not by ``/proc/self/fd``: a helper that enters the namespaces later is in no process list there.
-    The mask is read-only, because the command's uid owns it and could change its mode.
     """
-    try:
-        kind = "directory" if stat.S_ISDIR(os.stat(fd).st_mode) else "file"
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._sources: dict[bool, int] = {}
+        self._parent = ""
+        self._parent_fd = -1
+
+    def close(self) -> None:
+        for fd in (*self._sources.values(), self._parent_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._sources.clear()
+        self._parent, self._parent_fd = "", -1
+
+    def cover(self, fd: int) -> None:
+        """Cover an O_PATH descriptor's object; the descriptor is closed."""
         try:
-            tree = sc.open_tree(f"{root}{MASK_SOURCE}/{kind}", sc.OPEN_TREE_CLONE)
-        except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
-            raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
-        try:
-            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
-            sc.move_mount(tree, b"", dirfd=fd)
+            directory = stat.S_ISDIR(os.stat(fd).st_mode)
+            source = self._sources.get(directory)
+            if source is None:
+                path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
+                try:
+                    source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
+                    raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
+                self._sources[directory] = source
+            tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=source)
+            try:
+                sc.move_mount(tree, b"", dirfd=fd)
+            finally:
+                os.close(tree)
         finally:
-            os.close(tree)
-    finally:
-        os.close(fd)
+            os.close(fd)
+
+    def open_final(self, path: str) -> int:
+        """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+        parent, _, name = path.rpartition("/")
+        if self._parent_fd < 0 or parent != self._parent:
+            directory = sc.openat2(sc.AT_FDCWD, parent, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
+            if self._parent_fd >= 0:
+                os.close(self._parent_fd)
+            self._parent, self._parent_fd = parent, directory
+        return sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
 
 
 def _file(op: File, root: _Root) -> None:
@@ -324,7 +362,7 @@ def read_rows(fd: int) -> list[tuple[str, str, bytes]]:
     return rows
 
 
-def workspace_operation(kind: str, target: str, content: bytes = b"") -> None:
+def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:
     """One Pin, ReadOnly or Mask below the workspace, after the pivot: no link on the way is followed.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
@@ -337,20 +375,20 @@ def workspace_operation(kind: str, target: str, content: bytes = b"") -> None:
         return
     try:
         if kind == "Mask":
-            fd = _open_final(target)
+            fd = masks.open_final(target)
         else:
             # With O_PATH and O_NOFOLLOW a final link is opened itself (openat2(2)).
             fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
     except (FileNotFoundError, NotADirectoryError):
         return  # gone since the scan, or a dangling link: nothing to bind
     if kind == "Mask":
-        _mask(fd)
+        masks.cover(fd)
         return
     link = stat.S_ISLNK(os.stat(fd).st_mode)
     _bind_onto_itself(fd, read_only=kind == "ReadOnly")
     if link and kind == "ReadOnly":
         try:
-            fd = _open_final(target)
+            fd = masks.open_final(target)
         except (FileNotFoundError, NotADirectoryError):
             return
         _bind_onto_itself(fd, read_only=True)
@@ -394,13 +432,3 @@ def _bind_onto_itself(fd: int, *, read_only: bool) -> None:
             os.close(tree)
     finally:
         os.close(fd)
-
-
-def _open_final(path: str) -> int:
-    """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
-    parent, _, name = path.rpartition("/")
-    directory = sc.openat2(sc.AT_FDCWD, parent, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
-    try:
-        return sc.openat2(directory, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
-    finally:
-        os.close(directory)

@@ -204,8 +204,6 @@ def test_a_hint_allows_what_was_refused(policy: Policy, question: Any) -> None:
         return
     if isinstance(question, HttpRequest) and question.method == "TRACE" and "http" not in verdict.hint:
         return  # the connection itself was refused, and that is what the line allows
-    if isinstance(question, HttpRequest) and any(rule.http is not None for rule in policy.deny):
-        return  # the line opens the connection; a deny of requests still holds, as it must
     if isinstance(question, Connect) and question.host:
         question = question.replace(address="")  # the name was refused; its address has a floor of its own
     added = load([Source("user", "f", verdict.hint)], presets={"default": ""}).policy

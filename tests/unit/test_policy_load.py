@@ -10,7 +10,7 @@ import pytest
 
 from membrane.errors import PolicyError
 from membrane.policy import codec
-from membrane.policy.grammar import host_rule, needs_inspection, parse_limit
+from membrane.policy.grammar import host_rule, parse_limit
 from membrane.policy.load import Result, Source, load
 from membrane.policy.match import Malformed
 from membrane.policy.model import HttpRule, Limits, Origin, Policy, PortRange
@@ -69,7 +69,7 @@ def allowed(text: str, **named: Any) -> list[str]:
 def test_destination(text: str, kind: str, host: str, ports: tuple[PortRange, ...]) -> None:
     rule = host_rule(text, WHERE)
     assert (rule.kind, rule.host, rule.ports, rule.http) == (kind, host, ports, None)
-    assert not needs_inspection(rule)
+    assert not rule.constrained
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_url_with_a_path_is_a_constraint() -> None:
     rule = host_rule("https://api.example.com/v1/", WHERE)
     assert rule.http == (HttpRule((), ("/v1",)),)
     assert rule.scheme == "https"
-    assert needs_inspection(rule)
+    assert rule.constrained
 
 
 def test_http_items_are_relative_to_the_url() -> None:

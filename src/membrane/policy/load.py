@@ -30,6 +30,7 @@ from .model import (
     Policy,
     PortRange,
     PortRule,
+    RuleBudget,
     SecretRule,
     SocketRule,
     TraceRule,
@@ -282,7 +283,7 @@ class _Loader:
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
         entry = node.mapping(what)
-        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect")}
+        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget")}
         entry.finish(what)
         given = {name: taken[1] for name, taken in found.items() if taken}
         if "dest" not in given:
@@ -297,6 +298,8 @@ class _Loader:
         flags = {name: name in given and given[name].scalar(name).boolean(name) for name in ("insecure", "inspect")}
         if deny and any(flags.values()):
             node.refuse('"insecure" and "inspect" have no meaning in a deny entry')
+        if deny and "budget" in given:
+            given["budget"].refuse('"budget" has no meaning in a deny entry')
         return self._checked(
             dest,
             f'"{text}"',
@@ -306,8 +309,21 @@ class _Loader:
             deny=deny,
             ports=tuple(ports),
             http=None if http is None else tuple(http),
+            budget=self._budget(given["budget"]) if "budget" in given else None,
             **flags,
         )
+
+    def _budget(self, node: Node) -> RuleBudget:
+        entry = node.mapping("budget")
+        taken = {name: found[1] for name in ("upload", "requests", "rate") if (found := entry.take(name))}
+        entry.finish("budget")
+        if not taken:
+            node.refuse('budget is empty; expected "upload", "requests" or "rate"')
+        texts: dict[str, str] = {}
+        for name, value in taken.items():
+            texts[name] = value.scalar(f"budget.{name}").string(f"budget.{name}")
+            self._checked(value, f"budget.{name}", grammar.parse_budget, **{name: texts[name]})
+        return grammar.parse_budget(**texts)
 
     def _some(self, what: str, node: Node) -> list[Node]:
         """The items of a list that must not be empty: an empty constraint would be read as no constraint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import hpack
@@ -29,7 +28,7 @@ from membrane.policy.decide import Decider
 from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange
 
 if TYPE_CHECKING:
-    from membrane.network.requests import Command
+    from membrane.network.requests import Command, Spend
 
 NAME = "api.example.com"
 PORT = PortRange("tcp", 443, 443)
@@ -69,9 +68,7 @@ def pseudo(path: bytes = b"/v1/x", method: bytes = b"GET", authority: bytes = NA
     return [(b":method", method), (b":scheme", b"https"), (b":authority", authority), (b":path", path)]
 
 
-def connection(
-    *, spend: Callable[[int], bool] | None = None, start: bool = True, grant: bool = True
-) -> tuple[Http2, Client]:
+def connection(*, spend: Spend | None = None, start: bool = True, grant: bool = True) -> tuple[Http2, Client]:
     core = Http2(Gate(Bound(NAME, 443, "https"), Decider(Policy(allow=(RULE,))).decide), lambda: 0.0, spend=spend)
     if start:
         core.client_data(PREFACE + SETTINGS + (GRANT if grant else b""))
@@ -702,10 +699,10 @@ def test_without_a_server_every_request_is_a_502() -> None:
 def test_the_upload_limit_ends_the_connection() -> None:
     left = 1000
 
-    def spend(octets: int) -> bool:
+    def spend(_rules: object, octets: int) -> Deny | None:
         nonlocal left
         left -= octets
-        return left >= 0
+        return None if left >= 0 else Deny(None, "limit reached", "limits: upload")
 
     core, client = connection(spend=spend)
     core.client_data(client.request(1, b"/v1/x", b"POST", end=False))

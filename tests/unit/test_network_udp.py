@@ -9,8 +9,8 @@ import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.network import udp as udp_module
+from membrane.network.budgets import Budget, Ledger
 from membrane.network.dns import Names
-from membrane.network.flow import Budget
 from membrane.network.reactor import Reactor
 from membrane.network.route import Relay, Router
 from membrane.network.udp import UdpRelay
@@ -39,7 +39,7 @@ class Rig:
         numbers = iter(range(1, 1000))
         self.relay = UdpRelay(
             self.reactor, router, Upstreams(resolver, resolver, proxy), self.events.append, self.crashes.append,
-            lambda: next(numbers), budget=Budget(upload), flows=flows,
+            lambda: next(numbers), ledger=Ledger(Budget(upload), lambda: 0.0), flows=flows,
         )  # fmt: skip
         self.inner = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.inner.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO

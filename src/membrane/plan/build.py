@@ -34,7 +34,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     _refuse_workspace(facts)
     for rules in (policy.allow, policy.deny):
         for rule in rules:
-            if rule.insecure and rule.http is None and not rule.inspect:
+            if rule.insecure and not rule.constrained:
                 raise _unbound(
                     str(rule.origin),
                     f"{rule.text!r} is insecure, but its connections pass through and the command verifies them",
@@ -157,8 +157,18 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
 
 
 def _rule_text(rule: HostRule, verb: str) -> str:
-    ports = ",".join(f"{p.first}{'' if p.first == p.last else f'-{p.last}'}/{p.protocol}" for p in rule.ports)
+    host, colon, _ = rule.text.rpartition("]")[2].rpartition(":")
+    said = 1 if rule.scheme or (colon and ":" not in host) else 0  # in the text already; a rule has that port first
+    ports = ",".join(f"{p.first}{'' if p.first == p.last else f'-{p.last}'}/{p.protocol}" for p in rule.ports[said:])
     return f"{verb} {rule.text}" + (f" ports {ports}" if ports else "")
+
+
+def _budget_mechanisms(rule: HostRule) -> tuple[str, ...]:
+    """How the budget of a rule is bound, where it has one."""
+    if rule.budget is None:
+        return ()
+    counted = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
+    return tuple(f"{what} counted in the network process" for what, given in counted if given)
 
 
 def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
@@ -170,11 +180,11 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
             how: tuple[str, ...] = ("DNS name", "address at dial time") if names else ("destination address",)
             if names and (not rule.ports or any(ports.protocol == "tcp" for ports in rule.ports)):
                 how = ("DNS name", "TLS server name", "address at dial time")  # of QUIC no name is read
-            if rule.http is not None or rule.inspect:
+            read: tuple[str, ...] = ()
+            if rule.constrained:
                 read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
-                out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port", *read)))
-                continue
-            out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port")))
+            how = (*how, "destination port", *read, *_budget_mechanisms(rule))
+            out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), how))
     for path in policy.paths:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
         out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), (by, "re-mount on replacement")))

@@ -49,13 +49,13 @@ def _too_many(rule: HostRule) -> PolicyError:
 def inspects(policy: Policy) -> bool:
     """Does some rule need connections to be read as HTTP?"""
     rules = (*policy.allow, *policy.deny)
-    return bool(policy.secrets) or any(rule.http is not None or rule.inspect for rule in rules)
+    return bool(policy.secrets) or any(rule.constrained for rule in rules)
 
 
 def describe_host(rule: HostRule) -> str:
     """One line for ``membrane plan``: the rule and what is checked on its connections."""
     if rule.kind == "network":
         return "destination address and port"
-    if rule.http is not None or rule.inspect:
+    if rule.constrained:
         return "DNS name, destination port, TLS interception, HTTP method and path"
     return "DNS name, destination port, TLS server name, address at dial time"

@@ -226,9 +226,7 @@ def host_rule(
         )
     elif to.path > "/":
         constraint = (HttpRule((), (to.path,)),)
-    rule = HostRule(
-        text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget
-    )
+    rule = HostRule(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget)
     if rule.constrained and any(port.protocol == "udp" for port in every):
         raise Malformed("HTTP rules are for TCP; a UDP port needs an entry of its own")
     if to.host == HOST_INTERNAL and not every and not deny:
@@ -278,7 +276,7 @@ def parse_count(text: str) -> int:
 
 
 def parse_rate(text: str) -> tuple[int, int]:
-    """``NUMBER/PERIOD``: so many in any period of a second (``s``), a minute (``min``), an hour (``h``) or a day (``d``).
+    """``NUMBER/PERIOD``: so many in any second (``s``), minute (``min``), hour (``h``) or day (``d``).
 
     Returns:
         The number and the period in seconds.

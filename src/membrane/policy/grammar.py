@@ -34,6 +34,7 @@ _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PERIODS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1
+_IN_REPOSITORY = dict.fromkeys(map(ord, "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 MOST_IN_A_PERIOD = 100_000  # of a rate: the time of each is remembered
 
 
@@ -336,6 +337,20 @@ def parse_limit(text: str) -> tuple[str, int]:
 
 
 # ---------------------------------------------------------------- options of one word
+
+
+def check_repository(text: str, shape: str) -> None:
+    """Refuse what is not the path of one repository; ``shape`` is ``owner/repo``, or has ``...`` for further groups.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    parts = text.split("/")
+    plain = all(part.strip(".") and not part.translate(_IN_REPOSITORY) for part in parts)
+    if not plain or len(parts) < 2 or (len(parts) > 2 and "..." not in shape):
+        raise Malformed(f"{text!r} is not a repository; expected {shape}")
+    if text.endswith(".git"):
+        raise Malformed(f"{text!r} is a repository's URL; write {text.removesuffix('.git')}")
 
 
 def parse_variable(name: str, *, pattern: bool = False) -> str:

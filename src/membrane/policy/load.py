@@ -125,13 +125,13 @@ def load(
     options = options or {}
     loader = _Loader(presets, environ or {}, home, bool(options.get("no_presets")))
     trees = [(source, document.parse(source.text, source.file)) for source in sources]
-    names: Sequence[tuple[str, Placed | None]] = [(name, None) for name in DEFAULT_PRESETS]
+    wanted: Sequence[tuple[str, tuple[str, ...], Placed | None]] = [(name, (), None) for name in DEFAULT_PRESETS]
     for source, tree in trees:
         if source.level == "user" and isinstance(tree, Mapping) and "presets" in tree.pairs:
-            names = [(text, item) for item, text in tree.pairs["presets"][1].sequence("presets").strings("presets")]
+            wanted = document.named(tree.pairs["presets"][1], "presets")
     if not loader.no_presets:
-        for name, place in names:
-            loader.preset(name, place)
+        for name, arguments, place in wanted:
+            loader.preset(name, place, arguments)
     for source, tree in trees:
         loader.source(source, tree)
     loader.options(options)
@@ -154,7 +154,8 @@ class _Loader:
         self.state: list[str] = []
         self.read: list[str] = []  # what was read, in order
         self.digested: list[str] = []
-        self.seen: set[str] = set()  # presets that were read
+        self.seen: set[tuple[str, tuple[str, ...]]] = set()  # presets that were read, with their arguments
+        self.instead: list[tuple[str, str]] = []  # presets that were read, and those they are meant instead of
         self.no_presets = no_presets
         self.warnings: list[str] = []
         self.widening: list[Widening] = []
@@ -164,18 +165,37 @@ class _Loader:
         self.file = ""
         self.directory = ""
         self.lines: list[str] = []
+        self.arguments: tuple[str, ...] = ()  # what "{repository}" in a path of the preset stands for
 
     # ------------------------------------------------------------ sources
 
-    def preset(self, name: str, place: Placed | None) -> None:
+    def preset(self, name: str, place: Placed | None, arguments: tuple[str, ...] = ()) -> None:
         """Read a preset file, and the presets it pulls in, unless it was read before."""
         if name not in self.presets or "/" in name:
             known = [each for each in self.presets if "/" not in each]
             _refuse(place, f'there is no preset "{name}"; known are {", ".join(known)}{closest(name, known)}')
-        if name in self.seen:
+        if (name, arguments) in self.seen:
             return
-        self.seen.add(name)
-        self._read(Source("built-in", f"preset {name}", self.presets[name]), None)
+        self.seen.add((name, arguments))
+        source = Source("built-in", f"preset {name}", self.presets[name])
+        tree = document.parse(source.text, source.file)
+        top = tree.mapping("a preset") if tree is not None else Mapping(source.file, 1, 1)
+        taken, others = top.take("argument"), top.take("instead_of")
+        if others:
+            self.instead += [(name, other) for _, other in others[1].sequence("instead_of").strings("instead_of")]
+        shape = taken[1].scalar("argument").string("argument") if taken else ""
+        if bool(shape) != bool(arguments):
+            needs = f"needs what it is for: {{{name}: [{shape}]}}" if shape else "is for nothing in particular"
+            _refuse(place, f'the preset "{name}" {needs}')
+        for text in arguments:
+            try:
+                grammar.check_repository(text, shape)
+            except Malformed as error:
+                _refuse(place, f'the preset "{name}": {error}')
+        kept, self.arguments = self.arguments, arguments
+        self.digested += arguments
+        self._read(source, tree)
+        self.arguments = kept
 
     def source(self, source: Source, tree: Node | None) -> None:
         """Read a user or project file."""
@@ -253,11 +273,11 @@ class _Loader:
         self._contradictions(top)
 
     def _presets(self, key: str, node: Node) -> None:
-        for item, text in node.sequence(key).strings(key):
-            if text not in self.seen:
+        for name, arguments, item in document.named(node, key):
+            if (name, arguments) not in self.seen:
                 self._widens(key, item)
             if self.level != "user" and not self.no_presets:  # the user's list was read first, as the built-in level
-                self.preset(text, item)
+                self.preset(name, item, arguments)
 
     def _wanted(self, key: str, node: Node) -> None:
         known = [name.removeprefix("profiles/") for name in self.presets if name.startswith("profiles/")]
@@ -350,6 +370,12 @@ class _Loader:
         for scalar, text in methods_text:
             self._checked(scalar, f'"{text}"', grammar.parse_method, text)
         paths_text = self._filled("paths", paths[1]) if paths else []
+        if self.arguments:
+            paths_text = [
+                (scalar, filled)
+                for scalar, text in paths_text
+                for filled in dict.fromkeys(text.replace("{repository}", each) for each in self.arguments)
+            ]
         for scalar, text in paths_text:
             self._checked(scalar, f'"{text}"', grammar.join_path, "/", text)
         return tuple(text for _, text in methods_text), tuple(text for _, text in paths_text)
@@ -630,11 +656,12 @@ class _Loader:
                     self._option(name, text, str(error))
             return out
 
-        for name in options.get("presets", ()):
+        for text in options.get("presets", ()):
+            name, equals, arguments = text.partition("=")
             try:
-                self.preset(name, None)
+                self.preset(name, None, tuple(arguments.split(",")) if equals else ())
             except PolicyError as error:
-                self._option("preset", name, error.cause)
+                self._option("preset", text, error.cause)
         level.allow += each("allow", "allow", lambda text: grammar.host_rule(text, origin))
         level.deny += each("deny", "deny", lambda text: grammar.host_rule(text, origin, deny=True))
         for rule in level.allow:
@@ -699,6 +726,12 @@ class _Loader:
                         f"ports.{name}: port {getattr(rule, key)} is given two meanings, here and by {first.origin}",
                         where=f"{rule.origin.file}:{rule.origin.line}:1" if rule.origin.line else rule.origin.file,
                     )
+        read = {name for name, _ in self.seen}
+        for name, other in self.instead:
+            if other in read:
+                self.warnings.append(
+                    f'the preset "{name}" is meant instead of "{other}", which opens more; leave that out'
+                )
         digest = hashlib.sha256("\0".join(self.digested).encode("utf-8", "surrogateescape")).hexdigest()
         policy = Policy(
             allow=joined("allow"),

@@ -514,15 +514,20 @@ def parse_proxy(text: str) -> str:
     return f"{scheme}://{name}:{number}"
 
 
-def parse_secret_source(text: str) -> str:
-    """Read ``env:NAME``, ``file:PATH`` or ``keyring:SERVICE/USER``.
+VALUE_SOURCES = "env:NAME, env, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}"
+
+
+def parse_secret_source(text: str, name: str) -> str:
+    """Read ``env:NAME``, ``file:PATH`` or ``keyring:SERVICE/USER``; ``env`` alone is the variable of the same ``name``.
 
     Raises:
         Malformed: with the cause.
     """
+    if text == "env":
+        return f"env:{name}"
     kind, _, value = text.partition(":")
     if not value or kind not in ("env", "file", "keyring"):
-        raise Malformed("expected env:NAME, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}")
+        raise Malformed(f"expected {VALUE_SOURCES}")
     if kind == "env":
         parse_variable(value)
     if "\0" in value or (kind == "keyring" and "/" not in value):

@@ -512,6 +512,7 @@ class _Loader:
                 if name not in nodes:
                     item.refuse(f'{what} has no "{name}"')
             name = nodes["name"].scalar("name").string("name")
+            self._checked(nodes["name"], "name", grammar.parse_variable, name)
             to, header = [], "authorization: Bearer {}"
             for scalar, text in self._filled("to", nodes["to"]):
                 self._checked(scalar, f'"{text}"', grammar.host_rule, text, self._origin(scalar))
@@ -519,17 +520,17 @@ class _Loader:
             if "header" in nodes:
                 text = nodes["header"].scalar("header").string("header")
                 header = self._checked(nodes["header"], "header", grammar.parse_header, text)
-            source = self._secret_source(nodes["from"])
+            source = self._secret_source(nodes["from"], name)
             self.levels[self.level].secrets.append(SecretRule(name, source, tuple(to), header, self._origin(item)))
 
-    def _secret_source(self, node: Node) -> str:
+    def _secret_source(self, node: Node, name: str) -> str:
         if isinstance(node, Scalar):
-            return self._checked(node, "from", grammar.parse_secret_source, node.string("from"))
+            return self._checked(node, "from", grammar.parse_secret_source, node.string("from"), name)
         entry = node.mapping("from")
         taken = entry.take("command")
         entry.finish("from")
         if not taken:
-            node.refuse("from is env:NAME, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}")
+            node.refuse(f"from is {grammar.VALUE_SOURCES}")
         return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
 
     def _trace_keys(self, key: str, node: Node) -> None:

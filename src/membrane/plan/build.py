@@ -225,7 +225,8 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     home = facts.home
     store = mounts.home_store(policy, facts)
     stores = [store] if store else []
-    trust = mounts.trust(policy, facts)
+    trust, java_trust = mounts.trust(policy, facts), mounts.java_trust(policy, facts)
+    told = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     return SandboxPlan(
@@ -234,7 +235,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         mounts=mounts.base(policy, facts),
         network=network.plan_network(policy),
         hardening=hardening.plan_hardening(policy, facts, home),
-        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else ""),
+        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", told),
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
@@ -242,4 +243,5 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,
+        java_trust=java_trust,
     )

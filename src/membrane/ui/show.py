@@ -281,7 +281,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
             "secrets": [
                 {"name": rule.name, "to": list(rule.to), "rule": place(rule.origin, home)} for rule in policy.secrets
             ],
-            "trust": list(plan.trust),
+            "trust": [*plan.trust, *plan.java_trust],
         },
         "process": {
             "uid": plan.uid,
@@ -363,7 +363,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
     if plan.trust:
         whose = "the session's authority" if plan.inspect else "the authorities of extra_ca"
-        lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, plan.trust))}")
+        lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, network['trust']))}")
     lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     writable = " ".join(map(escape, process["landlock_writable"]))

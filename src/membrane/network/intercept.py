@@ -413,8 +413,10 @@ class Inspected(Connection):
         ledger = engine.ledger
         gate = Gate(bound, inspector.decide, ledger.admit)
 
+        limited = ledger.meter().limited
+
         def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
-            return ledger.meter(rules).spend(octets)
+            return ledger.meter(rules).spend(octets) if rules or limited else None
 
         vault = Vault(inspector.secrets, bound) if inspector.secrets else None
 

@@ -163,14 +163,6 @@ def _rule_text(rule: HostRule, verb: str) -> str:
     return f"{verb} {rule.text}" + (f" ports {ports}" if ports else "")
 
 
-def _budget_mechanisms(rule: HostRule) -> tuple[str, ...]:
-    """How the budget of a rule is bound, where it has one."""
-    if rule.budget is None:
-        return ()
-    counted = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
-    return tuple(f"{what} counted in the network process" for what, given in counted if given)
-
-
 def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     """Each rule with the mechanisms that bind it."""
     out: list[RuleBinding] = []
@@ -183,7 +175,7 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
             read: tuple[str, ...] = ()
             if rule.constrained:
                 read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
-            how = (*how, "destination port", *read, *_budget_mechanisms(rule))
+            how = (*how, "destination port", *read, *network.counted(rule))
             out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), how))
     for path in policy.paths:
         by = "mount mask" if path.effect == "hide" else "read-only mount"

@@ -52,10 +52,19 @@ def inspects(policy: Policy) -> bool:
     return bool(policy.secrets) or any(rule.constrained for rule in rules)
 
 
+def counted(rule: HostRule) -> tuple[str, ...]:
+    """How the budget of a rule is bound, where it has one."""
+    if rule.budget is None:
+        return ()
+    parts = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
+    return tuple(f"{what} counted in the network process" for what, given in parts if given)
+
+
 def describe_host(rule: HostRule) -> str:
-    """One line for ``membrane plan``: the rule and what is checked on its connections."""
-    if rule.kind == "network":
-        return "destination address and port"
+    """One line for ``membrane check``: what is checked on the connections of a rule."""
+    how = "DNS name, destination port, TLS server name, address at dial time"
     if rule.constrained:
-        return "DNS name, destination port, TLS interception, HTTP method and path"
-    return "DNS name, destination port, TLS server name, address at dial time"
+        how = "DNS name, destination port, TLS interception, HTTP method and path"
+    if rule.kind == "network":
+        how = "destination address and port"
+    return ", ".join((how, *counted(rule)))

@@ -44,10 +44,13 @@ def test_reading_presets_clone_and_fetch_and_refuse_a_push(box: Box, preset: str
     done = run(box, f'{PUSH} push "$1/me/mine.git" {branch}', url)
     fetched, *said, status = done.stdout.splitlines()
     assert fetched == "fetched", done
-    assert status == "status 1" and any("403" in line for line in said), done
-    assert "/me/mine.git/git-receive-pack" in done.stderr, "membrane says what was refused"
+    assert status == "status 128", done
+    assert said[0] == "remote: blocked by membrane: method not allowed", done
+    assert f'"{url}/me/mine.git/git-receive-pack"' in said[1]
+    assert said[-1].startswith("fatal: ") and said[-1].endswith("403")
+    assert "/me/mine.git/info/refs" in done.stderr, "membrane says what was refused"
     assert branch not in branches(box, f"{url}/me/mine.git")
-    assert denied(box) == [("POST", "/me/mine.git/git-receive-pack", "method not allowed")]
+    assert denied(box) == [("GET", "/me/mine.git/info/refs", "method not allowed")]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +63,10 @@ def test_pushing_presets_push_to_the_named_repository_only(box: Box, preset: str
     done = run(box, f'{PUSH} push "$1/{mine}.git" {branch}; push "$1/you/yours.git" {branch}', url)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["fetched", "status 0"], done
-    assert lines[-1] == "status 1" and any("403" in line for line in lines[2:-1]), done
+    assert lines[-1] == "status 128" and lines[2].startswith("remote: blocked by membrane: "), done
     assert branch in branches(box, f"{url}/{mine}.git")
     assert branch not in branches(box, f"{url}/you/yours.git")
-    assert [entry[:2] for entry in denied(box)] == [("POST", "/you/yours.git/git-receive-pack")]
+    assert [entry[:2] for entry in denied(box)] == [("GET", "/you/yours.git/info/refs")]
 
 
 @pytest.mark.needs_tool("npm")

@@ -11,7 +11,7 @@ Rules
 1. What is decided is what is forwarded: canonical path, untouched query, canonical authority.
 2. What two readers may read in two ways is malformed (400) and is never repaired.  ``FLAWS`` is the closed list.
 3. A request that asks the server to read it as another one (``X-HTTP-Method-Override``, ``_method=``,
-   ``X-Original-URL``, a body under GET) must be allowed as that other one too.
+   ``X-Original-URL``, a body under GET), or that only prepares it (a push of git), must be allowed as that one too.
 4. Only ``Allow`` is a yes.
 
 The protocol cores are ``http1.Http1`` and ``http2.Http2``: bytes in, commands out, no sockets and no clock of their
@@ -101,6 +101,7 @@ _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the cr
 _BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
 _METHOD_OVERRIDES = frozenset([b"x-http-method-override", b"x-http-method", b"x-method-override"])
 _PATH_OVERRIDES = frozenset([b"x-original-url", b"x-rewrite-url"])
+_GIT_DISCOVERY = "/info/refs"
 _OVERRIDES = _METHOD_OVERRIDES | _PATH_OVERRIDES
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
 # authenticates or changes how the request is read may come there.
@@ -275,6 +276,10 @@ class Gate:
             others += [self._overridden(request, b"", value) for value in _method_parameters(query)]
         if body and method in _BODILESS:
             others.append(request.replace(method="POST"))
+        if path.endswith(_GIT_DISCOVERY) and b"service=git-receive-pack" in query:
+            # A push begins with this question (gitprotocol-http(5)).  Git shows the answer to it, and not the one to
+            # the request that the push itself is.
+            others.append(request.replace(method="POST", path=f"{path[: -len(_GIT_DISCOVERY)]}/git-receive-pack"))
         for other in others:
             answer = self._decide(other)
             if not isinstance(answer, Allow):
@@ -382,7 +387,8 @@ _GRPC_STATUS = {400: b"13", 403: b"7", 429: b"8", 502: b"14"}  # INTERNAL, PERMI
 
 
 def answer(refused: Refused) -> tuple[Fields, bytes]:
-    """Fields and JSON body of the answer to a request that does not go on."""
+    """Fields and body of the answer to a request that does not go on: JSON, and lines of text for git, which shows
+    only those."""
     import json
 
     request, verdict = refused.request, refused.verdict
@@ -396,8 +402,11 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
     }
     if refused.status == 429 and verdict.rule is not None:
         told["rule"] = verdict.rule.text[:LONGEST_SHOWN]
-    body = json.dumps(told).encode()
-    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    body, kind = json.dumps(told).encode(), b"application/json"
+    if request.path.endswith(_GIT_DISCOVERY):
+        text = f"{told['error']}: {told['reason']}\n{told['hint']}\n"
+        body, kind = text.encode("ascii", "backslashreplace"), b"text/plain"
+    fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
     if refused.retry_after:
         fields.append((b"retry-after", b"%d" % (refused.retry_after + 1)))  # RFC 9110 section 10.2.3: whole seconds
     if refused.status != 502:

@@ -10,6 +10,7 @@ import pytest
 
 from membrane.network import frames as h2
 from membrane.network import http2
+from membrane.network.budgets import Budget, Ledger
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame, setting
 from membrane.network.http2 import MOST_CONTINUATIONS, PATIENCE, RESERVE, Http2
@@ -25,7 +26,7 @@ from membrane.network.requests import (
 )
 from membrane.network.sniff import PREFACE
 from membrane.policy.decide import Decider
-from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange
+from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange, RuleBudget
 
 if TYPE_CHECKING:
     from membrane.network.requests import Command, Spend
@@ -710,6 +711,30 @@ def test_the_upload_limit_ends_the_connection() -> None:
     assert up(commands) == b""
     assert goaway(commands) == h2.ENHANCE_YOUR_CALM
     assert told(commands)[0][6] == "limit reached"
+
+
+def test_streams_over_a_budget_are_answered_each() -> None:
+    rule = RULE.replace(budget=RuleBudget(upload=500, requests=3))
+    ledger = Ledger(Budget(), lambda: 0.0)
+    gate = Gate(Bound(NAME, 443, "https"), Decider(Policy(allow=(rule,))).decide, ledger.admit)
+    core = Http2(gate, lambda: 0.0, spend=lambda rules, octets: ledger.meter(rules).spend(octets))
+    core.client_data(PREFACE + SETTINGS + GRANT)
+    core.upstream_data(SETTINGS)
+    client, peer = Client(), Peer()
+    grpc = (b"content-type", b"application/grpc")
+    assert up(core.client_data(client.request(1)))
+    too_long = core.client_data(client.request(3, b"/v1/x", b"POST", (b"content-length", b"5000"), end=False))
+    assert not up(too_long)
+    assert told(too_long)[0][3:] == (429, 0, 0, "limit reached")
+    (head, content) = [entry for entry in peer.read(down(too_long)) if entry[2] == 3]
+    assert dict(head[3])[b":status"] == b"429"
+    assert json.loads(content[3])["rule"] == "r"
+    assert up(core.client_data(client.request(5, b"/pkg.Svc/Call", b"POST", grpc)))
+    assert up(core.client_data(client.request(7)))
+    (head,) = peer.read(down(core.client_data(client.request(9, b"/pkg.Svc/Call", b"POST", grpc))))
+    assert dict(head[3])[b":status"] == b"200" and dict(head[3])[b"grpc-status"] == b"8"
+    assert b"3 requests in a session" in dict(head[3])[b"grpc-message"]
+    assert not core.closed
 
 
 def test_grants_wait_for_the_border_of_a_frame_and_are_bounded() -> None:

@@ -3,7 +3,8 @@
 The command's environment holds random text of the same length and shape.  The value goes to the network process
 only, which puts it into requests to its destinations (``network.credentials``).  Errors name a secret, never show it.
 
-Keyrings are asked through ``secret-tool`` (libsecret), as the freedesktop.org Secret Service has no simpler client.
+Keyrings are asked through the ``keyring`` library (https://pypi.org/project/keyring), an optional dependency that is
+imported when a rule names one: it knows the Secret Service, KWallet and the others.
 """
 
 from __future__ import annotations
@@ -62,9 +63,37 @@ def _value(rule: SecretRule, environ: Mapping[str, str]) -> bytes:
         except OSError as error:
             raise _failed(rule, f"{where}: {error.strerror}") from None
     if kind == "keyring":
-        service, _, user = where.partition("/")
-        return _output(rule, ["secret-tool", "lookup", "service", service, "username", user])
+        service, _, user = where.rpartition("/")
+        return _from_keyring(rule, service, user)
     return _output(rule, where.split("\0"))
+
+
+def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
+    """The password of ``user`` for ``service``.
+
+    Raises:
+        PolicyError: the library, or a keyring that it can use, is not there: the rule can not be bound here.
+        HostError: the keyring has no such entry, or refuses to show it.
+    """
+    instead = "name another source: env:NAME, file:PATH or {command: [PROGRAM, ARGUMENT]}"
+    tried, place = "use the secret", str(rule.origin)
+    try:
+        import keyring
+        from keyring.errors import NoKeyringError
+    except ImportError:
+        cause = f"{rule.name}: the keyring library is not installed"
+        raise PolicyError(tried, cause, where=place, fix=("pip install 'membrane[keyring]'", instead)) from None
+    try:
+        value: str | None = keyring.get_password(service, user)
+    except NoKeyringError:
+        cause = f"{rule.name}: there is no keyring that the keyring library can use"
+        fix = ("see what there is with: keyring --list-backends", instead)
+        raise PolicyError(tried, cause, where=place, fix=fix) from None
+    except Exception as error:  # each backend has errors of its own
+        raise _failed(rule, f"keyring {service}: {type(error).__name__}") from None
+    if not value:
+        raise _failed(rule, f"the keyring has no password of {user} for {service}")
+    return value.encode("utf-8", "surrogateescape")
 
 
 def _output(rule: SecretRule, argv: list[str]) -> bytes:

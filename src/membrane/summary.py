@@ -32,6 +32,7 @@ FLOORS = {
     "not HTTP": "a rule with paths or methods admits HTTP only",
     "limit reached": "a limit of the policy or of the sandbox",
     "protected name": "a program outside the sandbox would run it or obey it",
+    "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
     "query type not answered": "only A and AAAA are answered",
 }
 _KINDS = {

@@ -1,6 +1,10 @@
 """What the command trusts in a session that inspects: the system's certificates, the policy's, the session's.
 
 Read once, before the command is released: later changes of a file, perhaps by the command, change nothing.
+
+Java reads no PEM.  It gets the same certificates as a key store of its old form "JKS" (JavaKeyStore.java of OpenJDK,
+``engineLoad``): of the forms that every version reads, it is the one whose certificates are not encrypted, so that
+they are found without a password too.
 """
 
 from __future__ import annotations
@@ -17,7 +21,10 @@ if TYPE_CHECKING:
     from .plan.model import MountOp, SandboxPlan
 
 _LARGEST = 16 << 20  # octets of one file
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
+_JKS = b"\xfe\xed\xfe\xed" + (2).to_bytes(4, "big")  # magic and version
+_TRUSTED = (2).to_bytes(4, "big")  # tag of an entry that is a certificate without a key
+_PASSWORD = "changeit"  # noqa: S105  what every cacerts has; it keys a checksum
 
 
 def read_authorities(paths: Sequence[str]) -> bytes:
@@ -53,4 +60,41 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     """
     system = _read(plan.trust[1]) if len(plan.trust) > 1 else b""
     content = system + authorities + certificate
-    return [File(target, content, bind=target != plan.trust[0]) for target in plan.trust]
+    store = key_store(content)
+    return [
+        *(File(target, content, bind=target != plan.trust[0]) for target in plan.trust),
+        *(File(target, store, bind=target != plan.java_trust[0]) for target in plan.java_trust),
+    ]
+
+
+def key_store(pem: bytes) -> bytes:
+    """The certificates of ``pem`` as a key store of Java (JKS).
+
+    Raises:
+        HostError: something between the marks of a certificate is not base64.
+    """
+    import binascii
+    import hashlib
+
+    entries: list[bytes] = []
+    for part in pem.split(_BEGIN)[1:]:
+        try:
+            certificate = binascii.a2b_base64(part.partition(_END)[0])
+        except binascii.Error as error:
+            raise HostError("read the certificates for Java", str(error)) from None
+        alias = b"membrane-%d" % len(entries)
+        entries.append(
+            _TRUSTED
+            + _counted(alias, 2)
+            + bytes(8)  # when it was made, milliseconds since the epoch
+            + _counted(b"X.509", 2)
+            + _counted(certificate, 4)
+        )
+    data = _JKS + len(entries).to_bytes(4, "big") + b"".join(entries)
+    seed = _PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite"
+    return data + hashlib.sha1(seed + data, usedforsecurity=False).digest()
+
+
+def _counted(data: bytes, octets: int) -> bytes:
+    """``data`` after its length in so many octets."""
+    return len(data).to_bytes(octets, "big") + data

@@ -461,7 +461,7 @@ def test_a_secret_is_used_and_never_seen(box: Box, origin: str, source: Any) -> 
     assert f"Bearer {placeholder}" in lines[1]  # the origin's echo, scrubbed
     assert lines[2:4] == ["403", "403"]
     assert TOKEN not in done.stdout + done.stderr + box.events_path.read_text()
-    assert denied(box) == ["denied by rule", "denied by rule"]
+    assert denied(box) == ["secret not for this place", "secret not for this place"]
     assert "API_KEY may not go to this destination" in str(box.events("AccessDenied")[0]["hint"])
     no_crash(box)
 

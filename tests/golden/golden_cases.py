@@ -240,11 +240,14 @@ CASES: dict[str, Case] = {
             env=(EnvRule("CURL_CA_BUNDLE", "/home/dev/own.pem", HERE),),
         ),
         USER.replace(
-            existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem"},
+            existing=DEBIAN
+            | {"/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem"}
+            | {"/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts"},
             links=(
                 *MERGED,
                 ("/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt"),
                 ("/etc/ssl/ca-bundle.pem", "/var/lib/ca-certificates/ca-bundle.pem"),
+                ("/etc/pki/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts"),
             ),
         ),
     ),
@@ -255,7 +258,10 @@ CASES: dict[str, Case] = {
         ),
         USER,
     ),
-    "inspection-no-bundle": (PLAIN.replace(deny=(URL,)), USER),
+    "inspection-no-bundle": (
+        PLAIN.replace(deny=(URL,), env=(EnvRule("JAVA_TOOL_OPTIONS", "-Xmx1g", HERE),)),
+        USER,
+    ),
     "extra-ca": (
         PLAIN.replace(extra_ca=("/etc/ca.pem",), ssl_insecure=True),
         USER.replace(existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt"}),
@@ -363,6 +369,7 @@ def render(plan: SandboxPlan) -> str:
     if plan.inspect:
         lines.append("certificate authority of the session")
     lines += [f"trust {path}" for path in plan.trust]
+    lines += [f"trust of Java {path}" for path in plan.java_trust]
     lines += [f"environment {name}={value}" for name, value in plan.environment]
     lines += [f"rule {b.rule!r} ({b.origin}): {b.status} by {', '.join(b.mechanisms)}" for b in plan.bindings]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from membrane.errors import PolicyError
+from membrane.network.budgets import Budget, Ledger
 from membrane.policy import codec
 from membrane.policy.decide import Decider
 from membrane.policy.document import parse
@@ -40,6 +41,7 @@ from membrane.policy.model import (
     Origin,
     PathAccess,
     Policy,
+    RuleBudget,
     SocketAccess,
 )
 
@@ -82,13 +84,22 @@ DESTINATIONS = st.one_of(
 HTTP = st.none() | st.lists(
     st.tuples(st.lists(METHODS, max_size=2).map(tuple), st.lists(PATHS, max_size=2).map(tuple)), min_size=1, max_size=2
 ).map(tuple)
+BUDGETS = st.one_of(
+    st.builds(RuleBudget, upload=st.integers(1, 3)),
+    st.builds(RuleBudget, requests=st.integers(1, 3)),
+    st.builds(RuleBudget, rate=st.integers(1, 2), period=st.just(60)),
+    st.builds(RuleBudget, st.integers(0, 3), st.integers(1, 3), st.integers(1, 2), st.just(1)),
+)
 
 
 @st.composite
 def rules(draw: Any, deny: bool) -> HostRule:
     text = draw(DESTINATIONS)
     http = None if text.endswith("/udp") else draw(HTTP)
-    return host_rule(text, WHERE, deny=deny, http=http)
+    budget = None if deny else draw(st.none() | BUDGETS)
+    if budget is not None and text.endswith("/udp"):
+        budget = RuleBudget(upload=budget.upload or 1)
+    return host_rule(text, WHERE, deny=deny, http=http, budget=budget)
 
 
 @st.composite
@@ -146,6 +157,39 @@ def test_removing_an_allow_never_widens(policy: Policy, data: Any, question: Any
 
 
 @LOOSE
+@given(policies(), st.data(), st.lists(st.tuples(QUESTIONS, st.integers(0, 2)), min_size=1, max_size=8))
+def test_adding_a_budget_never_widens(policy: Policy, data: Any, questions: list[tuple[Any, int]]) -> None:
+    """Neither what is decided nor what is counted: of one course of events, no more passes with the budget."""
+    if not policy.allow:
+        return
+    at = data.draw(st.integers(0, len(policy.allow) - 1))
+    rule = policy.allow[at]
+    budget = data.draw(BUDGETS)
+    if rule.budget is not None or (budget.counts_requests and any(port.protocol == "udp" for port in rule.ports)):
+        return
+    tighter = policy.replace(allow=(*policy.allow[:at], rule.replace(budget=budget), *policy.allow[at + 1 :]))
+    before, after = Decider(policy), Decider(tighter)
+    free, counted = Ledger(Budget(), lambda: 0.0), Ledger(Budget(), lambda: 0.0)
+    for question, octets in questions:
+        was, now = before.decide(question), after.decide(question)
+        if isinstance(now, Allow):
+            assert isinstance(was, Allow)
+            assert now.inspect or not was.inspect
+            assert {each.text for each in was.budgets} <= {each.text for each in now.budgets}
+        passed = isinstance(now, Allow) and _passes(counted, now, question, octets)
+        if not passed:
+            continue
+        assert isinstance(was, Allow)
+        assert _passes(free, was, question, octets)
+
+
+def _passes(ledger: Ledger, verdict: Allow, question: Any, octets: int) -> bool:
+    if isinstance(question, HttpRequest) and ledger.admit(verdict.budgets, octets) is not None:
+        return False
+    return isinstance(question, NameQuery) or ledger.meter(verdict.budgets).spend(octets) is None
+
+
+@LOOSE
 @given(policies(), st.data(), QUESTIONS)
 def test_order_does_not_matter(policy: Policy, data: Any, question: Any) -> None:
     other = policy.replace(
@@ -182,7 +226,7 @@ def test_a_constrained_destination_never_becomes_raw(policy: Policy, question: A
         return
     for rule in policy.allow:
         covers = not rule.ports or any(port.first <= question.port <= port.last for port in rule.ports)
-        if rule.http is not None and covers and question.host and rule.host == question.host and rule.kind == "host":
+        if rule.constrained and covers and question.host and rule.host == question.host and rule.kind == "host":
             assert verdict.inspect
 
 
@@ -204,8 +248,6 @@ def test_a_hint_allows_what_was_refused(policy: Policy, question: Any) -> None:
         return
     if isinstance(question, HttpRequest) and question.method == "TRACE" and "http" not in verdict.hint:
         return  # the connection itself was refused, and that is what the line allows
-    if isinstance(question, HttpRequest) and any(rule.http is not None for rule in policy.deny):
-        return  # the line opens the connection; a deny of requests still holds, as it must
     if isinstance(question, Connect) and question.host:
         question = question.replace(address="")  # the name was refused; its address has a floor of its own
     added = load([Source("user", "f", verdict.hint)], presets={"default": ""}).policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +28,7 @@ from membrane.policy.decide import Decider
 from membrane.policy.model import Allow, Deny, HostRule, HttpRule, Origin, Policy, PortRange
 
 if TYPE_CHECKING:
-    from membrane.network.requests import Command
+    from membrane.network.requests import Command, Spend
 
 NAME = "api.example.com"
 HOST = b"Host: api.example.com\r\n"
@@ -46,7 +45,7 @@ def policy(*http: HttpRule) -> Policy:
 READ_WRITE = HttpRule(("GET", "HEAD", "POST"), ("/v1",))
 
 
-def connection(*http: HttpRule, connected: bool = True, spend: Callable[[int], bool] | None = None) -> Http1:
+def connection(*http: HttpRule, connected: bool = True, spend: Spend | None = None) -> Http1:
     gate = Gate(Bound(NAME, 443, "https"), Decider(policy(*(http or (READ_WRITE,)))).decide)
     return Http1(gate, lambda: 0.0, connected=connected, spend=spend)
 
@@ -738,10 +737,10 @@ def test_a_deadline_is_an_answer_or_an_end() -> None:
 def test_the_upload_limit_is_a_429_or_an_end() -> None:
     left = 100
 
-    def spend(octets: int) -> bool:
+    def spend(_rules: object, octets: int) -> Deny | None:
         nonlocal left
         left -= octets
-        return left >= 0
+        return None if left >= 0 else Deny(None, "limit reached", "limits: upload")
 
     core = connection(spend=spend)
     core.client_data(POST + HOST + b"Content-Length: 1000\r\n\r\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import hpack
@@ -11,6 +10,7 @@ import pytest
 
 from membrane.network import frames as h2
 from membrane.network import http2
+from membrane.network.budgets import Budget, Ledger
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame, setting
 from membrane.network.http2 import MOST_CONTINUATIONS, PATIENCE, RESERVE, Http2
@@ -26,10 +26,10 @@ from membrane.network.requests import (
 )
 from membrane.network.sniff import PREFACE
 from membrane.policy.decide import Decider
-from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange
+from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange, RuleBudget
 
 if TYPE_CHECKING:
-    from membrane.network.requests import Command
+    from membrane.network.requests import Command, Spend
 
 NAME = "api.example.com"
 PORT = PortRange("tcp", 443, 443)
@@ -69,9 +69,7 @@ def pseudo(path: bytes = b"/v1/x", method: bytes = b"GET", authority: bytes = NA
     return [(b":method", method), (b":scheme", b"https"), (b":authority", authority), (b":path", path)]
 
 
-def connection(
-    *, spend: Callable[[int], bool] | None = None, start: bool = True, grant: bool = True
-) -> tuple[Http2, Client]:
+def connection(*, spend: Spend | None = None, start: bool = True, grant: bool = True) -> tuple[Http2, Client]:
     core = Http2(Gate(Bound(NAME, 443, "https"), Decider(Policy(allow=(RULE,))).decide), lambda: 0.0, spend=spend)
     if start:
         core.client_data(PREFACE + SETTINGS + (GRANT if grant else b""))
@@ -702,10 +700,10 @@ def test_without_a_server_every_request_is_a_502() -> None:
 def test_the_upload_limit_ends_the_connection() -> None:
     left = 1000
 
-    def spend(octets: int) -> bool:
+    def spend(_rules: object, octets: int) -> Deny | None:
         nonlocal left
         left -= octets
-        return left >= 0
+        return None if left >= 0 else Deny(None, "limit reached", "limits: upload")
 
     core, client = connection(spend=spend)
     core.client_data(client.request(1, b"/v1/x", b"POST", end=False))
@@ -713,6 +711,30 @@ def test_the_upload_limit_ends_the_connection() -> None:
     assert up(commands) == b""
     assert goaway(commands) == h2.ENHANCE_YOUR_CALM
     assert told(commands)[0][6] == "limit reached"
+
+
+def test_streams_over_a_budget_are_answered_each() -> None:
+    rule = RULE.replace(budget=RuleBudget(upload=500, requests=3))
+    ledger = Ledger(Budget(), lambda: 0.0)
+    gate = Gate(Bound(NAME, 443, "https"), Decider(Policy(allow=(rule,))).decide, ledger.admit)
+    core = Http2(gate, lambda: 0.0, spend=lambda rules, octets: ledger.meter(rules).spend(octets))
+    core.client_data(PREFACE + SETTINGS + GRANT)
+    core.upstream_data(SETTINGS)
+    client, peer = Client(), Peer()
+    grpc = (b"content-type", b"application/grpc")
+    assert up(core.client_data(client.request(1)))
+    too_long = core.client_data(client.request(3, b"/v1/x", b"POST", (b"content-length", b"5000"), end=False))
+    assert not up(too_long)
+    assert told(too_long)[0][3:] == (429, 0, 0, "limit reached")
+    (head, content) = [entry for entry in peer.read(down(too_long)) if entry[2] == 3]
+    assert dict(head[3])[b":status"] == b"429"
+    assert json.loads(content[3])["rule"] == "r"
+    assert up(core.client_data(client.request(5, b"/pkg.Svc/Call", b"POST", grpc)))
+    assert up(core.client_data(client.request(7)))
+    (head,) = peer.read(down(core.client_data(client.request(9, b"/pkg.Svc/Call", b"POST", grpc))))
+    assert dict(head[3])[b":status"] == b"200" and dict(head[3])[b"grpc-status"] == b"8"
+    assert b"3 requests in a session" in dict(head[3])[b"grpc-message"]
+    assert not core.closed
 
 
 def test_grants_wait_for_the_border_of_a_frame_and_are_bounded() -> None:

@@ -22,6 +22,7 @@ from membrane.network.requests import (
     grpc_answer,
 )
 from membrane.policy.decide import Decider
+from membrane.policy.grammar import host_rule
 from membrane.policy.model import (
     Allow,
     Ask,
@@ -333,3 +334,31 @@ def test_nothing_that_frames_or_routes_may_be_a_trailer() -> None:
         b"authorization",
         b"x-http-method-override",
     } <= NO_TRAILERS
+
+
+@pytest.mark.parametrize(
+    ("target", "admitted"),
+    [
+        (b"/me/mine.git/info/refs?service=git-receive-pack", True),
+        (b"/you/yours.git/info/refs?service=git-upload-pack", True),
+        (b"/you/yours.git/info/refs", True),
+        (b"/you/yours.git/info/refs?service=git-receive-pack", False),
+        (b"/you/yours.git/refs?service=git-receive-pack", True),
+    ],
+)
+def test_the_question_before_a_push_is_judged_as_the_push(target: bytes, admitted: bool) -> None:
+    rule = host_rule(
+        "https://git.test",
+        Origin("library", "test"),
+        http=((("GET",), ()), (("POST",), ("me/mine.git/git-receive-pack",))),
+    )
+    gate = Gate(Bound("git.test", 443, "https"), Decider(Policy(allow=(rule,))).decide)
+    judged = gate.judge(b"GET", target, b"git.test", [], [], body=False)
+    assert isinstance(judged, Admitted) is admitted
+    if isinstance(judged, Refused):
+        assert judged.verdict.reason == "method not allowed"
+        fields, body = answer(judged)
+        assert dict(fields)[b"content-type"] == b"text/plain"
+        first, hint, _ = body.decode().split("\n")
+        assert first == "blocked by membrane: method not allowed"
+        assert hint == 'allow: [{dest: "https://git.test/you/yours.git/git-receive-pack", http: [{methods: ["POST"]}]}]'

@@ -16,8 +16,8 @@ import pytest
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.network import flow
 from membrane.network import relay as relay_module
+from membrane.network.budgets import Budget, Ledger
 from membrane.network.dns import Answerer, Names
-from membrane.network.flow import Budget
 from membrane.network.reactor import Reactor
 from membrane.network.relay import Engine
 from membrane.network.route import UNRECOGNIZED_NAME, Relay, Router, alert
@@ -59,7 +59,7 @@ class Rig:
         budget = options.pop("budget", Budget())
         self.engine = Engine(
             self.reactor, self.router, answerer, Upstreams(resolver, resolver), self.emit, self.crashes.append,
-            budget=budget, **options
+            ledger=Ledger(budget, lambda: self.reactor.now), **options
         )  # fmt: skip
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.engine.listen(self.listener)

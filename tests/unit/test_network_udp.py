@@ -9,13 +9,14 @@ import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.network import udp as udp_module
+from membrane.network.budgets import Budget, Ledger
 from membrane.network.dns import Names
-from membrane.network.flow import Budget
 from membrane.network.reactor import Reactor
 from membrane.network.route import Relay, Router
 from membrane.network.udp import UdpRelay
 from membrane.network.upstream import Answer, Proxy, Resolver, Upstreams
-from membrane.policy.model import Allow
+from membrane.policy.grammar import host_rule
+from membrane.policy.model import Allow, Origin, RuleBudget
 
 
 class StubRouter(Router):
@@ -23,23 +24,26 @@ class StubRouter(Router):
 
     target = 0
 
+    budgets: tuple = ()
+
     def arrive(self, address, port, protocol="tcp"):
-        return Relay("a.test", address, port, self.target, (), protocol)
+        return Relay("a.test", address, port, self.target, (), protocol, budgets=self.budgets)
 
 
 class Rig:
     """A relay driven by the test, turn by turn; loopback sockets on both sides."""
 
-    def __init__(self, *, upload: int = 0, flows: int = 256, proxy: Proxy | None = None) -> None:
+    def __init__(self, *, upload: int = 0, budgets: tuple = (), flows: int = 256, proxy: Proxy | None = None) -> None:
         self.reactor = Reactor()
         self.events: list = []
         self.crashes: list = []
         router = StubRouter(Names(), lambda access: Allow(None, "ok"))
+        router.budgets = budgets
         resolver = Resolver(self.reactor, lambda host: Answer(("127.0.0.1",), ttl=60), 10)
         numbers = iter(range(1, 1000))
         self.relay = UdpRelay(
             self.reactor, router, Upstreams(resolver, resolver, proxy), self.events.append, self.crashes.append,
-            lambda: next(numbers), budget=Budget(upload), flows=flows,
+            lambda: next(numbers), ledger=Ledger(Budget(upload), lambda: 0.0), flows=flows,
         )  # fmt: skip
         self.inner = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.inner.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
@@ -134,6 +138,21 @@ def test_an_idle_flow_ends_and_begins_anew(rig_of, monkeypatch) -> None:
         assert (closed.bytes_up, closed.error) == (3, "")
         assert rig.of(ConnectionOpened)[0].id == closed.id
     assert rig.relay._flows == {}
+
+
+def test_the_budget_of_a_rule_ends_its_flows(rig_of) -> None:
+    rule = host_rule("a.test:7/udp", Origin("library", "test"), budget=RuleBudget(upload=5))
+    rig = rig_of(budgets=(rule,))
+    first, second = rig.client(), rig.client()
+    first.send(b"123")
+    assert rig.received(rig.server) == b"123"
+    second.send(b"456")
+    rig.until(lambda: rig.of(ConnectionClosed))
+    denied = rig.of(AccessDenied)[0]
+    assert (denied.reason, denied.rule) == ("limit reached", "a.test:7/udp (test)")
+    assert denied.hint == "budget of a.test:7/udp: 5 octets upwards in a session"
+    first.send(b"45")
+    assert rig.received(rig.server) == b"45", "what was refused cost nothing"
 
 
 def test_the_upload_limit_ends_the_flow(rig_of) -> None:

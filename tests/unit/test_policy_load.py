@@ -10,10 +10,10 @@ import pytest
 
 from membrane.errors import PolicyError
 from membrane.policy import codec
-from membrane.policy.grammar import host_rule, needs_inspection, parse_limit
+from membrane.policy.grammar import host_rule, parse_limit
 from membrane.policy.load import Result, Source, load
 from membrane.policy.match import Malformed
-from membrane.policy.model import HttpRule, Limits, Origin, Policy, PortRange
+from membrane.policy.model import HttpRule, Limits, Origin, Policy, PortRange, RuleBudget
 
 PRESETS = {
     "default": "presets: [one]\nignore: [.env, '!.env.example']\n",
@@ -69,7 +69,7 @@ def allowed(text: str, **named: Any) -> list[str]:
 def test_destination(text: str, kind: str, host: str, ports: tuple[PortRange, ...]) -> None:
     rule = host_rule(text, WHERE)
     assert (rule.kind, rule.host, rule.ports, rule.http) == (kind, host, ports, None)
-    assert not needs_inspection(rule)
+    assert not rule.constrained
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,48 @@ def test_url_with_a_path_is_a_constraint() -> None:
     rule = host_rule("https://api.example.com/v1/", WHERE)
     assert rule.http == (HttpRule((), ("/v1",)),)
     assert rule.scheme == "https"
-    assert needs_inspection(rule)
+    assert rule.constrained
+
+
+def test_budgets() -> None:
+    text = """
+allow:
+  - {dest: a.com, budget: {upload: 10M}}
+  - {dest: https://a.com, budget: {requests: 100, rate: 60/min}}
+  - {dest: "b.com:5/udp", budget: {upload: 1K}}
+"""
+    rules = load([Source("user", "f", text)], presets={"default": ""}).policy.allow
+    assert [rule.budget for rule in rules] == [
+        RuleBudget(10 << 20),
+        RuleBudget(0, 100, 60, 60),
+        RuleBudget(1024),
+    ]
+    assert [rule.constrained for rule in rules] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("allow: [{dest: a.com, budget: {}}]", "budget is empty"),
+        ("allow: [{dest: a.com, budget: 10M}]", "budget"),
+        ("allow: [{dest: a.com, budget: {uploads: 1}}]", 'did you mean "upload"'),
+        ("allow: [{dest: a.com, budget: {upload: 0}}]", "admits nothing"),
+        ("allow: [{dest: a.com, budget: {requests: 0}}]", "admits nothing"),
+        ("allow: [{dest: a.com, budget: {requests: 1K}}]", "not a count"),
+        ("allow: [{dest: a.com, budget: {rate: 60}}]", "not a rate"),
+        ("allow: [{dest: a.com, budget: {rate: 60/m}}]", "60/min"),
+        ("allow: [{dest: a.com, budget: {rate: 0/min}}]", "from 1 to"),
+        ("allow: [{dest: a.com, budget: {rate: 100001/h}}]", "from 1 to"),
+        ("allow: [{dest: a.com, budget: {rate: /min}}]", "not a count"),
+        ("deny: [{dest: a.com, budget: {upload: 1}}]", "no meaning in a deny"),
+        ('allow: [{dest: "a.com:53/udp", budget: {requests: 1}}]', "HTTP rules are for TCP"),
+    ],
+)
+def test_a_budget_is_refused(text: str, cause: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        load([Source("user", "f", text)], presets={"default": ""})
+    assert cause in caught.value.cause
+    assert caught.value.where.startswith("f:1:")
 
 
 def test_http_items_are_relative_to_the_url() -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
+MISPLACED = "secret not for this place"
 # Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
 PUBLIC_PREFIXES = (
     b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_", b"ghp_", b"gho_",
@@ -168,13 +169,13 @@ class Vault:
             ):
                 continue
             if not secret.admits(request):
-                return Deny(None, "denied by rule", f"the secret {secret.name} may not go to this destination")
+                return Deny(None, MISPLACED, f"the secret {secret.name} may not go to this destination")
             applied = self._put(secret, target, names, values)
             if applied is None:
                 place = (
                     f"the query parameter {secret.parameter.decode()}" if secret.parameter else secret.field.decode()
                 )
-                return Deny(None, "denied by rule", f"the secret {secret.name} may only be in {place}")
+                return Deny(None, MISPLACED, f"the secret {secret.name} may only be in {place}")
             target, values = applied
             every = b"\n".join(values)
         return target, values

@@ -17,6 +17,10 @@ import os
 from _socket import MSG_PEEK, SHUT_WR
 from _socket import socket as Socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .budgets import Meter
+
 BUFFER = 65536  # octets copied at a time
 _BULK = 2  # large reads in a row that make a direction bulk
 _LARGE = 32768  # octets; one segment of loopback is a little less than a buffer
@@ -28,35 +32,34 @@ _SPLICE = 1 | 2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
 
 
 class LimitReached(Exception):
-    """The session has sent as much as it may."""
-
-
-class Budget:
-    """Octets that the session may still send to the network, TCP and UDP together; 0: no limit."""
-
-    __slots__ = ("left", "limited")
-
-    def __init__(self, limit: int = 0) -> None:
-        self.limited = limit > 0
-        self.left = limit
-
-    def spend(self, count: int) -> bool:
-        """Take ``count`` octets; false, and nothing taken, when there are not as many."""
-        if not self.limited:
-            return True
-        if count > self.left:
-            return False
-        self.left -= count
-        return True
+    """More came than a budget has left; ``args[0]`` is the refusal."""
 
 
 class Flow:
-    """One direction of a connection."""
+    """One direction of a connection.
 
-    __slots__ = ("bulk", "closed", "ended", "large", "left", "moved", "pipe", "piped", "quota", "sink", "source")
+    Args:
+        meter: what its octets count against; without one they are not counted.
+    """
 
-    def __init__(self, source: Socket, sink: Socket) -> None:
+    __slots__ = (
+        "bulk",
+        "closed",
+        "ended",
+        "large",
+        "left",
+        "meter",
+        "moved",
+        "pipe",
+        "piped",
+        "quota",
+        "sink",
+        "source",
+    )
+
+    def __init__(self, source: Socket, sink: Socket, meter: Meter | None = None) -> None:
         self.source, self.sink = source, sink
+        self.meter = meter if meter is not None and meter.limited else None
         self.left: memoryview | None = None  # copied, not yet written
         self.pipe: tuple[int, int] | None = None
         self.piped = 0  # octets in the pipe
@@ -74,8 +77,7 @@ class Flow:
 class Pump:
     """Moves the bytes of all directions; owns the buffer, the pipes and the totals."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
+    def __init__(self) -> None:
         self.bytes_up = self.bytes_down = 0
         self.scratch = memoryview(bytearray(BUFFER))
         self._pipes: list[tuple[int, int]] = []
@@ -101,10 +103,11 @@ class Pump:
 
         Raises:
             OSError: one end failed.
-            LimitReached: the upload limit is reached.
+            LimitReached: a budget is spent.
         """
         sink, scratch = flow.sink, self.scratch
-        limited = flow.quota >= 0 or (upward and self.budget.limited)
+        meter = flow.meter
+        limited = flow.quota >= 0 or meter is not None
         for _ in range(_ROUNDS):
             if flow.left is not None:
                 flow.left = _send(sink, flow.left)
@@ -126,7 +129,7 @@ class Pump:
                         sink.shutdown(SHUT_WR)
                 return False
             try:
-                most = self._most(flow, upward) if limited else _PIPE
+                most = self._most(flow) if limited else _PIPE
                 count = 0
                 if flow.bulk and most and self._take_pipe(flow):
                     count = self._splice(flow, most)
@@ -149,17 +152,18 @@ class Pump:
             flow.moved += count
             if flow.quota > 0:
                 flow.quota -= count
+            if meter is not None:
+                meter.take(count)
             if upward:
                 self.bytes_up += count
-                if self.budget.limited:
-                    self.budget.left -= count
             else:
                 self.bytes_down += count
             if fresh and count < most and flow.left is None and not flow.piped:
                 return False
         return True
 
-    def _most(self, flow: Flow, upward: bool) -> int:
+    @staticmethod
+    def _most(flow: Flow) -> int:
         """How many octets a direction may take that is limited; 0: its end came, where nothing more may.
 
         Raises:
@@ -171,11 +175,11 @@ class Pump:
             if not flow.quota:
                 raise BlockingIOError
             most = min(most, flow.quota)
-        if upward and self.budget.limited:
-            most = min(most, self.budget.left)
+        if flow.meter is not None:
+            most = min(most, flow.meter.left)
             if most <= 0:
                 if flow.source.recv(1, MSG_PEEK):
-                    raise LimitReached
+                    raise LimitReached(flow.meter.over(1))
                 return 0
         return most
 

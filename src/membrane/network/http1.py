@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from .credentials import Scrubber, Vault
-    from .requests import Command, Gate
+    from .requests import Command, Gate, Spend
 
     Waiting: TypeAlias = Literal["request", "client", "server", "nothing"]
 
@@ -83,7 +83,7 @@ class Http1(Front):
         *,
         connected: bool,
         vault: Vault | None = None,
-        spend: Callable[[int], bool] | None = None,
+        spend: Spend | None = None,
     ) -> None:
         super().__init__(gate, clock, vault=vault, spend=spend)
         self._connected = connected
@@ -380,14 +380,13 @@ class Http1(Front):
 
     def _allowance(self, octets: int) -> bool:
         """May so many octets go to the server?  If not, the request ends here."""
-        if self._spend is None or self._spend(octets):
-            return True
         exchange = self._exchange
-        if exchange is None:
-            self._end_pipe("limit reached")
-        else:
-            exchange.verdict = Deny(None, "limit reached", "limits: upload")
-            self._stop(Refused(429, exchange.verdict, exchange.request))
+        assert exchange is not None
+        refusal = self._beyond(exchange, octets)
+        if refusal is None:
+            return True
+        exchange.verdict = refusal
+        self._stop(Refused(429, refusal, exchange.request))
         return False
 
     # ------------------------------------------------------------ refusing
@@ -609,9 +608,10 @@ class Http1(Front):
 
     def _pipe_up(self, data: bytes) -> None:
         assert self._exchange is not None
-        if self._spend is not None and not self._spend(len(data)):
-            self._exchange.verdict = Deny(None, "limit reached", "limits: upload")
-            self._end_pipe("limit reached")
+        refusal = self._beyond(self._exchange, len(data))
+        if refusal is not None:
+            self._exchange.verdict = refusal
+            self._end_pipe(refusal.reason)
             return
         self._exchange.up += len(data)
         self._up.append(data)

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import HttpRequest, Verdict
     from .credentials import Scrubber, Vault
-    from .requests import Command, Gate
+    from .requests import Command, Gate, Spend
 
 RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
 MOST_STREAMS = 4096  # open at once
@@ -131,7 +131,7 @@ class Http2(Front):
         clock: Callable[[], float],
         *,
         vault: Vault | None = None,
-        spend: Callable[[int], bool] | None = None,
+        spend: Spend | None = None,
     ) -> None:
         super().__init__(gate, clock, vault=vault, spend=spend)
         self._rewrites = vault is not None and vault.scrubs
@@ -349,8 +349,8 @@ class Http2(Front):
         raise Broken(code, verdict.hint or verdict.reason)
 
     def _allowance(self, stream: _Stream, octets: int) -> None:
-        if self._spend is not None and not self._spend(octets):
-            self._violated(stream, Deny(None, "limit reached", "limits: upload"), ENHANCE_YOUR_CALM)
+        if (refusal := self._beyond(stream, octets)) is not None:
+            self._violated(stream, refusal, ENHANCE_YOUR_CALM)
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """A whole frame that is not DATA."""

@@ -410,8 +410,13 @@ class Inspected(Connection):
             self._sni if literal else "",
             literal and not self._sni,
         )
-        gate = Gate(bound, inspector.decide)
-        spend = engine.pump.budget.spend if engine.pump.budget.limited else None
+        ledger = engine.ledger
+        gate = Gate(bound, inspector.decide, ledger.admit)
+
+        limited = ledger.meter().limited
+
+        def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
+            return ledger.meter(rules).spend(octets) if rules or limited else None
 
         vault = Vault(inspector.secrets, bound) if inspector.secrets else None
 

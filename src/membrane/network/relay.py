@@ -47,7 +47,7 @@ from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
 from .dns import LONGEST_QUERY, TcpMessages
-from .flow import BUFFER, Budget, Flow, LimitReached, Pump
+from .flow import BUFFER, Flow, LimitReached, Pump
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
     from ..events import Event
+    from .budgets import Ledger
     from .dns import Answerer
     from .intercept import Inspector
     from .reactor import Reactor
@@ -90,6 +91,7 @@ class Engine:
     """All TCP connections of one session.
 
     Args:
+        ledger: what may still be sent.
         connections: how many may exist at once.
         inspector: takes the connections whose requests are to be judged; without one they are refused.
         emit: takes events.
@@ -107,7 +109,7 @@ class Engine:
         emit: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
         *,
-        budget: Budget,
+        ledger: Ledger,
         connections: int = 4096,
         verbose: bool = True,
         inspector: Inspector | None = None,
@@ -119,7 +121,8 @@ class Engine:
         self.inspector = inspector
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
-        self.pump = Pump(budget)
+        self.ledger = ledger
+        self.pump = Pump()
         self.connect = reactor.wait(CONNECT, Connection.too_late)
         self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
         self.hello = reactor.wait(HELLO, Connection.hello_late)
@@ -457,7 +460,8 @@ class Connection:
         if self._addresses:
             engine.attempt.end(self)
         upstream.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-        self._up = Flow(self._client, upstream)
+        assert self._route is not None
+        self._up = Flow(self._client, upstream, engine.ledger.meter(self._route.budgets))
         self._down = Flow(upstream, self._client)
         if self._handshake is not None:
             self._state = _GREETING
@@ -701,12 +705,12 @@ class Connection:
                 return
         self.reset()
 
-    def over_limit(self) -> None:
-        """The session has sent as much as it may."""
+    def over_limit(self, refusal: Deny) -> None:
+        """The session, or a rule, has sent as much as it may."""
         assert self._route is not None
         engine = self._engine
         engine.refused += 1
-        engine.emit(engine.router.limit(self._route, "limits: upload").event)
+        engine.emit(engine.router.limit(self._route, refusal).event)
         self.abort("upload limit reached")
 
     # ------------------------------------------------------------ DNS over TCP
@@ -740,7 +744,7 @@ class Connection:
     def failed(self, error: Exception) -> None:
         """Whatever went wrong ends this connection, and nothing else."""
         if isinstance(error, LimitReached):
-            self.over_limit()
+            self.over_limit(error.args[0])
         elif isinstance(error, OSError):
             self.abort(error.strerror or str(error))
         else:  # a defect of ours: count it, and refuse

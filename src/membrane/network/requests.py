@@ -11,7 +11,7 @@ Rules
 1. What is decided is what is forwarded: canonical path, untouched query, canonical authority.
 2. What two readers may read in two ways is malformed (400) and is never repaired.  ``FLAWS`` is the closed list.
 3. A request that asks the server to read it as another one (``X-HTTP-Method-Override``, ``_method=``,
-   ``X-Original-URL``, a body under GET) must be allowed as that other one too.
+   ``X-Original-URL``, a body under GET), or that only prepares it (a push of git), must be allowed as that one too.
 4. Only ``Allow`` is a yes.
 
 The protocol cores are ``http1.Http1`` and ``http2.Http2``: bytes in, commands out, no sockets and no clock of their
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal, TypeAlias
 
-    from ..policy.model import Verdict
+    from ..policy.model import HostRule, Verdict
     from .credentials import Vault
 
+    Spend: TypeAlias = Callable[[tuple[HostRule, ...], int], Deny | None]
     Scheme: TypeAlias = Literal["http", "https"]
     Fields: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -100,6 +101,7 @@ _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the cr
 _BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
 _METHOD_OVERRIDES = frozenset([b"x-http-method-override", b"x-http-method", b"x-method-override"])
 _PATH_OVERRIDES = frozenset([b"x-original-url", b"x-rewrite-url"])
+_GIT_DISCOVERY = "/info/refs"
 _OVERRIDES = _METHOD_OVERRIDES | _PATH_OVERRIDES
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
 # authenticates or changes how the request is read may come there.
@@ -164,6 +166,7 @@ class Refused(Value):
     status: int
     verdict: Deny
     request: HttpRequest
+    retry_after: float = 0.0  # seconds after which it may be tried again; 0: not known, or never
 
 
 class Gate:
@@ -172,11 +175,18 @@ class Gate:
     Args:
         bound: what the connection is bound to.
         decide: the policy.  An exception from it ends the connection; nothing was sent by then.
+        admit: counts a request against the budgets of rules (``budgets.Ledger.admit``).
     """
 
-    def __init__(self, bound: Bound, decide: Callable[[HttpRequest], Verdict]) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        decide: Callable[[HttpRequest], Verdict],
+        admit: Callable[[tuple[HostRule, ...], int], tuple[Deny, float] | None] | None = None,
+    ) -> None:
         self.bound = bound
         self._decide = decide
+        self._admit = admit
         self._authorities: dict[bytes, bytes] = {}
 
     def judge(
@@ -266,12 +276,26 @@ class Gate:
             others += [self._overridden(request, b"", value) for value in _method_parameters(query)]
         if body and method in _BODILESS:
             others.append(request.replace(method="POST"))
+        if path.endswith(_GIT_DISCOVERY) and b"service=git-receive-pack" in query:
+            # A push begins with this question (gitprotocol-http(5)).  Git shows the answer to it, and not the one to
+            # the request that the push itself is.
+            others.append(request.replace(method="POST", path=f"{path[: -len(_GIT_DISCOVERY)]}/git-receive-pack"))
         for other in others:
             answer = self._decide(other)
             if not isinstance(answer, Allow):
                 hint = answer.hint or f"the request may be read as {other.method} {other.path}"
                 rule = answer.rule if isinstance(answer, Deny) else None
                 return self.refused(request, Deny(rule, answer.reason, hint))
+            verdict = verdict.replace(budgets=tuple(dict.fromkeys((*verdict.budgets, *answer.budgets))))
+        if verdict.budgets:
+            assert self._admit is not None
+            length = next((value for name, value in zip(names, values, strict=True) if name == b"content-length"), b"")
+            # Of the content as much as is announced; the framing was judged by whoever reads the connection.
+            octets = int(length) if 0 < len(length) <= 18 and not length.translate(None, _DIGITS) else 0
+            octets += len(method) + len(target) + len(canonical) + sum(map(len, names)) + sum(map(len, values))
+            refusal = self._admit(verdict.budgets, octets)
+            if refusal is not None:
+                return self.refused(request, refusal[0]).replace(retry_after=refusal[1])
         return Admitted(request, verdict, path.encode("ascii") + query, canonical)
 
     @staticmethod
@@ -363,21 +387,28 @@ _GRPC_STATUS = {400: b"13", 403: b"7", 429: b"8", 502: b"14"}  # INTERNAL, PERMI
 
 
 def answer(refused: Refused) -> tuple[Fields, bytes]:
-    """Fields and JSON body of the answer to a request that does not go on."""
+    """Fields and body of the answer to a request that does not go on: JSON, and lines of text for git, which shows
+    only those."""
     import json
 
     request, verdict = refused.request, refused.verdict
-    body = json.dumps(
-        {
-            "error": "membrane could not connect" if refused.status == 502 else "blocked by membrane",
-            "host": request.host,
-            "method": request.method,
-            "path": request.path[:LONGEST_SHOWN],
-            "reason": verdict.reason[:LONGEST_SHOWN],
-            "hint": verdict.hint[:LONGEST_SHOWN],
-        }
-    ).encode()
-    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    told = {
+        "error": "membrane could not connect" if refused.status == 502 else "blocked by membrane",
+        "host": request.host,
+        "method": request.method,
+        "path": request.path[:LONGEST_SHOWN],
+        "reason": verdict.reason[:LONGEST_SHOWN],
+        "hint": verdict.hint[:LONGEST_SHOWN],
+    }
+    if refused.status == 429 and verdict.rule is not None:
+        told["rule"] = verdict.rule.text[:LONGEST_SHOWN]
+    body, kind = json.dumps(told).encode(), b"application/json"
+    if request.path.endswith(_GIT_DISCOVERY):
+        text = f"{told['error']}: {told['reason']}\n{told['hint']}\n"
+        body, kind = text.encode("ascii", "backslashreplace"), b"text/plain"
+    fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    if refused.retry_after:
+        fields.append((b"retry-after", b"%d" % (refused.retry_after + 1)))  # RFC 9110 section 10.2.3: whole seconds
     if refused.status != 502:
         fields.append((b"x-membrane-verdict", b"deny"))
     return fields, body
@@ -475,11 +506,12 @@ if TYPE_CHECKING:
 class Exchange:
     """One request and its answer, while it lasts."""
 
-    __slots__ = ("down", "number", "query", "request", "started", "status", "up", "verdict")
+    __slots__ = ("budgets", "down", "number", "query", "request", "started", "status", "up", "verdict")
 
     def __init__(self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float) -> None:
         self.number, self.request, self.verdict, self.query, self.started = number, request, verdict, query, started
         self.status = self.up = self.down = 0
+        self.budgets = verdict.budgets if isinstance(verdict, Allow) else ()  # that its octets count against
 
 
 class Front:
@@ -493,7 +525,7 @@ class Front:
         gate: judges requests.
         clock: seconds, monotonic.
         vault: the secrets of the session as far as they concern this connection.
-        spend: asked before octets go to the server; false: the limit is reached.
+        spend: asked before octets of a request that these rules admit go to the server; a refusal ends it.
     """
 
     protocol: Literal["http/1.1", "h2"]
@@ -504,7 +536,7 @@ class Front:
         clock: Callable[[], float],
         *,
         vault: Vault | None = None,
-        spend: Callable[[int], bool] | None = None,
+        spend: Spend | None = None,
     ) -> None:
         self.gate = gate
         self.closed = False
@@ -517,6 +549,10 @@ class Front:
         self._open = self._end_up = self._end_down = False
         self._close_up: CloseUpstream | None = None
         self._close_down: CloseClient | None = None
+
+    def _beyond(self, exchange: Exchange, octets: int) -> Deny | None:
+        """Take ``octets`` that are about to go to the server; the refusal, and nothing taken, at a limit."""
+        return None if self._spend is None else self._spend(exchange.budgets, octets)
 
     @property
     def wants_client(self) -> bool:

@@ -53,6 +53,7 @@ class Relay(Value):
     protocol: Protocol = "tcp"
     inspect: bool = False  # each request is judged; never a raw relay
     insecure: bool = False  # the rule does not ask for a valid certificate of the server
+    budgets: tuple[HostRule, ...] = ()  # the rules that its octets count against
 
 
 class Refusal(Value):
@@ -105,10 +106,11 @@ class Router:
             return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
         insecure = isinstance(verdict.rule, HostRule) and verdict.rule.insecure
         if host is None:
-            return Relay("", address, port, port, (address,), protocol, verdict.inspect, insecure)
+            addresses = (address,)
+            return Relay("", address, port, port, addresses, protocol, verdict.inspect, insecure, verdict.budgets)
         if host == HOST_INTERNAL:
             return self._internal(access, verdict)
-        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure)
+        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure, verdict.budgets)
 
     @staticmethod
     def _internal(access: Connect, verdict: Allow) -> Relay | Refusal:
@@ -122,7 +124,12 @@ class Router:
             hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
             return Refusal(denial(access, Deny(None, "port not allowed", hint)), HOST_INTERNAL)
         insecure = isinstance(rule, HostRule) and rule.insecure
-        return Relay(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol, verdict.inspect, insecure)
+        return Relay(
+            *(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol),
+            inspect=verdict.inspect,
+            insecure=insecure,
+            budgets=verdict.budgets,
+        )
 
     def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
         """Those of the resolved ``addresses`` that may be dialled; a refusal when there is none."""
@@ -169,10 +176,10 @@ class Router:
         return None
 
     @staticmethod
-    def limit(relay: Relay, hint: str) -> Refusal:
-        """The refusal of a connection when a limit of the session is reached."""
+    def limit(relay: Relay, verdict: Deny) -> Refusal:
+        """The refusal of a connection when a limit is reached."""
         access = Connect(relay.host, relay.address, relay.port, relay.protocol)
-        return Refusal(denial(access, Deny(None, "limit reached", hint)), relay.host or relay.address)
+        return Refusal(denial(access, verdict), relay.host or relay.address)
 
 
 def refuse_protocol(relay: Relay, hint: str) -> Refusal:

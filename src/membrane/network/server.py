@@ -40,8 +40,8 @@ from _socket import socket as Socket
 from ..errors import InternalError, MembraneError
 from ..policy.codec import restore
 from ..policy.decide import Decider
+from .budgets import Budget, Ledger
 from .dns import Answerer, Names
-from .flow import Budget
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
 from .relay import Engine
@@ -238,7 +238,7 @@ class Service:
         names = Names(limits.get("names", 16384))
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
-        budget = Budget(policy.limits.upload)
+        ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
         router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
@@ -250,7 +250,7 @@ class Service:
             upstreams,
             journal.emit,
             self._crashed,
-            budget=budget,
+            ledger=ledger,
             connections=connections,
             verbose=journal.verbose,
             inspector=inspector,
@@ -262,7 +262,7 @@ class Service:
             journal.emit,
             self._crashed,
             engine.number,
-            budget=budget,
+            ledger=ledger,
             flows=limits.get("udp_flows", 256),
         )
         self._sockets = sockets

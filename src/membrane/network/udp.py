@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from .budgets import Ledger
     from .dns import Answerer
-    from .flow import Budget
     from .reactor import Reactor
     from .route import Relay, Router
     from .upstream import Answer, Upstreams
@@ -155,13 +155,13 @@ class UdpRelay:
         crashed: Callable[[BaseException], None],
         number: Callable[[], int],
         *,
-        budget: Budget,
+        ledger: Ledger,
         flows: int = 256,
     ) -> None:
         self.opened = self.refused = self.datagrams = self.bytes_up = self.bytes_down = 0
         self._reactor, self._router, self._upstreams = reactor, router, upstreams
         self._emit, self._crashed, self._number = emit, crashed, number
-        self._budget = budget
+        self._ledger = ledger
         self._limit = flows
         self._flows: dict[Any, _Flow] = {}
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
@@ -222,10 +222,10 @@ class UdpRelay:
             self._refuse(route)
             return None
         if self._upstreams.via(route) is not None:
-            self._refuse_access(route, "port not allowed", "UDP can not go through upstream_proxy")
+            self._refuse_access(route, Deny(None, "port not allowed", "UDP can not go through upstream_proxy"))
             return None
         if len(self._flows) >= self._limit:
-            self._refuse_access(route, "limit reached", f"{self._limit} UDP flows at once")
+            self._refuse_access(route, Deny(None, "limit reached", f"{self._limit} UDP flows at once"))
             return None
         flow = _Flow(key, self._number(), listener, client, from_address(six, target), route)
         flow.started = self._reactor.now
@@ -245,10 +245,10 @@ class UdpRelay:
         self.refused += 1
         self._emit(refusal.event)
 
-    def _refuse_access(self, route: Relay, reason: str, hint: str) -> None:
+    def _refuse_access(self, route: Relay, verdict: Deny) -> None:
         self.refused += 1
         access = Connect(route.host, route.address, route.port, "udp")
-        self._emit(denial(access, Deny(None, reason, hint)))
+        self._emit(denial(access, verdict))
 
     def _resolved(self, flow: _Flow, answer: Answer) -> None:
         if self._flows.get(flow.key) is not flow:
@@ -291,8 +291,9 @@ class UdpRelay:
         self._end(flow, error)
 
     def _send(self, flow: _Flow, data: bytes) -> None:
-        if not self._budget.spend(len(data)):
-            self._refuse_access(flow.route, "limit reached", "limits: upload")
+        refusal = self._ledger.meter(flow.route.budgets).spend(len(data))
+        if refusal is not None:
+            self._refuse_access(flow.route, refusal)
             self._end(flow, "upload limit reached")
             return
         if flow.upstream is None:

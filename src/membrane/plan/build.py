@@ -34,7 +34,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     _refuse_workspace(facts)
     for rules in (policy.allow, policy.deny):
         for rule in rules:
-            if rule.insecure and rule.http is None and not rule.inspect:
+            if rule.insecure and not rule.constrained:
                 raise _unbound(
                     str(rule.origin),
                     f"{rule.text!r} is insecure, but its connections pass through and the command verifies them",
@@ -157,7 +157,9 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
 
 
 def _rule_text(rule: HostRule, verb: str) -> str:
-    ports = ",".join(f"{p.first}{'' if p.first == p.last else f'-{p.last}'}/{p.protocol}" for p in rule.ports)
+    host, colon, _ = rule.text.rpartition("]")[2].rpartition(":")
+    said = 1 if rule.scheme or (colon and ":" not in host) else 0  # in the text already; a rule has that port first
+    ports = ",".join(f"{p.first}{'' if p.first == p.last else f'-{p.last}'}/{p.protocol}" for p in rule.ports[said:])
     return f"{verb} {rule.text}" + (f" ports {ports}" if ports else "")
 
 
@@ -170,11 +172,11 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
             how: tuple[str, ...] = ("DNS name", "address at dial time") if names else ("destination address",)
             if names and (not rule.ports or any(ports.protocol == "tcp" for ports in rule.ports)):
                 how = ("DNS name", "TLS server name", "address at dial time")  # of QUIC no name is read
-            if rule.http is not None or rule.inspect:
+            read: tuple[str, ...] = ()
+            if rule.constrained:
                 read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
-                out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port", *read)))
-                continue
-            out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), (*how, "destination port")))
+            how = (*how, "destination port", *read, *network.counted(rule))
+            out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), how))
     for path in policy.paths:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
         out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), (by, "re-mount on replacement")))
@@ -215,7 +217,8 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     home = facts.home
     store = mounts.home_store(policy, facts)
     stores = [store] if store else []
-    trust = mounts.trust(policy, facts)
+    trust, java_trust = mounts.trust(policy, facts), mounts.java_trust(policy, facts)
+    told = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     return SandboxPlan(
@@ -224,7 +227,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         mounts=mounts.base(policy, facts),
         network=network.plan_network(policy),
         hardening=hardening.plan_hardening(policy, facts, home),
-        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else ""),
+        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", told),
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
@@ -232,4 +235,5 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,
+        java_trust=java_trust,
     )

@@ -61,6 +61,11 @@ NEVER_BY_PATTERN = (
     "NODE_EXTRA_CA_CERTS",
     "GIT_SSL_CAINFO",
     "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
 )
 # Programs that bring their own list of authorities, or let one be named: OpenSSL, Go, Python, curl, Node.js, git, pip,
 # cargo, the AWS tools, Deno.
@@ -85,11 +90,15 @@ def _selected(name: str, pattern: str) -> bool:
     return name == pattern
 
 
-def environment(policy: Policy, facts: HostFacts, home: str, trust: str = "") -> tuple[tuple[str, str], ...]:
+def environment(
+    policy: Policy, facts: HostFacts, home: str, trust: str = "", java_store: str = ""
+) -> tuple[tuple[str, str], ...]:
     """The complete environment of the command, without the session id.
 
     Args:
         trust: the bundle that programs are pointed at, whatever else would name one; empty: the system's.
+        java_store: the key store that Java is pointed at.  Each JVM then says so on stderr, so it is empty where the
+            store that it looks into by itself is replaced.
     """
     out = {
         name: value
@@ -108,6 +117,9 @@ def environment(policy: Policy, facts: HostFacts, home: str, trust: str = "") ->
     out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
     if trust:
         out.update(dict.fromkeys(TRUST_VARIABLES, trust))
+    if java_store:  # of two options of one name the later holds
+        option = f"-Djavax.net.ssl.trustStore={java_store}"
+        out["JAVA_TOOL_OPTIONS"] = f"{out.get('JAVA_TOOL_OPTIONS', '')} {option}".lstrip()
     return tuple(out.items())
 
 

@@ -203,4 +203,5 @@ class SandboxPlan(Value):
     # Certificate bundles, as the command sees them, over which one with that authority is bound; the first is
     # ours, and the second the system's that it begins with.  Empty: the command sees the system's as they are.
     trust: tuple[str, ...] = ()
+    java_trust: tuple[str, ...] = ()  # the same as key stores of Java
     stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)

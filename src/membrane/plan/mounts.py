@@ -143,6 +143,14 @@ BUNDLES = (
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+JAVA_TRUST = "/run/.membrane/certificates.jks"  # the same for Java, which reads no PEM
+# What distributions bind the "cacerts" of their JVMs to: Debian, Fedora (twice), Adoptium's packages.
+JAVA_STORES = (
+    "/etc/ssl/certs/java/cacerts",
+    "/etc/pki/java/cacerts",
+    "/etc/pki/ca-trust/extracted/java/cacerts",
+    "/etc/ssl/certs/adoptium/cacerts",
+)
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
 
@@ -178,6 +186,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         *ETC_SECRET_FILES,
         *ETC_SECRET_TREES,
         *BUNDLES,
+        *JAVA_STORES,
         "/etc/resolv.conf",
         "/etc/hosts",
         *(f"{home}/{name}" for name in TOOLCHAINS),
@@ -327,6 +336,14 @@ def trust(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     links = dict(facts.links)
     found = [links.get(path, path) for path in BUNDLES if path in facts.existing]
     return (TRUST, *dict.fromkeys(found))
+
+
+def java_trust(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
+    """The key stores of Java that are replaced, ours first; empty when the command needs no further authority."""
+    if not trust(policy, facts):
+        return ()
+    links = dict(facts.links)
+    return (JAVA_TRUST, *dict.fromkeys(links.get(path, path) for path in JAVA_STORES if path in facts.existing))
 
 
 def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:

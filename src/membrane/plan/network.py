@@ -49,13 +49,22 @@ def _too_many(rule: HostRule) -> PolicyError:
 def inspects(policy: Policy) -> bool:
     """Does some rule need connections to be read as HTTP?"""
     rules = (*policy.allow, *policy.deny)
-    return bool(policy.secrets) or any(rule.http is not None or rule.inspect for rule in rules)
+    return bool(policy.secrets) or any(rule.constrained for rule in rules)
+
+
+def counted(rule: HostRule) -> tuple[str, ...]:
+    """How the budget of a rule is bound, where it has one."""
+    if rule.budget is None:
+        return ()
+    parts = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
+    return tuple(f"{what} counted in the network process" for what, given in parts if given)
 
 
 def describe_host(rule: HostRule) -> str:
-    """One line for ``membrane plan``: the rule and what is checked on its connections."""
+    """One line for ``membrane check``: what is checked on the connections of a rule."""
+    how = "DNS name, destination port, TLS server name, address at dial time"
+    if rule.constrained:
+        how = "DNS name, destination port, TLS interception, HTTP method and path"
     if rule.kind == "network":
-        return "destination address and port"
-    if rule.http is not None or rule.inspect:
-        return "DNS name, destination port, TLS interception, HTTP method and path"
-    return "DNS name, destination port, TLS server name, address at dial time"
+        how = "destination address and port"
+    return ", ".join((how, *counted(rule)))

@@ -28,6 +28,7 @@ from .model import (
     Deny,
     HostRule,
     HttpRequest,
+    HttpRule,
     MountRule,
     NameQuery,
     PathAccess,
@@ -41,13 +42,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .match import Address
-    from .model import Access, HttpRule, Verdict
+    from .model import Access, Verdict
 
 _LOOPBACK = ((4, 0x7F00_0001), (6, 1))
 _NARROW = {4: 24, 6: 64}  # prefix lengths from which a CIDR may open link-local and metadata addresses
 _HTTP_PORTS = (80, 443)
 _UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule names them: they echo or tunnel
 _METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
+
+
+_EVERY = HttpRule((), ())
 
 
 class _Index:
@@ -103,18 +107,14 @@ def _refuses(rule: HostRule, port: int, protocol: str) -> bool:
     return not rule.ports or _admits(rule, port, protocol)
 
 
-def _constrained(rule: HostRule) -> bool:
-    return rule.http is not None or rule.inspect
-
-
 def _constraints(admitting: Sequence[HostRule], port: int) -> list[HostRule]:
     """Those of the admitting rules that make a connection to this port one of judged requests.
 
     One without ports does not hold for a port that an unconstrained rule names, as for SSH beside HTTP rules of the
     same host; it always does for the ports of HTTP.
     """
-    found = [rule for rule in admitting if _constrained(rule)]
-    if found and port not in _HTTP_PORTS and any(rule.ports and not _constrained(rule) for rule in admitting):
+    found = [rule for rule in admitting if rule.constrained]
+    if found and port not in _HTTP_PORTS and any(rule.ports and not rule.constrained for rule in admitting):
         found = [rule for rule in found if rule.ports]
     return found
 
@@ -182,6 +182,7 @@ class Decider:
             self._held = frozenset(
                 (host, port) for rule in policy.secrets for _scheme, host, port, _path in secret_destinations(rule)
             )
+        self._counts = any(rule.budget is not None for rule in policy.allow)
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
         self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
         self._matchers: dict[str, Callable[[str], bool]] = {}
@@ -275,7 +276,8 @@ class Decider:
             reason = "port not allowed" if named else "name not allowed"
             return Deny(None, reason, _allow_hint(name, port, protocol))
         constrained = _constraints(admitting, port)
-        return Allow((constrained or admitting)[0], "name and port allowed", inspect or bool(constrained))
+        rule = (constrained or admitting)[0]
+        return Allow(rule, "name and port allowed", inspect or bool(constrained), self._budgets(admitting))
 
     def _below_name(self, name: str, text: str, port: int, protocol: str) -> Deny | None:
         """The floor: is this resolved address one that a name may stand for?"""
@@ -301,8 +303,11 @@ class Decider:
         kind = "private" if form in self._own else address_class(*form)
         if kind == "public":
             return None
+        # What is counted or judged by request is so for connections to the literal only: it opens nothing here.
         rules = [
-            rule for rule in self._allow.addressed(form) if _admits(rule, port, protocol) and not _constrained(rule)
+            rule
+            for rule in self._allow.addressed(form)
+            if _admits(rule, port, protocol) and not rule.constrained and rule.budget is None
         ]
         if kind in ("link-local", "metadata"):
             narrow = _NARROW[form[0]]
@@ -344,12 +349,17 @@ class Decider:
             reason = "port not allowed" if allowing else "address not allowed"
             return Deny(None, reason, _allow_hint(match.format_address(*address), port, protocol))
         constrained = _constraints(admitting, port)
-        return Allow((constrained or admitting)[0], "address and port allowed", inspect or bool(constrained))
+        rule = (constrained or admitting)[0]
+        return Allow(rule, "address and port allowed", inspect or bool(constrained), self._budgets(admitting))
+
+    def _budgets(self, admitting: Sequence[HostRule]) -> tuple[HostRule, ...]:
+        """Those whose budget what they admit counts against."""
+        return tuple(rule for rule in admitting if rule.budget is not None) if self._counts else ()
 
     # ------------------------------------------------------------ requests
 
     def _request(self, access: HttpRequest) -> Verdict:
-        method, path, port = access.method, access.path, access.port
+        port = access.port
         literal = _literal(access.host)
         if literal is not None:
             verdict = self._connect_literal(literal, port, "tcp")
@@ -362,37 +372,44 @@ class Decider:
                 return Deny(None, "name malformed")
             verdict = self._connect_name(host, port, "tcp")
             denies, allows = self._deny.named(host), self._allowing(host)
+        refusal = self._refuse_request(access, denies)
         if isinstance(verdict, Deny):
-            return verdict
+            # The hint would open the connection; where that does not let the request through, it is none.
+            return verdict if refusal is None else verdict.replace(hint="")
+        return refusal or self._admit_request(access, host, allows, verdict)
+
+    def _refuse_request(self, access: HttpRequest, denies: Sequence[HostRule]) -> Deny | None:
+        """The refusal of a request that no allow rule can admit."""
+        method, path = access.method, access.path
         if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
             return Deny(None, "request malformed")
         # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
         loose = _decoded(path)
         for rule in denies:
-            if rule.http is not None and _refuses(rule, port, "tcp"):
+            if rule.http is not None and _refuses(rule, access.port, "tcp"):
                 for item in rule.http:
                     if (not item.methods or method in item.methods) and (
                         self._covers(item, path) or self._covers(item, loose)
                     ):
                         return Deny(rule, "denied by rule")
-        return self._admit_request(access, host, allows, verdict)
+        return None
 
     def _admit_request(self, access: HttpRequest, host: str, allows: Sequence[HostRule], connect: Verdict) -> Verdict:
         method, path, port = access.method, access.path, access.port
         path_seen = False
+        admitting: list[HostRule] = []
         for rule in allows:
             if not _admits(rule, port, "tcp") or (rule.scheme and rule.scheme != access.scheme):
                 continue
-            if rule.http is None:
-                if method not in _UNASKED_METHODS:
-                    return Allow(rule, "every request is allowed", True)
-                path_seen = True
-                continue
-            for item in rule.http:
-                if self._covers(item, path):
-                    if method in item.methods or (not item.methods and method not in _UNASKED_METHODS):
-                        return Allow(rule, "method and path allowed", True)
-                    path_seen = True
+            covering = [item for item in rule.http if self._covers(item, path)] if rule.http is not None else [_EVERY]
+            if any(method in item.methods or not (item.methods or method in _UNASKED_METHODS) for item in covering):
+                admitting.append(rule)
+                if not self._counts:
+                    break
+            path_seen = path_seen or bool(covering)
+        if admitting:
+            reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
+            return Allow(admitting[0], reason, True, self._budgets(admitting))
         if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and method not in _UNASKED_METHODS:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
         reason = "method not allowed" if path_seen else "path not allowed"

@@ -190,6 +190,21 @@ class Mapping(Placed):
             key.refuse(f'unknown key "{name}" in {what}{closest(name, self.known)}')
 
 
+def named(node: Node, what: str) -> list[tuple[str, tuple[str, ...], Placed]]:
+    """The items of a list of names, of which one may have a list of its own: ``[NAME, {NAME: [TEXT, ...]}]``."""
+    found: list[tuple[str, tuple[str, ...], Placed]] = []
+    for item in node.sequence(what).items:
+        if isinstance(item, Mapping):
+            for name, (_, value) in item.pairs.items():
+                texts = tuple(text for _, text in value.sequence(name).strings(name))
+                if not texts:
+                    value.refuse(f"{name} is an empty list")
+                found.append((name, texts, item))
+        else:
+            found.append((item.scalar(f"an entry of {what}").string(f"an entry of {what}"), (), item))
+    return found
+
+
 def split_lines(text: str) -> list[str]:
     """Split where YAML 1.1 counts lines, so that line numbers fit: also at CR, NEL, LS and PS."""
     for mark in ("\r\n", "\r", "\x85", "\u2028", "\u2029"):

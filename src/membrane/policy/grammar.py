@@ -19,7 +19,7 @@ from .match import (
     parse_address,
     parse_network,
 )
-from .model import EnvRule, HostRule, HttpRule, MountRule, Network, Origin, PortRange, PortRule, SecretRule
+from .model import EnvRule, HostRule, HttpRule, MountRule, Network, Origin, PortRange, PortRule, RuleBudget, SecretRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 section 5.6.2, upper case
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_PERIODS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1
+_IN_REPOSITORY = dict.fromkeys(map(ord, "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+MOST_IN_A_PERIOD = 100_000  # of a rate: the time of each is remembered
 
 
 class Destination:
@@ -196,6 +199,7 @@ def host_rule(
     http: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None,
     insecure: bool = False,
     inspect: bool = False,
+    budget: RuleBudget | None = None,
 ) -> HostRule:
     """Make the rule of one ``allow`` or ``deny`` entry.
 
@@ -203,6 +207,7 @@ def host_rule(
         text: the destination as written.
         ports: those of the entry's ``ports`` key.
         http: methods and paths (relative or absolute) of each ``http`` item.
+        budget: what may go through the entry.
 
     Raises:
         Malformed: with the cause.
@@ -222,16 +227,12 @@ def host_rule(
         )
     elif to.path > "/":
         constraint = (HttpRule((), (to.path,)),)
-    if (constraint is not None or inspect) and any(port.protocol == "udp" for port in every):
+    rule = HostRule(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget)
+    if rule.constrained and any(port.protocol == "udp" for port in every):
         raise Malformed("HTTP rules are for TCP; a UDP port needs an entry of its own")
     if to.host == HOST_INTERNAL and not every and not deny:
         raise Malformed(f"{HOST_INTERNAL} needs ports, such as {HOST_INTERNAL}:5432")
-    return HostRule(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect)
-
-
-def needs_inspection(rule: HostRule | SecretRule) -> bool:
-    """Can the rule only be bound by reading the connection as HTTP?"""
-    return isinstance(rule, SecretRule) or rule.http is not None or rule.inspect
+    return rule
 
 
 # ---------------------------------------------------------------- numbers
@@ -275,6 +276,39 @@ def parse_count(text: str) -> int:
     return _number_with_unit(text, {"": 1}, "a count", "256")
 
 
+def parse_rate(text: str) -> tuple[int, int]:
+    """``NUMBER/PERIOD``: so many in any second (``s``), minute (``min``), hour (``h``) or day (``d``).
+
+    Returns:
+        The number and the period in seconds.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    number, slash, period = text.partition("/")
+    seconds = _PERIODS.get(period)
+    if not slash or seconds is None:
+        raise Malformed(f"{text!r} is not a rate; expected a number and a period (s, min, h, d), such as 60/min")
+    count = parse_count(number)
+    if not 0 < count <= MOST_IN_A_PERIOD:
+        raise Malformed(f"{number} is not a number of requests from 1 to {MOST_IN_A_PERIOD}")
+    return count, seconds
+
+
+def parse_budget(upload: str = "", requests: str = "", rate: str = "") -> RuleBudget:
+    """The ``budget`` of an ``allow`` entry; an empty text is a key that is not there.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    octets = parse_size(upload) if upload else 0
+    count = parse_count(requests) if requests else 0
+    if (upload and not octets) or (requests and not count):
+        raise Malformed("a budget of 0 admits nothing; remove the entry instead")
+    number, period = parse_rate(rate) if rate else (0, 0)
+    return RuleBudget(octets, count, number, period)
+
+
 LIMITS = {
     "memory": parse_size,
     "pids": parse_count,
@@ -303,6 +337,20 @@ def parse_limit(text: str) -> tuple[str, int]:
 
 
 # ---------------------------------------------------------------- options of one word
+
+
+def check_repository(text: str, shape: str) -> None:
+    """Refuse what is not the path of one repository; ``shape`` is ``owner/repo``, or has ``...`` for further groups.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    parts = text.split("/")
+    plain = all(part.strip(".") and not part.translate(_IN_REPOSITORY) for part in parts)
+    if not plain or len(parts) < 2 or (len(parts) > 2 and "..." not in shape):
+        raise Malformed(f"{text!r} is not a repository; expected {shape}")
+    if text.endswith(".git"):
+        raise Malformed(f"{text!r} is a repository's URL; write {text.removesuffix('.git')}")
 
 
 def parse_variable(name: str, *, pattern: bool = False) -> str:
@@ -466,15 +514,20 @@ def parse_proxy(text: str) -> str:
     return f"{scheme}://{name}:{number}"
 
 
-def parse_secret_source(text: str) -> str:
-    """Read ``env:NAME``, ``file:PATH`` or ``keyring:SERVICE/USER``.
+VALUE_SOURCES = "env:NAME, env, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}"
+
+
+def parse_secret_source(text: str, name: str) -> str:
+    """Read ``env:NAME``, ``file:PATH`` or ``keyring:SERVICE/USER``; ``env`` alone is the variable of the same ``name``.
 
     Raises:
         Malformed: with the cause.
     """
+    if text == "env":
+        return f"env:{name}"
     kind, _, value = text.partition(":")
     if not value or kind not in ("env", "file", "keyring"):
-        raise Malformed("expected env:NAME, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}")
+        raise Malformed(f"expected {VALUE_SOURCES}")
     if kind == "env":
         parse_variable(value)
     if "\0" in value or (kind == "keyring" and "/" not in value):

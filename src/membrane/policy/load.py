@@ -30,6 +30,7 @@ from .model import (
     Policy,
     PortRange,
     PortRule,
+    RuleBudget,
     SecretRule,
     SocketRule,
     TraceRule,
@@ -124,13 +125,13 @@ def load(
     options = options or {}
     loader = _Loader(presets, environ or {}, home, bool(options.get("no_presets")))
     trees = [(source, document.parse(source.text, source.file)) for source in sources]
-    names: Sequence[tuple[str, Placed | None]] = [(name, None) for name in DEFAULT_PRESETS]
+    wanted: Sequence[tuple[str, tuple[str, ...], Placed | None]] = [(name, (), None) for name in DEFAULT_PRESETS]
     for source, tree in trees:
         if source.level == "user" and isinstance(tree, Mapping) and "presets" in tree.pairs:
-            names = [(text, item) for item, text in tree.pairs["presets"][1].sequence("presets").strings("presets")]
+            wanted = document.named(tree.pairs["presets"][1], "presets")
     if not loader.no_presets:
-        for name, place in names:
-            loader.preset(name, place)
+        for name, arguments, place in wanted:
+            loader.preset(name, place, arguments)
     for source, tree in trees:
         loader.source(source, tree)
     loader.options(options)
@@ -153,7 +154,8 @@ class _Loader:
         self.state: list[str] = []
         self.read: list[str] = []  # what was read, in order
         self.digested: list[str] = []
-        self.seen: set[str] = set()  # presets that were read
+        self.seen: set[tuple[str, tuple[str, ...]]] = set()  # presets that were read, with their arguments
+        self.instead: list[tuple[str, str]] = []  # presets that were read, and those they are meant instead of
         self.no_presets = no_presets
         self.warnings: list[str] = []
         self.widening: list[Widening] = []
@@ -163,18 +165,37 @@ class _Loader:
         self.file = ""
         self.directory = ""
         self.lines: list[str] = []
+        self.arguments: tuple[str, ...] = ()  # what "{repository}" in a path of the preset stands for
 
     # ------------------------------------------------------------ sources
 
-    def preset(self, name: str, place: Placed | None) -> None:
+    def preset(self, name: str, place: Placed | None, arguments: tuple[str, ...] = ()) -> None:
         """Read a preset file, and the presets it pulls in, unless it was read before."""
         if name not in self.presets or "/" in name:
             known = [each for each in self.presets if "/" not in each]
             _refuse(place, f'there is no preset "{name}"; known are {", ".join(known)}{closest(name, known)}')
-        if name in self.seen:
+        if (name, arguments) in self.seen:
             return
-        self.seen.add(name)
-        self._read(Source("built-in", f"preset {name}", self.presets[name]), None)
+        self.seen.add((name, arguments))
+        source = Source("built-in", f"preset {name}", self.presets[name])
+        tree = document.parse(source.text, source.file)
+        top = tree.mapping("a preset") if tree is not None else Mapping(source.file, 1, 1)
+        taken, others = top.take("argument"), top.take("instead_of")
+        if others:
+            self.instead += [(name, other) for _, other in others[1].sequence("instead_of").strings("instead_of")]
+        shape = taken[1].scalar("argument").string("argument") if taken else ""
+        if bool(shape) != bool(arguments):
+            needs = f"needs what it is for: {{{name}: [{shape}]}}" if shape else "is for nothing in particular"
+            _refuse(place, f'the preset "{name}" {needs}')
+        for text in arguments:
+            try:
+                grammar.check_repository(text, shape)
+            except Malformed as error:
+                _refuse(place, f'the preset "{name}": {error}')
+        kept, self.arguments = self.arguments, arguments
+        self.digested += arguments
+        self._read(source, tree)
+        self.arguments = kept
 
     def source(self, source: Source, tree: Node | None) -> None:
         """Read a user or project file."""
@@ -252,11 +273,11 @@ class _Loader:
         self._contradictions(top)
 
     def _presets(self, key: str, node: Node) -> None:
-        for item, text in node.sequence(key).strings(key):
-            if text not in self.seen:
+        for name, arguments, item in document.named(node, key):
+            if (name, arguments) not in self.seen:
                 self._widens(key, item)
             if self.level != "user" and not self.no_presets:  # the user's list was read first, as the built-in level
-                self.preset(text, item)
+                self.preset(name, item, arguments)
 
     def _wanted(self, key: str, node: Node) -> None:
         known = [name.removeprefix("profiles/") for name in self.presets if name.startswith("profiles/")]
@@ -282,7 +303,7 @@ class _Loader:
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
         entry = node.mapping(what)
-        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect")}
+        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget")}
         entry.finish(what)
         given = {name: taken[1] for name, taken in found.items() if taken}
         if "dest" not in given:
@@ -297,6 +318,8 @@ class _Loader:
         flags = {name: name in given and given[name].scalar(name).boolean(name) for name in ("insecure", "inspect")}
         if deny and any(flags.values()):
             node.refuse('"insecure" and "inspect" have no meaning in a deny entry')
+        if deny and "budget" in given:
+            given["budget"].refuse('"budget" has no meaning in a deny entry')
         return self._checked(
             dest,
             f'"{text}"',
@@ -306,8 +329,21 @@ class _Loader:
             deny=deny,
             ports=tuple(ports),
             http=None if http is None else tuple(http),
+            budget=self._budget(given["budget"]) if "budget" in given else None,
             **flags,
         )
+
+    def _budget(self, node: Node) -> RuleBudget:
+        entry = node.mapping("budget")
+        taken = {name: found[1] for name in ("upload", "requests", "rate") if (found := entry.take(name))}
+        entry.finish("budget")
+        if not taken:
+            node.refuse('budget is empty; expected "upload", "requests" or "rate"')
+        texts: dict[str, str] = {}
+        for name, value in taken.items():
+            texts[name] = value.scalar(f"budget.{name}").string(f"budget.{name}")
+            self._checked(value, f"budget.{name}", grammar.parse_budget, **{name: texts[name]})
+        return grammar.parse_budget(**texts)
 
     def _some(self, what: str, node: Node) -> list[Node]:
         """The items of a list that must not be empty: an empty constraint would be read as no constraint."""
@@ -334,6 +370,12 @@ class _Loader:
         for scalar, text in methods_text:
             self._checked(scalar, f'"{text}"', grammar.parse_method, text)
         paths_text = self._filled("paths", paths[1]) if paths else []
+        if self.arguments:
+            paths_text = [
+                (scalar, filled)
+                for scalar, text in paths_text
+                for filled in dict.fromkeys(text.replace("{repository}", each) for each in self.arguments)
+            ]
         for scalar, text in paths_text:
             self._checked(scalar, f'"{text}"', grammar.join_path, "/", text)
         return tuple(text for _, text in methods_text), tuple(text for _, text in paths_text)
@@ -470,6 +512,7 @@ class _Loader:
                 if name not in nodes:
                     item.refuse(f'{what} has no "{name}"')
             name = nodes["name"].scalar("name").string("name")
+            self._checked(nodes["name"], "name", grammar.parse_variable, name)
             to, header = [], "authorization: Bearer {}"
             for scalar, text in self._filled("to", nodes["to"]):
                 self._checked(scalar, f'"{text}"', grammar.host_rule, text, self._origin(scalar))
@@ -477,17 +520,17 @@ class _Loader:
             if "header" in nodes:
                 text = nodes["header"].scalar("header").string("header")
                 header = self._checked(nodes["header"], "header", grammar.parse_header, text)
-            source = self._secret_source(nodes["from"])
+            source = self._secret_source(nodes["from"], name)
             self.levels[self.level].secrets.append(SecretRule(name, source, tuple(to), header, self._origin(item)))
 
-    def _secret_source(self, node: Node) -> str:
+    def _secret_source(self, node: Node, name: str) -> str:
         if isinstance(node, Scalar):
-            return self._checked(node, "from", grammar.parse_secret_source, node.string("from"))
+            return self._checked(node, "from", grammar.parse_secret_source, node.string("from"), name)
         entry = node.mapping("from")
         taken = entry.take("command")
         entry.finish("from")
         if not taken:
-            node.refuse("from is env:NAME, file:PATH, keyring:SERVICE/USER or {command: [PROGRAM, ARGUMENT]}")
+            node.refuse(f"from is {grammar.VALUE_SOURCES}")
         return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
 
     def _trace_keys(self, key: str, node: Node) -> None:
@@ -614,11 +657,12 @@ class _Loader:
                     self._option(name, text, str(error))
             return out
 
-        for name in options.get("presets", ()):
+        for text in options.get("presets", ()):
+            name, equals, arguments = text.partition("=")
             try:
-                self.preset(name, None)
+                self.preset(name, None, tuple(arguments.split(",")) if equals else ())
             except PolicyError as error:
-                self._option("preset", name, error.cause)
+                self._option("preset", text, error.cause)
         level.allow += each("allow", "allow", lambda text: grammar.host_rule(text, origin))
         level.deny += each("deny", "deny", lambda text: grammar.host_rule(text, origin, deny=True))
         for rule in level.allow:
@@ -683,6 +727,12 @@ class _Loader:
                         f"ports.{name}: port {getattr(rule, key)} is given two meanings, here and by {first.origin}",
                         where=f"{rule.origin.file}:{rule.origin.line}:1" if rule.origin.line else rule.origin.file,
                     )
+        read = {name for name, _ in self.seen}
+        for name, other in self.instead:
+            if other in read:
+                self.warnings.append(
+                    f'the preset "{name}" is meant instead of "{other}", which opens more; leave that out'
+                )
         digest = hashlib.sha256("\0".join(self.digested).encode("utf-8", "surrogateescape")).hexdigest()
         policy = Policy(
             allow=joined("allow"),

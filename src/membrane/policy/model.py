@@ -58,6 +58,20 @@ class HttpRule(Value):
     paths: tuple[str, ...]  # canonical absolute patterns; empty: any path
 
 
+class RuleBudget(Value):
+    """How much may go through one ``allow`` entry in a session; 0 means "not limited by it"."""
+
+    upload: int = 0  # octets sent upwards
+    requests: int = 0
+    rate: int = 0  # requests in any ``period`` seconds
+    period: int = 0
+
+    @property
+    def counts_requests(self) -> bool:
+        """Does it need each request to be seen?  (Octets are counted on the connection.)"""
+        return bool(self.requests or self.rate)
+
+
 class HostRule(Value):
     """One entry of ``allow`` or ``deny``."""
 
@@ -71,6 +85,12 @@ class HostRule(Value):
     http: tuple[HttpRule, ...] | None = None  # None: the connection is not inspected
     insecure: bool = False  # do not verify the upstream certificate
     inspect: bool = False  # inspect although nothing else asks for it
+    budget: RuleBudget | None = None  # holds for all that the rule admits, whatever other rule admits it too
+
+    @property
+    def constrained(self) -> bool:
+        """Can the rule only be bound by reading the connection as HTTP?"""
+        return self.http is not None or self.inspect or (self.budget is not None and self.budget.counts_requests)
 
 
 class PathRule(Value):
@@ -236,12 +256,14 @@ class Allow(Value):
     """Go ahead.
 
     ``rule`` is the rule that admits it.  ``inspect``: the connection must be read as HTTP and each request
-    asked again; it must never become raw bytes.
+    asked again; it must never become raw bytes.  ``budgets``: the rules with a budget that admit it as well; each of
+    them must have something left.
     """
 
     rule: HostRule | PathRule | MountRule | SocketRule | PortRule | None
     reason: str
     inspect: bool = False
+    budgets: tuple[HostRule, ...] = ()
 
 
 class Deny(Value):
@@ -283,5 +305,6 @@ REASONS = (
     "protected name",
     "not in the view",
     "socket not allowed",
+    "secret not for this place",
     "query type not answered",
 )

@@ -277,7 +277,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "preset",
         "policy",
-        "add a list of the package, such as python, models",
+        "add a list: python, models, github-push=OWNER/REPO",
         "policy",
         metavar="NAME",
         repeatable=True,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..doctor import Finding
     from ..plan.model import SandboxPlan
-    from ..policy.model import HttpRule, Origin, Policy, PortRange, Verdict
+    from ..policy.model import HttpRule, Origin, Policy, PortRange, RuleBudget, Verdict
     from ..runs import SessionRecord
     from .check import Answer
 
@@ -74,6 +74,15 @@ def _http_text(item: HttpRule) -> str:
     return "  ".join(filter(None, (methods, paths))) or "any request"
 
 
+def _budget_text(budget: RuleBudget | None) -> str:
+    if budget is None:
+        return ""
+    parts = [f"{_size(budget.upload)} up"] if budget.upload else []
+    parts += [f"{budget.requests} requests"] if budget.requests else []
+    parts += [f"{budget.rate} requests in {budget.period} s"] if budget.rate else []
+    return f"budget {', '.join(parts)}"
+
+
 def rule_text(rule: object) -> str:
     """A rule on one line, as close as possible to what was written."""
     if isinstance(rule, HostRule):
@@ -84,6 +93,7 @@ def rule_text(rule: object) -> str:
         if len(alternatives) == 1 and rule.scheme and not alternatives[0].methods and len(alternatives[0].paths) == 1:
             alternatives = ()  # the path of the URL itself
         parts.append("  or  ".join(_http_text(item) for item in alternatives))
+        parts.append(_budget_text(rule.budget))
         return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
         return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
@@ -194,6 +204,8 @@ def interception(rule: HostRule) -> str:
     """Why a host's TLS is read, or empty where bytes pass through."""
     if rule.http is not None:
         return "a rule names methods or paths"
+    if rule.budget is not None and rule.budget.counts_requests:
+        return "a budget counts requests"
     return "the rule asks for it" if rule.inspect else ""
 
 
@@ -269,7 +281,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
             "secrets": [
                 {"name": rule.name, "to": list(rule.to), "rule": place(rule.origin, home)} for rule in policy.secrets
             ],
-            "trust": list(plan.trust),
+            "trust": [*plan.trust, *plan.java_trust],
         },
         "process": {
             "uid": plan.uid,
@@ -351,7 +363,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
     if plan.trust:
         whose = "the session's authority" if plan.inspect else "the authorities of extra_ca"
-        lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, plan.trust))}")
+        lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, network['trust']))}")
     lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     writable = " ".join(map(escape, process["landlock_writable"]))

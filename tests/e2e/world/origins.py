@@ -96,7 +96,7 @@ def child(argv: list[str], **options: Any) -> None:
 
 
 def make_repository(root: Path) -> None:
-    """``hello.git`` with one commit, readable over smart HTTP and ``git://``."""
+    """``hello.git`` with one commit, readable over smart HTTP and ``git://``; copies of it with owners."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(root),
@@ -114,6 +114,8 @@ def make_repository(root: Path) -> None:
     git("-C", str(tree), "add", ".")
     git("-C", str(tree), "commit", "-q", "-m", "first")
     git("-C", str(tree), "push", "-q", str(bare), "main")
+    for name in ("me/mine", "you/yours", "group/sub/project"):
+        git("clone", "-q", "--bare", str(bare), str(root / f"{name}.git"))
 
 
 def wait_for(port: int) -> None:

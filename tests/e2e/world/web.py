@@ -152,6 +152,7 @@ def application(repositories: Path, log: Callable[..., None], log_model: Callabl
         "registry.npmjs.org": npm,
         "git.test": git(repositories),
         "github.com": git(repositories),
+        "gitlab.com": git(repositories),
         "api.anthropic.com": models,
         "api.openai.com": models,
         "messages.test": models,

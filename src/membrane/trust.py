@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .plan.model import MountOp, SandboxPlan
 
 _LARGEST = 16 << 20  # octets of one file
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 def read_authorities(paths: Sequence[str]) -> bytes:
@@ -51,6 +51,39 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     Raises:
         HostError: the system's bundle can not be read.
     """
-    system = _read(plan.trust[1]) if len(plan.trust) > 1 else b""
-    content = system + authorities + certificate
-    return [File(target, content, bind=target != plan.trust[0]) for target in plan.trust]
+    ours, *theirs = plan.trust
+    bundles = [target for target in theirs if not _is_java(target)]
+    content = (_read(bundles[0]) if bundles else b"") + authorities + certificate
+    made: list[MountOp] = [File(ours, content), *(File(target, content, bind=True) for target in bundles)]
+    if stores := [target for target in theirs if _is_java(target)]:
+        store = java_store(content)
+        made += [File(target, store, bind=True) for target in stores]
+    return made
+
+
+def _is_java(target: str) -> bool:
+    return target.endswith("/cacerts")
+
+
+def java_store(bundle: bytes) -> bytes:
+    """The certificates of a PEM bundle as a JKS key store (sun.security.provider.JavaKeyStore, version 2).
+
+    Its password is ``changeit``, as for every cacerts; it guards nothing but the integrity, and Java asks for none.
+    """
+    import hashlib
+    from binascii import Error, a2b_base64
+
+    entries: dict[bytes, None] = {}
+    for part in bundle.split(_BEGIN)[1:]:
+        try:
+            entries[a2b_base64(part.partition(_END)[0])] = None
+        except Error:
+            continue  # OpenSSL would not read it either
+    out = [b"\xfe\xed\xfe\xed\0\0\0\x02", len(entries).to_bytes(4, "big")]
+    for number, certificate in enumerate(entries):
+        alias = b"membrane-%d" % number
+        out += [b"\0\0\0\x02", len(alias).to_bytes(2, "big"), alias, bytes(8), b"\0\x05X.509"]
+        out += [len(certificate).to_bytes(4, "big"), certificate]
+    store = b"".join(out)
+    proof = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store, usedforsecurity=False)
+    return store + proof.digest()

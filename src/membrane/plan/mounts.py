@@ -143,6 +143,8 @@ BUNDLES = (
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+# Java's, which hold the same certificates in a form of its own (keytool(1), "cacerts").
+JAVA_STORES = ("/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts", "/etc/pki/ca-trust/extracted/java/cacerts")
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
 
@@ -178,6 +180,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         *ETC_SECRET_FILES,
         *ETC_SECRET_TREES,
         *BUNDLES,
+        *JAVA_STORES,
         "/etc/resolv.conf",
         "/etc/hosts",
         *(f"{home}/{name}" for name in TOOLCHAINS),
@@ -325,7 +328,7 @@ def trust(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     if not inspects(policy) and not policy.extra_ca:
         return ()
     links = dict(facts.links)
-    found = [links.get(path, path) for path in BUNDLES if path in facts.existing]
+    found = [links.get(path, path) for path in (*BUNDLES, *JAVA_STORES) if path in facts.existing]
     return (TRUST, *dict.fromkeys(found))
 
 

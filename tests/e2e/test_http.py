@@ -6,15 +6,13 @@ import hashlib
 import json
 import os
 import statistics
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from world import names
 from world.box import Box
-from world.inspected import denied, every, network_process, no_crash, python, requests, run, url_rule
+from world.inspected import denied, every, no_crash, python, requests, run, url_rule
 
 H2 = "https://h2.test:8445"
 STREAM = "https://stream.test:8444"
@@ -197,38 +195,6 @@ link.recv(10)
     assert done.stdout.split() == ["403", "101", "one", "two" * 30], done
     assert [(e["protocol"], e["status"]) for e in box.events("RequestSeen")] == [("http/1.1", 403), ("websocket", 101)]
     no_crash(box)
-
-
-@pytest.mark.parametrize("way", ["up", "down"])
-def test_a_large_body_needs_no_memory(box: Box, way: str) -> None:
-    size = 100_000_000
-    script = f"""
-import http.client, json, sys
-link = http.client.HTTPSConnection("stream.test", 8444)
-if "{way}" == "up":
-    block = bytes(1000000)
-    link.request("PUT", "/count", (block for _ in range(100)), {{"Content-Length": "{size}"}})
-    print(json.loads(link.getresponse().read())["octets"], flush=True)
-else:
-    link.request("GET", "/bytes/{size}")
-    answer, total = link.getresponse(), 0
-    while part := answer.read(1 << 16):
-        total += len(part)
-    print(total, flush=True)
-sys.stdin.readline()
-"""
-    box.allow(every(STREAM))
-    started = time.monotonic()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with box.popen(f"--extra-ca={box.world.ca}", "--", "python3", "-c", script, **pipes) as process:
-        assert process.stdin and process.stdout
-        assert process.stdout.readline() == b"%d\n" % size
-        print(f"{way}: {size / (time.monotonic() - started) / 1e6:.0f} MB/s with the start")
-        status = Path(f"/proc/{network_process(process.pid)}/status").read_text()
-        peak = int(status.split("VmHWM:")[1].split()[0])
-        process.stdin.close()
-    assert process.returncode == 0
-    assert peak < 80_000, f"{peak} kB"
 
 
 def test_expect_100_continue(box: Box) -> None:

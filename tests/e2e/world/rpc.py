@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pki
+import streams
 
 GRPC_PORT, GRPC_PLAIN_PORT, NGINX_PORT = 8450, 8451, 8447
 LARGE = 300_000_000  # octets of nginx's /bytes/large, which is a hole
@@ -41,7 +42,10 @@ http {{
     root {directory}/nginx-root;
     location / {{ return 200 "$request_method $request_uri $server_protocol\\n"; }}
     location /bytes/ {{ try_files $uri =404; }}
-    location /old/ {{ return 301 /v1/new; }}
+    location = /count {{
+      proxy_pass http://127.0.0.1:{plain}; proxy_http_version 1.1; proxy_request_buffering off;
+    }}
+    location = /events {{ proxy_pass http://127.0.0.1:{plain}; proxy_http_version 1.1; proxy_buffering off; }}
     location /demo.Echo/ {{ grpc_pass grpc://127.0.0.1:{grpc}; }}
   }}
 }}
@@ -109,7 +113,9 @@ def start(home: Path, authority: pki.Authority) -> list[int]:
         file.truncate(LARGE)
     config = home / "nginx.conf"
     user = "" if os.getuid() else "user root;"
-    config.write_text(NGINX.format(directory=home, user=user, port=NGINX_PORT, grpc=GRPC_PLAIN_PORT))
+    config.write_text(
+        NGINX.format(directory=home, user=user, port=NGINX_PORT, grpc=GRPC_PLAIN_PORT, plain=streams.PLAIN)
+    )
     with (home / "nginx.stderr").open("wb") as errors:
         subprocess.Popen(
             [nginx, "-c", str(config), "-p", str(home), "-e", str(home / "nginx.log")],

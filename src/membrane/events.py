@@ -87,8 +87,9 @@ class RequestSeen(Value):
     """One request of an inspected connection, told when its answer is over.
 
     ``id`` is the connection's; ``number`` counts the requests of an HTTP/1.1 connection and is the stream in HTTP/2.
-    ``query`` only with ``trace: {http: full}``.  ``status`` is what the client got: 0 for none, 502 with ``error``
-    when the server could not be asked.  ``bytes_up`` and ``bytes_down`` are octets of content.
+    ``query``, ``request_headers`` and ``answer_headers`` only with ``trace: {http: full}``; what looks like a
+    credential in them is ``[redacted]``.  ``status`` is what the client got: 0 for none, 502 with ``error`` when the
+    server could not be asked, 504 when it did not answer.  ``bytes_up`` and ``bytes_down`` are octets of content.
     """
 
     id: int
@@ -107,6 +108,8 @@ class RequestSeen(Value):
     verdict: Literal["allow", "deny"]
     rule: str | None  # the rule that decided, and where it was written
     error: str = ""
+    request_headers: tuple[tuple[str, str], ...] = ()
+    answer_headers: tuple[tuple[str, str], ...] = ()
     source: Source = "network"
 
 

@@ -5,54 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import statistics
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from world import names
 from world.box import Box
+from world.inspected import denied, every, no_crash, python, requests, run, url_rule
 
 H2 = "https://h2.test:8445"
 STREAM = "https://stream.test:8444"
 PLAIN = "http://stream.test:8080"
-NODE = pytest.mark.skipif(shutil.which("node") is None, reason="node, which serves HTTP/2 here, is not installed")
-
-
-def url_rule(url: str, *methods: str, paths: list[str] | None = None) -> dict[str, Any]:
-    item: dict[str, Any] = {"methods": list(methods)} if methods else {}
-    if paths:
-        item["paths"] = paths
-    return {"dest": url, "http": [item]} if item else {"dest": url}
-
-
-def every(url: str, **more: Any) -> dict[str, Any]:
-    """A rule that lets every request pass and yet looks at each."""
-    return {"dest": url, "inspect": True, **more}
-
-
-def run(box: Box, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return box.run(f"--extra-ca={box.world.ca}", f"--events={box.events_path}", "--", *command, **options)
-
-
-def python(box: Box, script: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run(box, "python3", "-c", script, *arguments, **options)
-
-
-def requests(box: Box) -> list[tuple[str, str, int, str]]:
-    return [(e["method"], e["path"], e["status"], e["verdict"]) for e in box.events("RequestSeen")]
-
-
-def denied(box: Box) -> list[str]:
-    return [event["reason"] for event in box.events("AccessDenied")]
-
-
-def no_crash(box: Box) -> None:
-    ended = box.events("ConnectionClosed")
-    assert not [event for event in ended if "internal" in event["error"]], ended
+NODE = pytest.mark.needs_tool("node")  # it serves HTTP/2 here
 
 
 # ---------------------------------------------------------------- clients
@@ -230,47 +195,6 @@ link.recv(10)
     assert done.stdout.split() == ["403", "101", "one", "two" * 30], done
     assert [(e["protocol"], e["status"]) for e in box.events("RequestSeen")] == [("http/1.1", 403), ("websocket", 101)]
     no_crash(box)
-
-
-def network_process(membrane: int) -> int:
-    """The network process of a run: the child that is told where its control socket is."""
-    for task in Path(f"/proc/{membrane}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            if b"membrane.network.server" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
-    raise AssertionError("no network process")
-
-
-@pytest.mark.parametrize("way", ["up", "down"])
-def test_a_large_body_needs_no_memory(box: Box, way: str) -> None:
-    size = 100_000_000
-    script = f"""
-import http.client, json, sys
-link = http.client.HTTPSConnection("stream.test", 8444)
-if "{way}" == "up":
-    block = bytes(1000000)
-    link.request("PUT", "/count", (block for _ in range(100)), {{"Content-Length": "{size}"}})
-    print(json.loads(link.getresponse().read())["octets"], flush=True)
-else:
-    link.request("GET", "/bytes/{size}")
-    answer, total = link.getresponse(), 0
-    while part := answer.read(1 << 16):
-        total += len(part)
-    print(total, flush=True)
-sys.stdin.readline()
-"""
-    box.allow(every(STREAM))
-    started = time.monotonic()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with box.popen(f"--extra-ca={box.world.ca}", "--", "python3", "-c", script, **pipes) as process:
-        assert process.stdin and process.stdout
-        assert process.stdout.readline() == b"%d\n" % size
-        print(f"{way}: {size / (time.monotonic() - started) / 1e6:.0f} MB/s with the start")
-        status = Path(f"/proc/{network_process(process.pid)}/status").read_text()
-        peak = int(status.split("VmHWM:")[1].split()[0])
-        process.stdin.close()
-    assert process.returncode == 0
-    assert peak < 80_000, f"{peak} kB"
 
 
 def test_expect_100_continue(box: Box) -> None:

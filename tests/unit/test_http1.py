@@ -218,7 +218,7 @@ def test_continue_is_passed_on() -> None:
         (core.client_data(head), [SendUpstream(head)]),
         (core.upstream_data(b"HTTP/1.1 100 Continue\r\n\r\n"), [SendClient(b"HTTP/1.1 100 Continue\r\n\r\n")]),
     )
-    assert core.waiting == "client"
+    assert core.waiting == "content"
     play(
         core,
         (core.client_data(b"hi"), [SendUpstream(b"hi")]),
@@ -730,7 +730,7 @@ def test_a_deadline_is_an_answer_or_an_end() -> None:
     assert told["reason"] == "no answer within 60 s"
     core = connection()
     core.client_data(b"GET /v1/x HTTP/1.1\r\nHo")
-    assert core.waiting == "client"
+    assert core.waiting == "head"
     assert core.client_late() == [CloseUpstream(reset=True), CloseClient(reset=True)]
 
 

@@ -9,11 +9,12 @@ import hpack
 import pytest
 
 from membrane.network import frames as h2
-from membrane.network import http2
+from membrane.network import http2_answers
 from membrane.network.budgets import Budget, Ledger
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame, setting
-from membrane.network.http2 import MOST_CONTINUATIONS, PATIENCE, RESERVE, Http2
+from membrane.network.http2 import MOST_CONTINUATIONS, RESERVE, Http2
+from membrane.network.http2_answers import PATIENCE
 from membrane.network.requests import (
     LONGEST_HEAD,
     Bound,
@@ -169,7 +170,7 @@ def test_a_request_and_its_answer() -> None:
     commands = core.upstream_data(content)
     assert down(commands) == content
     assert told(commands) == [(1, "POST", "/v1/b", 200, 5, 2, "")]
-    assert core.idle
+    assert core.waiting == "request"
 
 
 def test_the_first_section_says_that_there_is_no_table() -> None:
@@ -215,7 +216,7 @@ def test_a_refused_upload_never_reaches_the_server_and_its_window_is_granted_aga
 
 def test_a_refused_upload_is_told_to_stop_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once would be sooner, but curl and others take a reset for the failure of a request that was answered."""
-    monkeypatch.setattr(http2, "DRAINED", 10 * 16384)
+    monkeypatch.setattr(http2_answers, "DRAINED", 10 * 16384)
     core, client = connection()
     core.client_data(client.request(1, b"/admin", b"POST", end=False))
     data = frame(h2.DATA, 0, 1, b"x" * 16384)
@@ -612,7 +613,7 @@ def test_resets_of_answered_streams_are_no_attack() -> None:
         core.client_data(client.request(stream))
         core.upstream_data(answer(stream, encoder=encoder))
         core.client_data(frame(h2.RST_STREAM, 0, stream, bytes(4)))
-    assert not core.closed and core.idle
+    assert not core.closed and core.waiting == "request"
 
 
 def test_answers_before_the_servers_settings_are_bounded() -> None:

@@ -291,6 +291,10 @@ class AnswerHead:
             return Sized(self._length, scrubber), False
         return UntilClose(scrubber), True
 
+    def shown(self, scrubber: Scrubber | None) -> tuple[tuple[bytes, bytes], ...]:
+        """Name and value of each field, as the client gets it."""
+        return tuple((name, scrubber.whole(value) if scrubber else value) for _, name, value in self._fields)
+
     def write(self, connection: bytes, scrubber: Scrubber | None) -> bytes:
         """The head as the client gets it."""
         out = [b"HTTP/1.1 %d %b\r\n" % (self.status, self.reason)]

@@ -37,6 +37,7 @@ from .requests import (
     PHRASES,
     RAW_LINE_END,
     TOKEN,
+    UNANSWERED,
     Admitted,
     Exchange,
     Flaw,
@@ -48,12 +49,9 @@ from .requests import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Literal, TypeAlias
 
     from .credentials import Scrubber, Vault
-    from .requests import Command, Gate, Spend
-
-    Waiting: TypeAlias = Literal["request", "client", "server", "nothing"]
+    from .requests import Command, Gate, Spend, Waiting
 
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one
@@ -84,8 +82,9 @@ class Http1(Front):
         connected: bool,
         vault: Vault | None = None,
         spend: Spend | None = None,
+        recorded: bool = False,
     ) -> None:
-        super().__init__(gate, clock, vault=vault, spend=spend)
+        super().__init__(gate, clock, vault=vault, spend=spend, recorded=recorded)
         self._connected = connected
         self._in = bytearray()  # from the client, not yet looked at
         self._searched = 0  # octets of it known to hold no end of head
@@ -113,14 +112,19 @@ class Http1(Front):
 
     @property
     def waiting(self) -> Waiting:
-        """For whom a deadline should run: for the next request (idle), the client, the server, or nobody."""
+        """What a deadline should run for: the next request, the rest of its head, its content, an answer, or nothing.
+
+        An answer that has begun may be silent for ever: server-sent events are.
+        """
         if self.closed or self._state == _PIPE:
             return "nothing"
         if self._state == _HEAD:
-            return "client" if self._in else "request"
-        if self._state in (_BODY, _DISCARD) and not self._waits_for_100:
-            return "client"
-        return "server"
+            return "head" if self._in else "request"
+        if self._state == _DISCARD:
+            return "content"
+        if self._answer_state == _CONTENT:
+            return "nothing"
+        return "content" if self._state == _BODY and not self._waits_for_100 else "server"
 
     def client_data(self, data: bytes) -> list[Command]:
         """The client has sent ``data``."""
@@ -167,15 +171,15 @@ class Http1(Front):
             self._run()
         return self._take()
 
-    def upstream_failed(self, cause: str) -> list[Command]:
-        """The server can not be reached, or has not answered in time; ``cause`` is told to the client."""
+    def upstream_failed(self, cause: str, *, late: bool = False) -> list[Command]:
+        """The server can not be reached, or (``late``) has not answered in time; ``cause`` is told to the client."""
         if not self.closed:
             if self._state == _PIPE:
                 self._end_pipe(cause)
             elif self._exchange is None:
                 self._close()
             else:
-                self._fail(cause)
+                self._fail(cause, late=late)
                 self._run()
         return self._take()
 
@@ -288,7 +292,7 @@ class Http1(Front):
             parsed.method, parsed.target, host, parsed.names, parsed.values, body=framing.body, absolute=True
         )
         if isinstance(verdict, Refused):
-            self._refuse(verdict, parsed.target, framing)
+            self._refuse(verdict, parsed, framing)
             return
         self._forward(parsed, framing, verdict)
 
@@ -298,7 +302,7 @@ class Http1(Front):
         if vault is not None:
             applied = vault.apply(admitted.request, target, head.names, values)
             if isinstance(applied, Deny):
-                self._refuse(self.gate.refused(admitted.request, applied), head.target, framing)
+                self._refuse(self.gate.refused(admitted.request, applied), head, framing)
                 return
             target, values = applied
         out = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (head.method, target, admitted.authority)]
@@ -318,7 +322,7 @@ class Http1(Front):
         ]
         out.append(b"\r\n")
         query = admitted.target[len(admitted.request.path) :].decode("ascii")
-        self._begin(Exchange(self._count + 1, admitted.request, admitted.verdict, query, self._clock()))
+        self._begin(Exchange(self._count + 1, admitted.request, admitted.verdict, query, self._clock()), head)
         self._pending = b"".join(out)
         self._close_after = framing.close
         self._body = framing.reader()
@@ -331,7 +335,9 @@ class Http1(Front):
             self._state = _DIAL
             self._open = True
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: Exchange, head: RequestHead | None = None) -> None:
+        if self._recorded and head is not None:
+            exchange.asked = tuple(zip(head.names, head.values, strict=True))
         self._count += 1
         self._exchange = exchange
         self._answer_state = _NONE
@@ -398,10 +404,11 @@ class Http1(Front):
         self._answer_ourselves(refused, close=True)
         self._close(reset_upstream=False)
 
-    def _refuse(self, refused: Refused, target: bytes, framing: Framing) -> None:
+    def _refuse(self, refused: Refused, head: RequestHead, framing: Framing) -> None:
         """Answer a request that does not go up; the connection goes on if its body can be skipped."""
-        query = target.partition(b"?")[2].decode("latin-1")
-        self._begin(Exchange(self._count + 1, refused.request, refused.verdict, query and f"?{query}", self._clock()))
+        query = head.target.partition(b"?")[2].decode("latin-1")
+        exchange = Exchange(self._count + 1, refused.request, refused.verdict, query and f"?{query}", self._clock())
+        self._begin(exchange, head)
         close = framing.close or refused.status == 400 or framing.expects or framing.length > DRAINED
         self._answer_ourselves(refused, close=close)
         if close:
@@ -425,7 +432,7 @@ class Http1(Front):
         if refused.request.method != "HEAD":
             head.append(body)
         self._down += head
-        self._told(exchange, error=refused.verdict.reason if refused.status == 502 else "")
+        self._told(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
         self._exchange = None
         self._answer_state = _DONE
 
@@ -437,14 +444,15 @@ class Http1(Front):
         else:
             self._abort(refused.verdict.reason)
 
-    def _fail(self, cause: str) -> None:
+    def _fail(self, cause: str, *, late: bool = False) -> None:
         """The server did not answer."""
         exchange = self._exchange
         if exchange is None or self._answer_state == _CONTENT:
             self._abort(cause)
             return
         keep = self._state == _DIAL and isinstance(self._body, Sized) and not self._waits_for_100
-        self._answer_ourselves(self.gate.unreachable(exchange.request, cause), close=self._close_after or not keep)
+        refused = self.gate.unreachable(exchange.request, cause, late=late)
+        self._answer_ourselves(refused, close=self._close_after or not keep)
         if self._close_after or not keep:
             self._close(reset_upstream=True)
         else:
@@ -512,6 +520,8 @@ class Http1(Front):
         # A client that was answered instead of being asked for its body may or may not send it.
         self._close_after = self._close_after or answered.close or until_close or self._waits_for_100
         exchange.status = answered.status
+        if self._recorded:
+            exchange.answered = answered.shown(scrubber)
         self._down.append(answered.write(b"close" if self._close_after else b"", scrubber))
         self._answer_state = _CONTENT
         if self._answer_body.done:
@@ -594,6 +604,8 @@ class Http1(Front):
             raise Flaw("the server switched to a protocol that was not asked for")
         exchange.status = 101
         self._scrubber = self._scrub_for_head()
+        if self._recorded:
+            exchange.answered = answered.shown(self._scrubber)
         self._down.append(answered.write(b"Upgrade", self._scrubber))
         self._state = _PIPE
         self._answer_state = _DONE

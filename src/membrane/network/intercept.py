@@ -38,6 +38,7 @@ from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection, guarded
 from .requests import (
+    UNANSWERED,
     Bound,
     CloseClient,
     CloseUpstream,
@@ -59,14 +60,15 @@ if TYPE_CHECKING:
 
     from ..policy.model import HttpRequest, Verdict
     from .credentials import Secret
-    from .reactor import Reactor
+    from .reactor import Reactor, Wait
     from .relay import Engine
     from .requests import Command
     from .route import Relay
     from .sniff import First
     from .tls import Authority
 
-HEAD = 30.0  # seconds for a request's head, for each piece of its body, and for a client to read what waits for it
+HEAD = 30.0  # seconds for a request's head, and for a client to read what waits for it
+CONTENT = 300.0  # seconds for each piece of a request's body
 HANDSHAKE = 15.0  # seconds, each side
 IDLE = 300.0  # seconds between two requests
 ANSWER = 900.0  # seconds of silence from a server that owes an answer over HTTP/1.1
@@ -85,7 +87,7 @@ class Inspector:
         decide: the policy.
         extra_ca: paths of further authorities for servers.
         insecure: no server is verified.
-        queries: events carry query strings.
+        full: events carry query strings and header fields, without what looks like a credential.
         secrets: what is put in for placeholders.
     """
 
@@ -97,14 +99,15 @@ class Inspector:
         *,
         extra_ca: Sequence[str] = (),
         insecure: bool = False,
-        queries: bool = False,
+        full: bool = False,
         secrets: Sequence[Secret] = (),
     ) -> None:
-        self.authority, self.decide, self.queries = authority, decide, queries
+        self.authority, self.decide, self.full = authority, decide, full
         self._extra_ca, self._insecure = tuple(extra_ca), insecure
         self.secrets = tuple(secrets)
         self.requests = 0
         self.late = reactor.wait(HEAD, Inspected.client_late)
+        self.content = reactor.wait(CONTENT, Inspected.client_late)
         self.unread = reactor.wait(HEAD, Inspected.reader_late)
         self.handshake = reactor.wait(HANDSHAKE, Inspected.handshake_late)
         self.idle = reactor.wait(IDLE, Inspected.idle_late)
@@ -131,8 +134,9 @@ class Inspector:
         context.set_alpn_protocols(list(protocols))
         return context
 
-    def waits(self) -> tuple[object, ...]:
-        return self.late, self.unread, self.handshake, self.idle, self.answer
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        return self.late, self.content, self.unread, self.handshake, self.idle, self.answer
 
 
 class Inspected(Connection):
@@ -241,12 +245,11 @@ class Inspected(Connection):
     def answer_late(self) -> None:
         """The server owes an answer."""
         if self._core is not None:
-            self._obey(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s"))
+            self._obey(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s", late=True))
 
     def finish(self, error: str) -> None:
         """Close both sides and tell."""
-        for wait in (self._inspector.late, self._inspector.unread, self._inspector.handshake,
-                     self._inspector.idle, self._inspector.answer):  # fmt: skip
+        for wait in self._inspector.waits:
             wait.end(self)
         core = self._core
         if self._server is not None:
@@ -254,7 +257,7 @@ class Inspected(Connection):
         if core is not None and not core.closed:
             for command in core.upstream_failed(error or "the connection was closed"):
                 if isinstance(command, Seen):  # the answer that goes with it reaches nobody any more
-                    unanswered = command.status == 502
+                    unanswered = command.status in UNANSWERED
                     self._tell_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
         super().finish(error)
@@ -419,14 +422,16 @@ class Inspected(Connection):
             return ledger.meter(rules).spend(octets) if rules or limited else None
 
         vault = Vault(inspector.secrets, bound) if inspector.secrets else None
+        recorded = inspector.full and engine.verbose
 
         def clock() -> float:
             return engine.reactor.now
 
         if kind is Http2:
-            self._core = Http2(gate, clock, vault=vault, spend=spend)
+            self._core = Http2(gate, clock, vault=vault, spend=spend, recorded=recorded)
         else:
-            self._core = Http1(gate, clock, connected=secure and not self._unmet, vault=vault, spend=spend)
+            connected = secure and not self._unmet
+            self._core = Http1(gate, clock, connected=connected, vault=vault, spend=spend, recorded=recorded)
         self._protocol = self._core.protocol
         self._state = _OPEN
         self._phase = _HTTP
@@ -525,6 +530,7 @@ class Inspected(Connection):
         commands = core.client_data(data) if data else core.client_eof()
         if any(isinstance(command, SendUpstream) for command in commands):
             self._inspector.late.end(self)  # it goes on; ``_set_waits`` begins anew
+            self._inspector.content.end(self)
         self._obey(commands)
         return True
 
@@ -538,8 +544,15 @@ class Inspected(Connection):
                 inspector.unread.begin(self)
         else:
             inspector.unread.end(self)
-        waiting = core.waiting if isinstance(core, Http1) else "request" if core.idle else "nothing"
-        for name, wait in (("client", inspector.late), ("request", inspector.idle), ("server", inspector.answer)):
+        waiting = core.waiting
+        if waiting == "content" and self._server is not None and self._server.waiting >= FULL:
+            waiting = "server"  # the client is held back because the server does not read
+        for name, wait in (
+            ("head", inspector.late),
+            ("content", inspector.content),
+            ("request", inspector.idle),
+            ("server", inspector.answer),
+        ):
             if name != waiting:
                 wait.end(self)
             elif not wait.has(self):
@@ -626,8 +639,7 @@ class Inspected(Connection):
         if self._server is not None:
             self._close_server(reset=False)
         self._tell_closed("")
-        inspector = self._inspector
-        for wait in (inspector.late, inspector.unread, inspector.idle, inspector.answer):
+        for wait in self._inspector.waits:
             wait.end(self)
         self._state = _LINGERING
         self._engine.linger.begin(self)
@@ -646,9 +658,24 @@ class Inspected(Connection):
         inspector, engine = self._inspector, self._engine
         inspector.requests += 1
         self._tell_opened()
-        refused = not isinstance(verdict, Allow) and seen.status != 502
+        refused = not isinstance(verdict, Allow) and seen.status not in UNANSWERED
+        if engine.verbose:
+            self._tell_seen(seen, refused)
+        if isinstance(verdict, Deny | Ask) and refused:
+            engine.refused += 1
+            engine.emit(denial(request, verdict))
+
+    def _tell_seen(self, seen: Seen, refused: bool) -> None:
+        verdict, request = seen.verdict, seen.request
         rule = verdict.rule if isinstance(verdict, (Allow, Deny)) else None
-        engine.emit(
+        query = ""
+        asked: tuple[tuple[str, str], ...] = ()
+        answered: tuple[tuple[str, str], ...] = ()
+        if self._inspector.full:
+            from .redact import redact_fields, redact_query
+
+            query, asked, answered = redact_query(seen.query), redact_fields(seen.asked), redact_fields(seen.answered)
+        self._engine.emit(
             RequestSeen(
                 self.id,
                 seen.number,
@@ -658,17 +685,16 @@ class Inspected(Connection):
                 request.host,
                 request.port,
                 request.path,
-                seen.query if inspector.queries else "",
+                query,
                 seen.status,
                 seen.bytes_up,
                 seen.bytes_down,
                 round(seen.seconds * 1000, 3),
                 "deny" if refused else "allow",
                 str_of_rule(rule) if isinstance(rule, HostRule) else None,
-                seen.error or (verdict.reason if seen.status == 502 and isinstance(verdict, Deny) else ""),
+                seen.error or (verdict.reason if seen.status in UNANSWERED and isinstance(verdict, Deny) else ""),
+                asked,
+                answered,
                 "network",
             )
         )
-        if isinstance(verdict, Deny | Ask) and refused:
-            engine.refused += 1
-            engine.emit(denial(request, verdict))

@@ -370,12 +370,12 @@ class Connection:
             self.reset()
             return
         engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
-        if port == DNS_PORT:
+        route = engine.router.arrive(address, port)
+        if port == DNS_PORT and isinstance(route, Refusal):  # a server that a rule opens is that server
             self._state = _DNS
             self._dns = TcpMessages()
             engine.dns_idle.begin(self)
             return
-        route = engine.router.arrive(address, port)
         if isinstance(route, Refusal):
             self._refuse(route)
             return

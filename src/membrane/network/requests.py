@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Spend: TypeAlias = Callable[[tuple[HostRule, ...], int], Deny | None]
     Scheme: TypeAlias = Literal["http", "https"]
     Fields: TypeAlias = list[tuple[bytes, bytes]]
+    Waiting: TypeAlias = Literal["request", "head", "content", "server", "nothing"]
 
 LONGEST_HEAD = 65536  # octets of a request head, or of an HTTP/2 field section
 LONGEST_QUERY = 49152
@@ -224,9 +225,9 @@ class Gate:
         status = {"request malformed": 400, "limit reached": 429}.get(verdict.reason, 403)
         return Refused(status, verdict, request)
 
-    def unreachable(self, request: HttpRequest, cause: str) -> Refused:
-        """The answer when the server can not be asked."""
-        return Refused(502, Deny(None, cause), request)
+    def unreachable(self, request: HttpRequest, cause: str, *, late: bool = False) -> Refused:
+        """The answer when the server can not be asked, or (``late``) has not answered in time."""
+        return Refused(504 if late else 502, Deny(None, cause), request)
 
     def _shown(self, method: bytes, target: bytes) -> HttpRequest:
         path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
@@ -382,8 +383,13 @@ def _method_parameters(query: bytes) -> list[bytes]:
 
 # ---------------------------------------------------------------- answers
 
-PHRASES = {400: b"Bad Request", 403: b"Forbidden", 429: b"Too Many Requests", 502: b"Bad Gateway"}
-_GRPC_STATUS = {400: b"13", 403: b"7", 429: b"8", 502: b"14"}  # INTERNAL, PERMISSION_DENIED, RESOURCE_EXHAUSTED, ...
+PHRASES = {
+    400: b"Bad Request", 403: b"Forbidden", 429: b"Too Many Requests", 502: b"Bad Gateway", 504: b"Gateway Timeout",
+}  # fmt: skip
+UNANSWERED = (502, 504)  # our answers to requests that were allowed
+# INTERNAL, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED
+_GRPC_STATUS = {400: b"13", 403: b"7", 429: b"8", 502: b"14", 504: b"4"}
+_UNANSWERED_BY = {502: "membrane could not connect", 504: "the server did not answer membrane"}
 
 
 def answer(refused: Refused) -> tuple[Fields, bytes]:
@@ -393,7 +399,7 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
 
     request, verdict = refused.request, refused.verdict
     told = {
-        "error": "membrane could not connect" if refused.status == 502 else "blocked by membrane",
+        "error": _UNANSWERED_BY.get(refused.status, "blocked by membrane"),
         "host": request.host,
         "method": request.method,
         "path": request.path[:LONGEST_SHOWN],
@@ -409,7 +415,7 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
     fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
     if refused.retry_after:
         fields.append((b"retry-after", b"%d" % (refused.retry_after + 1)))  # RFC 9110 section 10.2.3: whole seconds
-    if refused.status != 502:
+    if refused.status not in UNANSWERED:
         fields.append((b"x-membrane-verdict", b"deny"))
     return fields, body
 
@@ -419,13 +425,13 @@ def grpc_answer(refused: Refused) -> Fields:
     from urllib.parse import quote
 
     verdict = refused.verdict
-    what = "membrane could not connect" if refused.status == 502 else "blocked by membrane"
+    what = _UNANSWERED_BY.get(refused.status, "blocked by membrane")
     message = f"{what}: {verdict.reason}" + (f" ({verdict.hint})" if verdict.hint else "")
     return [
         (b"content-type", b"application/grpc"),
         (b"grpc-status", _GRPC_STATUS[refused.status]),
         (b"grpc-message", quote(message[:LONGEST_SHOWN], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode("ascii")),
-        (b"x-membrane-verdict", b"deny"),
+        *([(b"x-membrane-verdict", b"deny")] if refused.status not in UNANSWERED else []),
     ]
 
 
@@ -495,6 +501,8 @@ class Seen(Value):
     bytes_down: int
     seconds: float
     error: str = ""
+    asked: Sequence[tuple[bytes, bytes]] = ()  # header fields, where they are recorded; hold what nobody should read
+    answered: Sequence[tuple[bytes, bytes]] = ()
 
 
 if TYPE_CHECKING:
@@ -506,12 +514,26 @@ if TYPE_CHECKING:
 class Exchange:
     """One request and its answer, while it lasts."""
 
-    __slots__ = ("budgets", "down", "number", "query", "request", "started", "status", "up", "verdict")
+    __slots__ = (
+        "answered",
+        "asked",
+        "budgets",
+        "down",
+        "number",
+        "query",
+        "request",
+        "started",
+        "status",
+        "up",
+        "verdict",
+    )
 
     def __init__(self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float) -> None:
         self.number, self.request, self.verdict, self.query, self.started = number, request, verdict, query, started
         self.status = self.up = self.down = 0
         self.budgets = verdict.budgets if isinstance(verdict, Allow) else ()  # that its octets count against
+        self.asked: Sequence[tuple[bytes, bytes]] = ()
+        self.answered: Sequence[tuple[bytes, bytes]] = ()
 
 
 class Front:
@@ -526,6 +548,7 @@ class Front:
         clock: seconds, monotonic.
         vault: the secrets of the session as far as they concern this connection.
         spend: asked before octets of a request that these rules admit go to the server; a refusal ends it.
+        recorded: ``Seen`` carries the header fields.
     """
 
     protocol: Literal["http/1.1", "h2"]
@@ -537,8 +560,10 @@ class Front:
         *,
         vault: Vault | None = None,
         spend: Spend | None = None,
+        recorded: bool = False,
     ) -> None:
         self.gate = gate
+        self._recorded = recorded
         self.closed = False
         self._clock = clock
         self._vault = vault
@@ -612,5 +637,7 @@ class Front:
                 exchange.down,
                 self._clock() - exchange.started,
                 error,
+                exchange.asked,
+                exchange.answered,
             )
         )

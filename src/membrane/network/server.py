@@ -296,7 +296,7 @@ class Service:
             decide,
             extra_ca=extra,
             insecure=policy.ssl_insecure,
-            queries=policy.trace.http == "full",
+            full=policy.trace.http == "full",
             secrets=[
                 Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
                 for name, value, placeholder, header, destinations in config.get("secrets", ())

@@ -59,7 +59,9 @@ ZONE: dict[str, tuple[list[str], list[str]]] = {
     "zero.test": (["0.0.0.0"], []),
     "stream.test": _pair(32),
     "h2.test": _pair(33),
-    "gitlab.com": _pair(34),
+    "nginx.test": _pair(34),
+    "grpc.test": _pair(35),
+    "gitlab.com": _pair(36),
     "half.test": (["10.0.0.7", "93.184.216.31"], []),
 }
 CNAMES = {"alias.test": "example.com"}

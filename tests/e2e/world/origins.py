@@ -17,6 +17,7 @@ import names
 import pki
 import proxies
 import resolver
+import rpc
 import streams
 import web
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -144,6 +145,7 @@ def start(directory: str) -> None:
         server = WebServer(port, app, authority if port in HTTPS_PORTS else None)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 60}, daemon=True).start()
     streams.start(authority)
+    ports = rpc.start(home, authority)
     authority.context("h2.test")
     if node := shutil.which("node"):
         child([node, str(Path(__file__).with_name("h2.js")), str(home / "h2.test.pem"), str(H2_PORT)])
@@ -166,6 +168,6 @@ def start(directory: str) -> None:
     child(git_daemon, env={**os.environ, **trust_all}, stderr=subprocess.DEVNULL)
     child(["redis-server", "--port", "6379", "--protected-mode", "no", "--save", "", "--dir", directory])
     if node:
-        wait_for(H2_PORT)
-    wait_for(9418)
-    wait_for(6379)
+        ports.append(H2_PORT)
+    for port in (*ports, 9418, 6379):
+        wait_for(port)

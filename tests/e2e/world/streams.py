@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Iterator
 
 import pki
 import resolver
@@ -31,16 +32,26 @@ class _Request:
     def body(self) -> int:
         """Read the body; its octets."""
         if self.fields.get("transfer-encoding") == "chunked":
-            total = 0
-            while size := int(self._file.readline(), 16):
-                total += len(self._file.read(size))
-                self._file.readline()
-            self._file.readline()
+            total = sum(map(len, self.chunks()))
+            self.trailers()
             return total
         left = total = int(self.fields.get("content-length", "0"))
         while left:
             left -= len(self._file.read(min(left, 1 << 20)))
         return total
+
+    def chunks(self) -> Iterator[bytes]:
+        """The chunks of the body (RFC 9112 section 7.1), as they come."""
+        while size := int(self._file.readline(), 16):
+            yield self._file.read(size)
+            self._file.readline()
+
+    def trailers(self) -> list[str]:
+        """The lines that follow the last chunk."""
+        lines = []
+        while (line := self._file.readline().decode().strip()) != "":
+            lines.append(line)
+        return lines
 
     def frame(self) -> tuple[int, bytes]:
         """One small masked WebSocket frame (RFC 6455 section 5.2): opcode and payload."""
@@ -64,6 +75,14 @@ def _events(sock: socket.socket) -> None:
     sock.sendall(b"0\r\n\r\n")
 
 
+def _echo(sock: socket.socket, request: _Request) -> None:
+    """Answer each chunk when it has come, and the trailers at the end."""
+    sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-seen\r\n\r\n")
+    for chunk in request.chunks():
+        sock.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+    sock.sendall(f"0\r\nx-seen: {','.join(request.trailers())}\r\n\r\n".encode())
+
+
 def _websocket(sock: socket.socket, request: _Request) -> None:
     key = request.fields["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
     proof = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
@@ -84,6 +103,8 @@ def serve(sock: socket.socket, _: str) -> None:
             return
         if request.path == "/events":
             _events(sock)
+        elif request.path == "/chunks":
+            _echo(sock, request)
         elif request.path == "/socket":
             _websocket(sock, request)
             return

@@ -97,7 +97,7 @@ class Rig:
 
     def wait_for(self, kind: type, count: int = 1) -> list[Any]:
         with self.told:
-            assert self.told.wait_for(lambda: len(self.of(kind)) >= count, 30), self.events
+            assert self.told.wait_for(lambda: len(self.of(kind)) >= count, 30), (len(self.of(kind)), self.events[-5:])
             return self.of(kind)
 
     def connect(self) -> socket.socket:
@@ -105,6 +105,7 @@ class Rig:
 
     def connect_tls(self, *protocols: str) -> ssl.SSLSocket:
         context = ssl.create_default_context(cadata=self.authority.pem.decode())
+        context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # Python hides a cut from its programs
         if protocols:
             context.set_alpn_protocols(list(protocols))
         return context.wrap_socket(self.connect(), server_hostname=NAME)

@@ -564,7 +564,7 @@ class Inspected(Connection):
     # ------------------------------------------------------------ commands
 
     def _obey(self, commands: Sequence[Command]) -> None:
-        for command in commands:
+        for at, command in enumerate(commands):
             if isinstance(command, SendUpstream):
                 if self._server is not None:
                     try:
@@ -572,7 +572,13 @@ class Inspected(Connection):
                     except OSError:
                         self._server.break_off()
             elif isinstance(command, SendClient):
-                self._stream.write(command.data)
+                try:
+                    self._stream.write(command.data)
+                except OSError:  # the client is gone; what it asked for is told all the same
+                    for later in commands[at + 1 :]:
+                        if isinstance(later, Seen):
+                            self._tell_request(later)
+                    raise
             elif isinstance(command, Seen):
                 self._tell_request(command)
             elif isinstance(command, OpenUpstream):

@@ -158,7 +158,9 @@ class Stream:
                 continue
             except ssl.SSLZeroReturnError:
                 part = b""
-            except ssl.SSLEOFError:
+            except ssl.SSLError as error:
+                if not isinstance(error, ssl.SSLEOFError) and error.reason != "UNEXPECTED_EOF_WHILE_READING":
+                    raise
                 self.ragged = True
                 part = b""
             if not part:

@@ -21,6 +21,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from .http import bench_http
+from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
+
 LOAD = Path(__file__).with_name("load.py")
 ROUNDS = 15
 
@@ -50,13 +53,6 @@ class Bench:
         )
 
 
-def membrane(*args: str) -> list[str]:
-    program = shutil.which("membrane", path=os.path.dirname(sys.executable)) or shutil.which("membrane")
-    if program is None:
-        sys.exit("bench: install the package first (pip install .)")
-    return [program, *args]
-
-
 def seconds(argv: Sequence[str], cwd: str) -> float:
     begin = time.perf_counter()
     subprocess.run(argv, cwd=cwd, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
@@ -68,10 +64,6 @@ def alternate(a: Callable[[], float], b: Callable[[], float], rounds: int = ROUN
     b()
     pairs = [(a(), b()) for _ in range(rounds)]
     return [x for x, _ in pairs], [y for _, y in pairs]
-
-
-def ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    return [x / y for x, y in zip(a, b, strict=True)]
 
 
 def bench_start(bench: Bench, work: str) -> None:
@@ -188,54 +180,6 @@ def bench_network(bench: Bench, work: str) -> None:
             bench.add("network process RSS", [rss(network[0])], "MB", "", "<= 45")
 
 
-class Interactive:
-    """A command that says a line when it is ready and one for each line that it is told."""
-
-    def __init__(self, argv: Sequence[str], cwd: str) -> None:
-        self._process = subprocess.Popen(argv, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.pid = self._process.pid
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-
-    def __enter__(self) -> Interactive:
-        self._hear()
-        return self
-
-    def say(self, line: str) -> None:
-        """Tell it a line and wait for the answer."""
-        self._input.write(line.encode() + b"\n")
-        self._input.flush()
-        self._hear()
-
-    def _hear(self) -> None:
-        if not self._output.readline():
-            sys.exit(f"bench: the command ended, status {self._process.wait()}")
-
-    def __exit__(self, *_exc: object) -> None:
-        self._input.close()
-        self._process.wait()
-
-
-def cpu(pid: int) -> float:
-    """Seconds on a processor, to the nanosecond (Documentation/scheduler/sched-stats.rst)."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-
-
-def rss(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise LookupError(pid)
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def bench_many(bench: Bench, work: str) -> None:
     """200 sandboxes at once."""
     begin = time.perf_counter()
@@ -251,7 +195,13 @@ def bench_many(bench: Bench, work: str) -> None:
     bench.add("200 sandboxes at once, errors", [wrong], "", "", "0")
 
 
-BENCHES = {"start": bench_start, "tree": bench_tree, "network": bench_network, "many": bench_many}
+BENCHES = {
+    "start": bench_start,
+    "tree": bench_tree,
+    "network": bench_network,
+    "many": bench_many,
+    "http": bench_http,
+}
 
 
 def main() -> None:

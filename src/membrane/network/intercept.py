@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from .tls import Authority
 
 HEAD = 30.0  # seconds for a request's head, and for a client to read what waits for it
+RESUMED = 3600.0  # seconds for which a server is not asked for its certificate again
+MOST_SESSIONS = 256  # of TLS with servers
 CONTENT = 300.0  # seconds for each piece of a request's body
 HANDSHAKE = 15.0  # seconds, each side
 IDLE = 300.0  # seconds between two requests
@@ -106,6 +108,7 @@ class Inspector:
         self._extra_ca, self._insecure = tuple(extra_ca), insecure
         self.secrets = tuple(secrets)
         self.requests = 0
+        self._sessions: dict[tuple[str, int, bool], tuple[float, ssl.SSLSession]] = {}
         self.late = reactor.wait(HEAD, Inspected.client_late)
         self.content = reactor.wait(CONTENT, Inspected.client_late)
         self.unread = reactor.wait(HEAD, Inspected.reader_late)
@@ -134,6 +137,23 @@ class Inspector:
         context.set_alpn_protocols(list(protocols))
         return context
 
+    def session(self, server: tuple[str, int, bool], now: float) -> ssl.SSLSession | None:
+        """A TLS session to resume: its handshake costs half, and no certificate has to be verified again.
+
+        Args:
+            server: name and port, and whether its certificate is not verified.
+        """
+        due, session = self._sessions.get(server, (0.0, None))
+        return session if now < due else None
+
+    def keep_session(self, server: tuple[str, int, bool], session: ssl.SSLSession | None, now: float) -> None:
+        """Remember what a whole handshake led to; ``None``: a handshake failed."""
+        self._sessions.pop(server, None)
+        if session is not None:
+            if len(self._sessions) >= MOST_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[server] = now + RESUMED, session
+
     @property
     def waits(self) -> tuple[Wait, ...]:
         return self.late, self.content, self.unread, self.handshake, self.idle, self.answer
@@ -142,7 +162,7 @@ class Inspector:
 class Inspected(Connection):
     """One inspected connection; the states of ``Connection`` serve while it dials."""
 
-    __slots__ = ("_core", "_first", "_inspector", "_offered", "_phase", "_server", "_stream", "_unmet")
+    __slots__ = ("_core", "_first", "_inspector", "_offered", "_phase", "_server", "_stream", "_unkept", "_unmet")
 
     def __init__(self, engine: Engine, connection: Connection, inspector: Inspector) -> None:
         super().__init__(engine, connection._client, connection.id, connection.client_port)
@@ -154,6 +174,7 @@ class Inspected(Connection):
         self._first: First | None = None
         self._offered: tuple[str, ...] = ()  # ALPN names that both the client and we know
         self._unmet = ""  # why there is no server
+        self._unkept = False  # the TLS session with the server may be worth keeping
 
     @classmethod
     def succeed(cls, engine: Engine, connection: Connection, inspector: Inspector) -> Inspected:
@@ -316,6 +337,11 @@ class Inspected(Connection):
 
     # ------------------------------------------------------------ the server
 
+    @property
+    def _session_key(self) -> tuple[str, int, bool]:
+        assert self._route is not None
+        return self._name, self._route.port, self._route.insecure
+
     def _opened(self, readable: bool) -> None:
         """The server, or the way through the proxy to it, is connected."""
         route, upstream = self._route, self._upstream
@@ -335,7 +361,8 @@ class Inspected(Connection):
         self._phase = _SHAKE_UP
         try:
             context = self._inspector.towards_server(self._offered, insecure=route.insecure)
-            self._server.start_tls(context, name=self._name)
+            session = self._inspector.session(self._session_key, self._engine.reactor.now)
+            self._server.start_tls(context, name=self._name, session=session)
         except (ValueError, UnicodeError) as error:
             self._fail_upstream(f"the server's name can not be asked for: {error}"[:300])
             return
@@ -347,10 +374,12 @@ class Inspected(Connection):
         try:
             done = self._server.shake()
         except OSError as error:  # ssl.SSLError is one
+            self._inspector.keep_session(self._session_key, None, self._engine.reactor.now)
             self._fail_upstream(explain(error))
             return
         if done:
             self._inspector.handshake.end(self)
+            self._unkept = not self._server.resumed
             self._welcome(self._server.protocol)
 
     def _refuse_addresses(self, refusal: Refusal) -> None:
@@ -498,6 +527,9 @@ class Inspected(Connection):
             return False
         self._inspector.answer.end(self)  # it goes on; ``_set_waits`` begins anew
         if data:
+            if self._unkept:
+                self._unkept = False
+                self._inspector.keep_session(self._session_key, server.session(), self._engine.reactor.now)
             self._obey(core.upstream_data(data))
         else:
             self._client_cut(server)
@@ -569,7 +601,7 @@ class Inspected(Connection):
     # ------------------------------------------------------------ commands
 
     def _obey(self, commands: Sequence[Command]) -> None:
-        for command in commands:
+        for at, command in enumerate(commands):
             if isinstance(command, SendUpstream):
                 if self._server is not None:
                     try:
@@ -577,7 +609,13 @@ class Inspected(Connection):
                     except OSError:
                         self._server.break_off()
             elif isinstance(command, SendClient):
-                self._stream.write(command.data)
+                try:
+                    self._stream.write(command.data)
+                except OSError:  # the client is gone; what it asked for is told all the same
+                    for later in commands[at + 1 :]:
+                        if isinstance(later, Seen):
+                            self._tell_request(later)
+                    raise
             elif isinstance(command, Seen):
                 self._tell_request(command)
             elif isinstance(command, OpenUpstream):

@@ -68,14 +68,19 @@ class Stream:
         self._incoming: ssl.MemoryBIO | None = None
         self._outgoing: ssl.MemoryBIO | None = None
 
-    def start_tls(self, context: ssl.SSLContext, *, name: str = "") -> None:
+    def start_tls(self, context: ssl.SSLContext, *, name: str = "", session: ssl.SSLSession | None = None) -> None:
         """Speak TLS from here on: as the client of ``name``, or as the server.
+
+        Args:
+            session: one of the same context and the same server, to be resumed if the server likes.
 
         Raises:
             ValueError: the name can not be asked for.
         """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not name, server_hostname=name or None)
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=not name, server_hostname=name or None, session=session
+        )
 
     def shake(self) -> bool:
         """Go on with the handshake; true when it is complete.
@@ -103,6 +108,19 @@ class Stream:
     def protocol(self) -> str:
         """The ALPN name that was agreed on; empty without one."""
         return (self._tls.selected_alpn_protocol() or "") if self._tls is not None else ""
+
+    @property
+    def resumed(self) -> bool:
+        """The handshake resumed a session."""
+        return bool(self._tls is not None and self._tls.session_reused)
+
+    def session(self) -> ssl.SSLSession | None:
+        """What the next connection to the same server may resume; ``None`` when the server gave no ticket.
+
+        In TLS 1.3 it comes with the first octets after the handshake (RFC 8446 section 4.6.1).
+        """
+        session = self._tls.session if self._tls is not None else None
+        return session if session is not None and session.has_ticket else None
 
     @property
     def waiting(self) -> int:
@@ -158,7 +176,9 @@ class Stream:
                 continue
             except ssl.SSLZeroReturnError:
                 part = b""
-            except ssl.SSLEOFError:
+            except ssl.SSLError as error:
+                if not isinstance(error, ssl.SSLEOFError) and error.reason != "UNEXPECTED_EOF_WHILE_READING":
+                    raise
                 self.ragged = True
                 part = b""
             if not part:

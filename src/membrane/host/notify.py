@@ -89,7 +89,7 @@ class Listener:
                 return None
             raise
         number, thread, _flags, call, _arch, _ip, *arguments = _NOTIFICATION.unpack_from(self._buffer)
-        return number, thread, call, *arguments  # type: ignore[return-value]
+        return number, thread, call, *arguments
 
     def is_valid(self, number: int) -> bool:
         """Whether the caller still waits: what was read by its thread id was its own."""
@@ -99,20 +99,19 @@ class Listener:
             return False
         return True
 
-    def allow(self, number: int) -> None:
-        """Let the kernel carry the call out."""
-        self._send(_ANSWER.pack(number, 0, 0, _CONTINUE))
+    def answer(self, number: int, error: int) -> bool:
+        """End the call with ``error``, or with 0 let the kernel carry it out.
 
-    def refuse(self, number: int, error: int) -> None:
-        """End the call with ``error``."""
-        self._send(_ANSWER.pack(number, 0, -error, 0))
-
-    def _send(self, answer: bytes) -> None:
+        False when the caller went away.  True also says that what was read by its thread id was its own: as long as
+        the call is pending the thread is there (seccomp_unotify(2), SECCOMP_IOCTL_NOTIF_ID_VALID).
+        """
         try:
-            fcntl.ioctl(self.fd, _SEND, answer)
-        except OSError as error:
-            if error.errno != errno.ENOENT:  # the caller was killed
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -error, 0 if error else _CONTINUE))
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
                 raise
+            return False
+        return True
 
 
 class _Iovec(ctypes.Structure):

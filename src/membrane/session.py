@@ -319,7 +319,10 @@ class Session:
             self.policy.trace.mode == "full",
         )
         live = bool(self.options.events)
-        self._tracer = Tracer(scope, live=live, store=None, take=lambda line: self.journal.add_line(line))
+        self._tracer = Tracer(scope, live=live, store=None, take=self._take_line)
+
+    def _take_line(self, line: bytes) -> None:
+        self.journal.add_line(line)
 
     def _attach_tracer(self, roots: tuple[str, ...]) -> str:
         """Hand the command's notifications to the tracer; the sources of events, best first."""

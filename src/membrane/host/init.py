@@ -287,6 +287,8 @@ def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) ->
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]
     denied = False
     for path in paths:
+        if path != paths[-1] and not os.path.lexists(path):
+            continue  # as good as ENOENT, and without a question to the tracer
         try:
             os.execve(path, list(argv), environment)
         except OSError as error:

@@ -28,7 +28,7 @@ Rules
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
     launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets) · P pidfd of init · k masks mounted
-    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs · Z stopped · X wait status
+    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · Z stopped · X wait status
     supervisor -> launcher: M maps are written (+ trees) · K masks to mount
     supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object

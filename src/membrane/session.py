@@ -53,8 +53,7 @@ from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
 from .plan.model import ReadOnly
-from .trace.notify import Scope
-from .trace.tracer import Tracer, root_of
+from .trace.tracer import Scope, Tracer, root_of
 from .value import Value
 from .workspace.guard import MOST_MOVED, Guard
 from .workspace.scan import scan

@@ -46,7 +46,6 @@ from ..events import (
 )
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
-from ..value import Value
 from ..workspace.prevent import objection
 
 TYPE_CHECKING = False
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from ..events import Event
-    from ..policy.model import Policy
+    from .tracer import Scope
 
     Operation: TypeAlias = Literal["read", "write"]
 
@@ -87,20 +86,6 @@ _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
 UNREADABLE = "caller can not be read"  # reason of a refusal
-
-
-class Scope(Value):
-    """What the source must know about one session."""
-
-    session: str
-    policy: Policy
-    workspace: str
-    roots: tuple[str, ...]  # trees in which protected names may not be made, the workspace among them
-    uid: int  # kernel ids of the command's processes
-    gid: int
-    groups: tuple[int, ...]
-    nested: bool
-    reads: bool = False  # opens for reading and look-ups of programs are wanted
 
 
 class _Known:

@@ -34,13 +34,16 @@ from ..events import EventsLost, encode
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
 from ..host.confine import give_up_privileges
-from .notify import Notifications, Scope, json_text
+from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
     from typing import NoReturn, Protocol
+
+    from ..policy.model import Policy
+    from .notify import Notifications
 
     class Source(Protocol):
         """Something that makes events."""
@@ -72,6 +75,20 @@ LONGEST_LINE = 32 << 10
 END = 5.0  # seconds for the tracer to write its last events
 ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
+
+
+class Scope(Value):
+    """What the source must know about one session."""
+
+    session: str
+    policy: Policy
+    workspace: str
+    roots: tuple[str, ...]  # trees in which protected names may not be made, the workspace among them
+    uid: int  # kernel ids of the command's processes
+    gid: int
+    groups: tuple[int, ...]
+    nested: bool
+    reads: bool = False  # opens for reading and look-ups of programs are wanted
 
 
 class Tracer:
@@ -142,8 +159,8 @@ class Tracer:
                 if line:
                     self._take(line)
         elif kind == b"t":
-            totals = marshal.loads(payload)  # noqa: S302 - from our own fork
-            self.counts = {str(name): int(count) for name, count in dict(totals).items()}
+            words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
+            self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
         elif kind == b"e":
             self.error = payload.decode("utf-8", "replace")
         elif kind:
@@ -198,7 +215,9 @@ def _child(
         give_up_privileges(keep=0 if os.geteuid() else CAP_DAC_READ_SEARCH)
         gc.freeze()
         gc.enable()
-        _Loop(channel, scope, live, store() if store else None).run()
+        from .notify import Notifications  # the supervisor goes on while this is loaded
+
+        _Loop(Notifications, channel, scope, live, store() if store else None).run()
         status = 0
     except BaseException as error:
         try:
@@ -221,7 +240,15 @@ def _only(channel: int) -> None:
 
 
 class _Loop:
-    def __init__(self, channel: _socket.socket, scope: Scope, live: bool, store: Store | None) -> None:
+    def __init__(
+        self,
+        notifications: type[Notifications],
+        channel: _socket.socket,
+        scope: Scope,
+        live: bool,
+        store: Store | None,
+    ) -> None:
+        self._notifications = notifications
         self._channel = channel
         self._scope = scope
         self._live = live
@@ -263,7 +290,7 @@ class _Loop:
         try:
             while self._lines or self._refusals:
                 self._send_batch()
-            send(channel, b"t", marshal.dumps(self._totals))
+            send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
         except OSError:
             pass  # the supervisor is gone; the record is not
         if self._store is not None:
@@ -279,7 +306,7 @@ class _Loop:
             return False
         roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
         listener, root = fds
-        self._source = Notifications(self._scope.replace(roots=tuple(roots)), listener, root, self._refused)
+        self._source = self._notifications(self._scope.replace(roots=tuple(roots)), listener, root, self._refused)
         self._epoll.register(self._source.fileno(), select.EPOLLIN)
         send(self._channel, b"a")
         self._channel.setblocking(False)
@@ -352,6 +379,8 @@ class _Loop:
             start = _text(self._lost_since or now)
             event = EventsLost(kind, count, start, _text(now), source="notify")
             record = encode(event, time=_text(now), session=self._scope.session, seq=0)
+            from .notify import json_text
+
             line = (json_text(record) + "\n").encode("ascii")
             if self._store is not None:
                 self._store.append(line)

@@ -322,6 +322,22 @@ def test_what_can_not_be_read_is_left_to_the_kernel(workspace: Path) -> None:
     assert [event["path"] for event in seen.of("FileCreated")] == [f"{workspace}/name"] * 2
 
 
+def test_a_caller_that_can_not_be_read_does_nothing_unseen(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes the memory of a program that its caller may execute and not read (fs/exec.c would_dump)."""
+    closed = {"one": True}
+
+    def read_text(*arguments: Any) -> bytes:
+        if closed.pop("one", False):
+            raise PermissionError(errno.EPERM, "process_vm_readv")
+        return real(*arguments)
+
+    real = notify.read_text
+    monkeypatch.setattr(notify, "read_text", read_text)
+    seen = observe(outcomes({"first": lambda: os.mkdir("a"), "control": lambda: os.mkdir("b")}), workspace)
+    assert seen.answer == {"first": "EPERM", "control": "ok"}
+    assert [event["reason"] for event in seen.of("AccessDenied")] == ["caller can not be read"]
+
+
 def test_a_program_and_its_end(workspace: Path) -> None:
     odd = "na\nme\x1b[31m"
     script = workspace / odd

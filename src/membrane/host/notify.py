@@ -423,6 +423,18 @@ _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info), its first si
 _PIDFD_INFO_EXIT = 1 << 3
 
 
+def tells_exits() -> bool:
+    """Whether the kernel knows PIDFD_GET_INFO (Linux 6.13; the exit status since 6.15)."""
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, bytearray(64), True)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
 def exit_status(pidfd: int) -> int | None:
     """The wait status of a process that was reaped; None: the kernel does not tell (before Linux 6.15), or not yet."""
     buffer = bytearray(64)

@@ -62,7 +62,6 @@ BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
 IDLE = 0.001  # seconds without a call before they are
 MOST_PROCESSES = 8192  # known at a time
-MOST_DYING = 1024  # zombies that are waited for
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
 LAST_EXITS = 0.05  # seconds in which the ends of the last processes are waited for
@@ -133,11 +132,12 @@ class Notifications:
         self._executes = frozenset(n for n, name in self._names.items() if name in ("execve", "execveat"))
         self._epoll = select.epoll()
         self._epoll.register(listener, select.EPOLLIN)
+        # Told is then only that it was waited for (EPOLLHUP); an older kernel tells that it ended, and not how.
+        self._ends = select.EPOLLET if notify.tells_exits() else select.EPOLLIN | select.EPOLLET
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._threads: dict[int, _Known] = {}
         self._exits: dict[int, _Known] = {}  # by pidfd
-        self._dying: dict[int, None] = {}  # those of processes that nobody has waited for
         self._queue: list[tuple[int, str, Event]] = []
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
@@ -267,7 +267,7 @@ class Notifications:
             if len(self._exits) < MOST_PROCESSES:
                 try:
                     known.pidfd = os.pidfd_open(process)
-                    self._epoll.register(known.pidfd, select.EPOLLIN | select.EPOLLET)
+                    self._epoll.register(known.pidfd, self._ends)
                 except OSError:
                     if known.pidfd >= 0:
                         os.close(known.pidfd)
@@ -289,19 +289,10 @@ class Notifications:
         known.stale = False
 
     def _reap(self) -> None:
-        """Processes that have ended; their status is there once somebody has waited for them."""
-        for fd, event in self._epoll.poll(0, 256):
+        """Processes that have ended and that somebody has waited for: until then their number is not given again."""
+        for fd, _event in self._epoll.poll(0, 256):
             known = self._exits.get(fd)
             if known is None:
-                continue
-            for thread in known.threads:
-                self._threads.pop(thread, None)
-            known.threads = []
-            if not event & select.EPOLLHUP:
-                self._dying[fd] = None
-                if len(self._dying) > MOST_DYING:
-                    self._forget(next(iter(self._dying)))
-                    self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
                 continue
             status = notify.exit_status(fd)
             self._forget(fd)
@@ -315,7 +306,6 @@ class Notifications:
     def _forget(self, fd: int) -> None:
         for thread in self._exits.pop(fd).threads:
             self._threads.pop(thread, None)
-        self._dying.pop(fd, None)
         os.close(fd)
 
     # ------------------------------------------------------------ the calls

@@ -5,12 +5,14 @@ Theory of operation
 ``run`` makes the plan, forks the launcher, scans the workspace while the launcher builds the namespaces, reads back
 what the command process has set on itself, releases it, and then sits in one epoll loop over the sandbox's
 messages, signals, the terminal, the network sockets and the workspace watcher.  The network process is started
-when the first of its sockets becomes readable: a run without network pays nothing for it.
+when the first of its sockets becomes readable: a run without network pays nothing for it.  The tracer is forked first
+of all and gets the command's notifications before the command is released (``trace.tracer``).
 
 Rules
 -----
 1. No partial start: everything that can fail has been done before the command is released.
-2. If the network process or the launcher dies, the command is killed: fail closed, non-zero, said on stderr.
+2. If the network process, the tracer or the launcher dies, the command is killed: fail closed, non-zero, said on
+   stderr.
 3. The exit status is the command's; 128+n for a signal; 124 when the time limit ended it; 125 when we failed.
 4. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command's process group, then escalated.
 """
@@ -18,6 +20,7 @@ Rules
 from __future__ import annotations
 
 import _socket
+import errno
 import gc
 import os
 import select
@@ -49,13 +52,14 @@ from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
 from .plan.model import ReadOnly
+from .trace.tracer import Scope, Tracer, root_of
 from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
     from .dataplane import Network
     from .host.terminal import Relay
@@ -139,6 +143,7 @@ class Session:
         self._epoll = select.epoll()
         self._network: Network | None = None
         self._relay: Relay | None = None
+        self._tracer: Tracer | None = None
 
     def run(self) -> int:
         """Run the command; return the exit status.
@@ -147,6 +152,13 @@ class Session:
             PolicyError: a rule can not be bound.
             HostError: the machine refused a step; nothing is left running.
         """
+        try:
+            return self._run()
+        finally:
+            if self._tracer is not None:
+                self._tracer.stop()
+
+    def _run(self) -> int:
         if self.options.launcher != "native":
             raise PolicyError(
                 "choose a launcher",
@@ -157,6 +169,7 @@ class Session:
             say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
+        self._start_tracer(facts)  # before there is a secret in this process
         self._secrets: list[list[Any]] = []
         if self.policy.secrets:
             from . import secrets
@@ -181,7 +194,7 @@ class Session:
             os.umask(umask)
             mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
             try:
-                self.launch = Launch(Start(plan, self.request.command, own, self.id, umask))
+                self.launch = Launch(Start(plan, self.request.command, own, self.id, umask, self._notify))
             finally:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
             try:
@@ -206,6 +219,7 @@ class Session:
                     while self._relay.to_screen():
                         pass
                     self._relay.restore()
+            self._stop_tracer()
         finally:
             entry.close()
         return self._end()
@@ -270,6 +284,7 @@ class Session:
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
         assurance = read_back(launch.command_pid, self.plan)
+        source = self._attach_tracer(tuple(root for root, _rules in roots))
         self.journal.add(
             SessionStarted(
                 VERSION,
@@ -278,10 +293,61 @@ class Session:
                 self.policy.digest,
                 self.policy.levels,
                 (*assurance, Binding("capture", self._capture, "bound", False), *_rule_bindings(self.plan)),
-                "network",
+                source,
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
         )
+
+    @property
+    def _notify(self) -> Literal["", "writes", "reads"]:
+        if self._tracer is None:
+            return ""
+        return "reads" if self.policy.trace.mode == "full" else "writes"
+
+    def _start_tracer(self, facts: HostFacts) -> None:
+        if self.policy.trace.mode == "off" or self.options.no_trace:
+            return
+        plan = self.plan
+        scope = Scope(
+            self.id,
+            self.policy,
+            facts.workspace,
+            (),
+            plan.base_kuid + plan.uid,
+            plan.base_kuid + plan.gid,
+            () if plan.base_kuid else tuple(os.getgroups()),
+            plan.hardening.nested,
+            self.policy.trace.mode == "full",
+        )
+        live = bool(self.options.events)
+        self._tracer = Tracer(scope, live=live, store=None, take=self._take_line)
+
+    def _take_line(self, line: bytes) -> None:
+        self.journal.add_line(line)
+
+    def _attach_tracer(self, roots: tuple[str, ...]) -> str:
+        """Hand the command's notifications to the tracer; the sources of events, best first."""
+        tracer, launch = self._tracer, self.launch
+        if tracer is None:
+            return "network"
+        if launch.listener >= 0:
+            tracer.attach(launch.listener, root_of(launch.command_pid), roots)
+            self.record = self.record.replace(trace_source="notify, network")
+            self.entry.update(self.record)
+            return "notify, network"
+        why = os.strerror(launch.listener_error)
+        if launch.listener_error == errno.EBUSY:
+            why = "a tracer around this run has the notifications (EBUSY)"
+        if self.policy.trace.mode != "auto":
+            raise PolicyError(
+                "bind the policy",
+                f"trace.mode {self.policy.trace.mode} needs seccomp user notification: {why}",
+                fix=("use trace.mode auto or off",),
+            )
+        self._warn(f"what the command does is not traced: {why}")
+        tracer.stop()
+        self._tracer = None
+        return "network"
 
     @property
     def network(self) -> Network:
@@ -365,6 +431,9 @@ class Session:
             self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()
+        if self._tracer is not None:
+            self._watch(self._tracer.control, self._on_tracer)
+            self._watch(self._tracer.pidfd, self._on_tracer_end)
         limit = self.policy.limits.time
         time_out_at = time.monotonic() + limit if limit else 0.0
         if launch.terminal >= 0:
@@ -524,6 +593,30 @@ class Session:
                 break
         cause = f": {self.network.error}" if self.network.error else ""
         self.failure = f"the network process died; the command was killed{cause}"
+
+    def _on_tracer(self) -> None:
+        assert self._tracer is not None
+        if not self._tracer.read():
+            self._on_tracer_end()
+
+    def _on_tracer_end(self) -> None:
+        """Without an answer to its notifications the command can do nothing, and nothing may be done unseen."""
+        assert self._tracer is not None
+        self._unwatch(self._tracer.control)
+        self._unwatch(self._tracer.pidfd)
+        cause = f": {self._tracer.error}" if self._tracer.error else ""
+        self.failure = self.failure or f"the tracer died; the command was killed{cause}"
+
+    def _stop_tracer(self) -> None:
+        if self._tracer is None:
+            return
+        try:
+            finished = self._tracer.stop()
+        except MembraneError as error:
+            finished, self._tracer.error = False, str(error)
+        if not finished:
+            cause = f": {self._tracer.error}" if self._tracer.error else ""
+            self.failure = self.failure or f"the end of the record could not be written{cause}"
 
     def _on_terminal(self) -> None:
         assert self._relay is not None

@@ -8,15 +8,25 @@ import pytest
 from escape_box import Box
 
 
-@pytest.fixture
-def box(tmp_path: Path) -> Box:
-    return Box(tmp_path)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "guard_alone: without the tracer, which refuses at once: what must hold when it is raced"
+    )
+
+
+def _options(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return ("--no-trace",) if request.node.get_closest_marker("guard_alone") else ()
 
 
 @pytest.fixture
-def home_box(tmp_path: Path) -> Box:
+def box(tmp_path: Path, request: pytest.FixtureRequest) -> Box:
+    return Box(tmp_path, options=_options(request))
+
+
+@pytest.fixture
+def home_box(tmp_path: Path, request: pytest.FixtureRequest) -> Box:
     """The workspace lies below the home directory, as it usually does."""
-    return Box(tmp_path, below_home=True)
+    return Box(tmp_path, below_home=True, options=_options(request))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

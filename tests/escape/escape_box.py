@@ -97,7 +97,8 @@ REPORT = "\nsys.stdout.write('\\n' + json.dumps(_results) + '\\n')\n"
 class Box:
     """Workspace, state and home of one test, and the two ways to run something in them."""
 
-    def __init__(self, place: Path, *, below_home: bool = False) -> None:
+    def __init__(self, place: Path, *, below_home: bool = False, options: tuple[str, ...] = ()) -> None:
+        self.options = options  # of every run
         self.home = place / "home"
         self.state = place / "state"
         self.workspace = (self.home / "projects" / "app") if below_home else place / "workspace"
@@ -125,7 +126,7 @@ class Box:
         return path
 
     def arguments(self, command: tuple[str, ...], options: tuple[str, ...]) -> list[str]:
-        return [*MEMBRANE, "--events", str(self.events), *options, "--", *command]
+        return [*MEMBRANE, "--events", str(self.events), *self.options, *options, "--", *command]
 
     def run(
         self,

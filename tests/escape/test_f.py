@@ -13,6 +13,7 @@ import pytest
 from escape_box import MEMBRANE, SECONDS, SOURCE, Box, inside, until
 
 
+@pytest.mark.guard_alone
 def test_F01_helper_outside_follows_no_link_of_the_workspace(box: Box, tmp_path: Path) -> None:
     """The guard takes names away with the caller's rights: a directory swapped for a link must not lead it out."""
     outside = tmp_path / "outside"
@@ -132,6 +133,7 @@ def answer(line):
     assert box.attack(script.partition("def answer")[0]) == {"control": "ok", "move": "EBUSY", "exchange": "EBUSY"}
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize("name", [".mcp.json", ".membrane.yaml", ".git/hooks/post-commit"])
 def test_F07_a_protected_name_that_was_missing_can_not_be_made_later(box: Box, name: str) -> None:
     if name.startswith(".git"):
@@ -149,6 +151,7 @@ say("gone", wait_for(lambda: not os.path.exists({name!r})))
     assert box.refused(taken) and taken in box.moved()
 
 
+@pytest.mark.guard_alone
 def test_F07_made_in_the_last_moment(box: Box) -> None:
     """The last thing that the last process does: the sweep after its end finds it."""
     script = "mkdir -p a/.vscode && echo evil > a/.vscode/tasks.json && echo x > ordinary && kill -9 $$"
@@ -312,6 +315,7 @@ def test_F15_every_way_to_change(box: Box, kind: str) -> None:
     assert {v for k, v in allowed.items() if k not in ("unlink", "over", "fchmodat2")} == {"ok"}, allowed
 
 
+@pytest.mark.guard_alone
 def test_F16_exchange_temporary_files_and_races(box: Box) -> None:
     box.file(".git/config", "[core]\n\tbare = false\n")
     box.file(".git/HEAD", "ref: refs/heads/main\n")
@@ -443,6 +447,7 @@ attempt("plant", lambda: os.symlink({str(victim)!r}, os.path.expanduser("~/.loca
     assert list(victim.iterdir()) == [] and not (box.workspace / "ran").exists()
 
 
+@pytest.mark.guard_alone
 def test_F42_links_in_the_workspace_open_nothing(box: Box, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "hooks").mkdir(parents=True)
@@ -566,6 +571,7 @@ def test_F48_a_name_made_inside_is_hidden_as_well(box: Box) -> None:
     assert found == {"make": "ok", "read": "EACCES", "hidden": "ok"}
 
 
+@pytest.mark.guard_alone
 def test_F50_links_are_moved_as_links(box: Box, tmp_path: Path) -> None:
     """What the guard takes away may hold links: neither followed nor resolved, and nothing is owned anew."""
     outside = tmp_path / "outside"

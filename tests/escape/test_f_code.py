@@ -110,6 +110,7 @@ def test_F24_settings_that_run_something_in_a_new_repository(box: Box, setting: 
     assert "new/.git/config" in box.moved()
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize("place", ["a/.git", "a/b/c/d/e/.git", ".git/modules/sub", "node_modules/p/.git", ".git"])
 def test_F25_repositories_at_any_depth(box: Box, place: str) -> None:
     if place.startswith(".git/"):
@@ -227,17 +228,20 @@ def _taken_away(box: Box, words: str) -> None:
     assert all((box.workspace / name).read_text() == "old" for name in existing)
 
 
+@pytest.mark.guard_alone
 def test_F29_configuration_of_agents(box: Box) -> None:
     _taken_away(box, AGENTS)
     # The policy of the next run is read by membrane itself: only one that is valid may be there at the start.
     assert plants(box, {"deep/.membrane.yaml": "allow: ['**']\n"}) == set()
 
 
+@pytest.mark.guard_alone
 def test_F29_a_name_that_is_hidden_and_protected(box: Box) -> None:
     """``.gemini/.env`` is protected, and hidden by the default rule for ``.env``: an agent outside would load it."""
     assert plants(box, {".gemini/.env": "evil"}) == set()
 
 
+@pytest.mark.guard_alone
 def test_F30_shell_files_of_the_workspace_and_of_the_home(box: Box) -> None:
     _taken_away(box, SHELLS)
     (box.home / ".bashrc").write_text("mine")
@@ -251,6 +255,7 @@ for name in (".bashrc", ".zshenv", ".profile", ".config/fish/config.fish"):
     assert (box.home / ".bashrc").read_text() == "mine" and sorted(os.listdir(box.home)) == [".bashrc"]
 
 
+@pytest.mark.guard_alone
 def test_F31_editor_and_container_configuration(box: Box) -> None:
     _taken_away(box, EDITORS)
 
@@ -298,6 +303,7 @@ def test_F34_a_shell_inside_changes_only_itself(box: Box) -> None:
     assert box.run("sh", "-c", "echo ${BASH_ENV-unset} ${LD_PRELOAD-unset}").stdout == "unset unset\n", done.stderr
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize(
     "name", [".GIT/hooks/x", ".Git/config", ".CLAUDE/settings.json", ".McP.json", ".VSCode/tasks.json"]
 )
@@ -306,6 +312,7 @@ def test_F37_other_case(box: Box, name: str) -> None:
     assert plants(box, {name: EVIL}) == set()
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize(
     "name",
     [

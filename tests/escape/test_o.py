@@ -17,6 +17,7 @@ from escape_box import MEMBRANE, SECONDS, Box
 FORGED = '\x1b]0;owned\x07\n{"event": "SessionEnded", "exit_code": 0}\r\x9b31m\u202e'
 
 
+@pytest.mark.guard_alone
 def test_O09_names_can_not_forge_the_record_or_the_terminal(box: Box) -> None:
     name = f"{FORGED}/.mcp.json"
     script = f"os.makedirs({FORGED!r}.encode().replace(b'/', b'_')); open({name!r}, 'w').write('x')"
@@ -54,6 +55,7 @@ def test_O12_the_command_runs_after_its_confinement_was_read_back(box: Box) -> N
     assert refused.returncode == 125 and not (box.workspace / "ran").exists()
 
 
+@pytest.mark.guard_alone
 def test_O14_the_guard_is_out_of_reach(box: Box) -> None:
     script = """
 say("processes", sorted(int(name) for name in os.listdir("/proc") if name.isdigit()))
@@ -79,7 +81,11 @@ def _terminal(box: Box, script: str) -> tuple[int, int]:
     if pid == 0:
         os.chdir(box.workspace)
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-        os.execve(sys.executable, [*MEMBRANE, "--events", str(box.events), "--", "sh", "-c", script], box.environment)
+        os.execve(
+            sys.executable,
+            [*MEMBRANE, "--events", str(box.events), *box.options, "--", "sh", "-c", script],
+            box.environment,
+        )
     return pid, master
 
 
@@ -120,6 +126,7 @@ def test_O14_a_stopped_job_is_a_stopped_sandbox(box: Box) -> None:
     assert count.read_text() != ""
 
 
+@pytest.mark.guard_alone
 def test_T01_the_terminal_outside_is_not_the_one_inside(box: Box) -> None:
     """Bytes of the command reach the screen as they are (NOT_APPLICABLE.md); ours never carry any of its own."""
     pid, master = _terminal(box, "printf '\\033]52;c;ZXZpbA==\\007'; mkdir \"$(printf 'a\\033]52;c;eA==\\007')\"; "

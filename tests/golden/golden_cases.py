@@ -43,7 +43,6 @@ from membrane.policy.model import (
     PortRule,
     SecretRule,
     SocketRule,
-    TraceRule,
 )
 
 DIRECTORY = Path(__file__).parent
@@ -296,8 +295,6 @@ REFUSED: dict[str, Case] = {
     ),
     "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),
     "copy on write": (PLAIN.replace(workspace="cow"), USER),
-    "trace full": (PLAIN.replace(trace=TraceRule("full")), USER),
-    "trace required": (PLAIN.replace(trace=TraceRule("required")), USER),
     "args": (PLAIN.replace(args=("--shm-size=1g",)), USER),
     "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
     "socket adapter": (_socket("/run/ssh-agent", "ssh-agent"), USER),

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable, Sequence
-    from typing import NoReturn
+    from typing import Literal, NoReturn
 
     from ..plan.model import SandboxPlan
 else:
@@ -34,6 +34,7 @@ class Start(Value):
     """What every process of one launch knows.
 
     ``terminal``: for stdin, stdout and stderr, whether it becomes the sandbox's own terminal.
+    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads".
     """
 
     plan: SandboxPlan
@@ -41,6 +42,7 @@ class Start(Value):
     terminal: tuple[bool, bool, bool]
     session: str
     umask: int
+    notify: Literal["", "writes", "reads"] = ""
 
 
 class LaunchFailed(Exception):

@@ -1,8 +1,8 @@
 """What a process of ours gives up before it reads hostile input.
 
-Pid 1 of the sandbox and the network process stay alive beside the command.  Neither needs a capability, a new
-privilege or to be looked into; the network process writes no file either.  It keeps the caller's network and the
-right to read files (name service, certificates): that is what it is there for.
+Pid 1 of the sandbox, the network process and the tracer stay alive beside the command.  None needs a new privilege or
+to be looked into, and only the tracer of a root caller a capability; the network process writes no file either.  It
+keeps the caller's network and the right to read files (name service, certificates): that is what it is there for.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 from . import syscalls as sc
 
 
-def give_up_privileges() -> None:
-    """No capability, no_new_privs for ever, not dumpable: /proc/PID/mem and ptrace(2) are closed to equals."""
+def give_up_privileges(keep: int = 0) -> None:
+    """No capability, no_new_privs for ever, not dumpable: /proc/PID/mem and ptrace(2) are closed to equals.
+
+    ``keep``: a mask of capabilities that stay permitted and effective.
+    """
     sc.set_dumpable(False)
-    sc.drop_capabilities()
+    sc.drop_capabilities(keep)
     sc.no_new_privs()
 
 

@@ -25,7 +25,7 @@ import select
 import struct
 
 from ..events import escape
-from . import landlock, seccomp, view
+from . import landlock, notify, seccomp, view
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
 from .confine import give_up_privileges
@@ -250,8 +250,16 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         with Step(channel, "apply Landlock"):
             landlock.restrict(("/",), hardening.landlock_writable)
     with Step(channel, "install the seccomp filter"):
+        listener, error = -1, 0
+        if start.notify:
+            try:
+                listener = notify.install(reads=start.notify == "reads")
+            except OSError as failed:
+                error = failed.errno or 0  # the supervisor decides whether the run needs it
         sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
-    send(channel, b"R")
+    send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
+    if listener >= 0:
+        os.close(listener)  # who holds it can answer for everybody
     if channel.recv(1) != b"G":
         os._exit(1)
     environment = dict(plan.environment)
@@ -281,6 +289,8 @@ def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) ->
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]
     denied = False
     for path in paths:
+        if path != paths[-1] and not os.path.lexists(path):
+            continue  # as good as ENOENT, and without a question to the tracer
         try:
             os.execve(path, list(argv), environment)
         except OSError as error:

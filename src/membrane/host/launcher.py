@@ -28,7 +28,7 @@ Rules
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
     launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets) · P pidfd of init · k masks mounted
-    init -> supervisor:     T terminal (+ pty master) · R command is ready · G command runs · Z stopped · X wait status
+    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · Z stopped · X wait status
     supervisor -> launcher: M maps are written (+ trees) · K masks to mount
     supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object
@@ -92,6 +92,8 @@ class Launch:
         self.init_pidfd = -1
         self.masks_pending = 0  # requests without their answer
         self.terminal = -1  # pty master
+        self.listener = -1  # of the command's notifications
+        self.listener_error = 0  # why there is none
         supervisor = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -182,12 +184,15 @@ class Launch:
             for level, what, value in ancillary:
                 if level != _socket.SOL_SOCKET:
                     continue
-                if what == _socket.SCM_RIGHTS:
+                if what == _socket.SCM_RIGHTS and kind == b"R":
+                    self.listener = struct.unpack("i", value[:4])[0]
+                elif what == _socket.SCM_RIGHTS:
                     self.terminal = struct.unpack("i", value[:4])[0]
                 elif what == _socket.SCM_CREDENTIALS and kind == b"R":
                     # The kernel translates the sender's pid into our pid namespace (unix(7)).
                     self.command_pid = struct.unpack("i", value[:4])[0]
             if kind == b"R":
+                self.listener_error = int(payload)
                 return
             if kind == b"E":
                 raise _from_message(payload)

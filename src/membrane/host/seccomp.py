@@ -18,6 +18,8 @@ before its call is known, and the common calls cost a bit test.
 A refusal is ENOSYS where programs have a fall-back for old kernels (io_uring, clone3, keyrings, the new mount
 calls), else EPERM; an address family is EAFNOSUPPORT.  The filter narrows the kernel surface; files and network are
 bound by the namespaces.  ptrace is allowed: a tracer can not skip the filter (it runs after the tracer, Linux 4.8).
+
+``notify_program`` is a filter of its own, for the record (``host.notify``); it refuses nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06  # BPF_LD|W|ABS, BPF_ALU|AND|K, BPF_RET|
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45  # BPF_JMP|K with JEQ, JGE, JSET
 
 _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_*
+_ALLOW, _ERRNO, _USER_NOTIF = 0x7FFF0000, 0x00050000, 0x7FC00000  # SECCOMP_RET_*
 _RESULTS = {  # label: value; asm-generic/errno.h
     "allow": _ALLOW,
     "EPERM": _ERRNO | 1,
@@ -145,6 +147,32 @@ _NESTED_ONLY = {
 }
 _TRACING: dict[str, tuple[str, ...]] = {"EPERM": ("ptrace", "process_vm_readv", "process_vm_writev")}
 
+# The calls that the tracer is told of; in the order in which it wants them fast.  Opens are told by their flags.
+_NOTIFIED = {
+    "execve": (59, 221),
+    "unlink": (87, -1),
+    "unlinkat": (263, 35),
+    "rename": (82, -1),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "mkdir": (83, -1),
+    "mkdirat": (258, 34),
+    "rmdir": (84, -1),
+    "connect": (42, 203),
+    "creat": (85, -1),
+    "link": (86, -1),
+    "linkat": (265, 37),
+    "symlink": (88, -1),
+    "symlinkat": (266, 36),
+    "mknod": (133, -1),
+    "mknodat": (259, 33),
+    "truncate": (76, 45),
+    "bind": (49, 200),
+    "execveat": (322, 281),
+}
+_OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
+_WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
+
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_TYPE_MASK = 1, 2, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
@@ -168,9 +196,7 @@ def program(*, nested: bool = False, allow_ptrace: bool = True, machine: str) ->
     Raises:
         HostError: no call numbers for this machine.
     """
-    if machine not in _ARCHITECTURES:
-        raise HostError("assemble the system call filter", "its system call numbers are not known", target=machine)
-    column = 0 if machine == "x86_64" else 1
+    column = _column(machine)
     code: list[Instruction] = [
         (_LOAD, _ARCHITECTURE, "", ""),
         (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
@@ -194,6 +220,58 @@ def program(*, nested: bool = False, allow_ptrace: bool = True, machine: str) ->
         labels[result] = len(code)
         code.append((_RETURN, value, "", ""))
 
+    return _packed(code, labels)
+
+
+def notify_program(*, reads: bool = False, machine: str) -> bytes:
+    """Assemble the second filter: the calls that the listener of user notifications is asked about.
+
+    It refuses nothing.  Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
+    ALLOW), so what ``program`` refuses stays refused and is not told.
+
+    Args:
+        reads: every open, not only those that may write or create.
+        machine: ``uname -m``: x86_64 or aarch64.
+
+    Raises:
+        HostError: no call numbers for this machine.
+    """
+    column = _column(machine)
+    code: list[Instruction] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _ARCHITECTURES[machine], "", "allow"),
+        (_LOAD, _NUMBER, "", ""),
+    ]
+    labels: dict[str, int] = {}
+    opens = [(name, argument) for name, argument in _OPENS.items() if _NUMBERS[name][column] >= 0]
+    for name, _argument in opens:
+        code.append((_EQUAL, _NUMBERS[name][column], "notify" if reads else name, ""))
+    code += [(_EQUAL, pair[column], "notify", "") for pair in _NOTIFIED.values() if pair[column] >= 0]
+    labels["allow"] = len(code)
+    code.append((_RETURN, _ALLOW, "", ""))
+    if not reads:
+        for name, argument in opens:
+            labels[name] = len(code)
+            code += [_load(argument)[1], (_ANY_BIT, _WRITES, "notify", ""), (_RETURN, _ALLOW, "", "")]
+    labels["notify"] = len(code)
+    code.append((_RETURN, _USER_NOTIF, "", ""))
+    return _packed(code, labels)
+
+
+def notified_calls(machine: str) -> dict[int, str]:
+    """Number and name of every call that ``notify_program`` may tell of."""
+    column = _column(machine)
+    pairs = {**{name: _NUMBERS[name] for name in _OPENS}, **_NOTIFIED}
+    return {pair[column]: name for name, pair in pairs.items() if pair[column] >= 0}
+
+
+def _column(machine: str) -> int:
+    if machine not in _ARCHITECTURES:
+        raise HostError("assemble the system call filter", "its system call numbers are not known", target=machine)
+    return 0 if machine == "x86_64" else 1
+
+
+def _packed(code: list[Instruction], labels: dict[str, int]) -> bytes:
     packed = []
     for index, (operation, constant, true, false) in enumerate(code):
         jump_true = labels[true] - index - 1 if true else 0

@@ -129,8 +129,11 @@ def no_new_privs() -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def drop_capabilities() -> None:
-    """Empty the ambient, bounding, inheritable, permitted and effective sets (capabilities(7))."""
+def drop_capabilities(keep: int = 0) -> None:
+    """Empty the ambient, bounding and inheritable sets, and the permitted and effective ones but for the mask ``keep``.
+
+    Capabilities that are kept must be held (capabilities(7)); only numbers below 32.
+    """
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for capability in range(64):
         try:
@@ -141,7 +144,7 @@ def drop_capabilities() -> None:
             if error.errno != 1:  # EPERM: without CAP_SETPCAP the set can not grow either
                 raise
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
-    _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)()), "capset")
+    _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)(keep, keep)), "capset")
 
 
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
@@ -259,6 +262,7 @@ def inotify_rm_watch(fd: int, watch: int) -> None:
 # ---------------------------------------------------------------- seccomp and Landlock
 
 SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 0x08, 0x20
 
 
 class _SockFprog(ctypes.Structure):

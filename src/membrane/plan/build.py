@@ -52,8 +52,6 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         raise _unbound(str(policy.expose[0].origin), "ports.expose is not available in this version")
     if policy.workspace == "cow":
         raise _unbound("policy", "workspace: cow is not available in this version", "use workspace: live")
-    if policy.trace.mode in ("full", "required"):
-        raise _unbound("policy", f"trace.mode {policy.trace.mode} needs a tracer, which this version does not have")
     for socket in policy.unix_sockets:
         if socket.adapter:
             raise _unbound(

@@ -65,9 +65,9 @@ def judge(root_fd: int, path: str) -> str:
         return "it is a symbolic link"
     if key == "hooks" and stat.S_ISDIR(mode) and above != ".claude":
         return _judge_hooks(root_fd, path)
-    validator = _VALIDATORS.get(key)
-    if validator is None or (key == "attributes" and above != "info"):
-        return _reason(key, above)
+    if not judged_by_content(key, above):
+        return reason(key, above)
+    validator = _VALIDATORS[key]
     if stat.S_ISDIR(mode) and key in GIT_NAMES:
         return ""  # its contents are judged name by name
     if not stat.S_ISREG(mode):
@@ -94,7 +94,13 @@ def judge(root_fd: int, path: str) -> str:
     return validator(root_fd, path, data.decode("utf-8", "surrogateescape"))
 
 
-def _reason(key: str, above: str) -> str:
+def judged_by_content(key: str, above: str) -> bool:
+    """Whether a regular file of this folded name, in a directory of the folded name ``above``, can be benign."""
+    return key in _VALIDATORS and (key != "attributes" or above == "info")
+
+
+def reason(key: str, above: str) -> str:
+    """Why a protected name must go that is never benign."""
     for row in PROTECTED:
         parent, slash, name = row.name.rpartition("/")
         if row.where == "tree" and (not slash or parent == above):

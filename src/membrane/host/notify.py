@@ -1,0 +1,447 @@
+"""Seccomp user notification: what a process asks for, looked at from outside before the kernel does it.
+
+Theory of operation
+-------------------
+``install`` gives the calling thread the filter of ``seccomp.notify_program`` and returns its listener
+(seccomp_unotify(2)).  A process that makes one of those calls sleeps until the reader of the listener has answered.
+``Listener`` reads one call at a time and lets it go on, or refuses it with an errno.
+
+Letting go on grants nothing: mounts, permissions and the other filter still decide.  What was read of the caller's
+memory may be different when the kernel reads it (a second thread can write there), so a refusal here prevents
+mistakes and makes an attack harder, and something else must hold when it is raced.  Everything read is bounded.
+
+``View`` finds the name that a path has inside: below the sandbox's own root, with links resolved as the kernel does
+there (openat2(2) RESOLVE_IN_ROOT), never following one of its links out.  The links of proc(5) that are not paths
+are followed by what they show.
+
+Rights: the reader lives in the parent of the sandbox's user namespace and owns it, which is every capability over
+processes in there (user_namespaces(7)), whatever its own sets and the Yama setting say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import struct
+
+from . import seccomp
+from . import syscalls as sc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Call: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]  # id, thread, number, six arguments
+
+# include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
+_RECEIVE, _SEND, _ID_VALID, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40082104
+_CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
+_SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; struct seccomp_data: nr, arch, instruction pointer, args
+_ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
+
+PATH_MAX = 4096
+PAGE = 4096
+LARGEST_READ = 1 << 20  # bytes of one piece of memory
+MOST_LINKS = 40  # namei.h MAXSYMLINKS
+ST_RDONLY, ST_NOEXEC = 1, 8  # statvfs(3)
+
+
+def install(*, reads: bool) -> int:
+    """Install the filter on this thread; the listener, close-on-exec.
+
+    Raises:
+        OSError: EBUSY when a filter of this process has a listener already (a tracer around this one).
+    """
+    program = seccomp.notify_program(reads=reads, machine=sc.MACHINE)
+    flags = sc.SECCOMP_FILTER_FLAG_NEW_LISTENER
+    try:
+        # Once a call was received only a fatal signal ends it: Go interrupts its threads all the time.
+        return sc.seccomp_set_filter(program, flags | sc.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 5.19
+            raise
+    return sc.seccomp_set_filter(program, flags)
+
+
+class Listener:
+    """The reading side of one filter."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._buffer = bytearray(_NOTIFICATION.size)
+        self._zero = bytes(_NOTIFICATION.size)
+        try:
+            fcntl.ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
+        except OSError:
+            pass  # slower, not different
+
+    def receive(self) -> Call | None:
+        """The next call; None when the caller went away.  Blocks when there is none: poll first."""
+        self._buffer[:] = self._zero
+        try:
+            fcntl.ioctl(self.fd, _RECEIVE, self._buffer, True)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return None
+            raise
+        number, thread, _flags, call, _arch, _ip, *arguments = _NOTIFICATION.unpack_from(self._buffer)
+        return number, thread, call, *arguments
+
+    def is_valid(self, number: int) -> bool:
+        """Whether the caller still waits: what was read by its thread id was its own."""
+        try:
+            fcntl.ioctl(self.fd, _ID_VALID, struct.pack("=Q", number))
+        except OSError:
+            return False
+        return True
+
+    def answer(self, number: int, error: int) -> bool:
+        """End the call with ``error``, or with 0 let the kernel carry it out.
+
+        False when the caller went away.  True also says that what was read by its thread id was its own: as long as
+        the call is pending the thread is there (seccomp_unotify(2), SECCOMP_IOCTL_NOTIF_ID_VALID).
+        """
+        try:
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -error, 0 if error else _CONTINUE))
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
+                raise
+            return False
+        return True
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_readv = _libc.process_vm_readv
+_readv.restype = ctypes.c_ssize_t
+_buffer = ctypes.create_string_buffer(LARGEST_READ)
+_view = memoryview(_buffer).cast("B")
+_local, _remote = _Iovec(ctypes.addressof(_buffer), 0), _Iovec(0, 0)
+_local_reference, _remote_reference = ctypes.byref(_local), ctypes.byref(_remote)
+
+
+def read_memory(thread: int, address: int, size: int) -> bytes:
+    """At most ``size`` bytes of another process, fewer where its memory ends (process_vm_readv(2)).
+
+    Raises:
+        OSError: nothing can be read there, or the process may not be looked into.
+    """
+    _local.length = _remote.length = min(size, LARGEST_READ)
+    _remote.base = address
+    got = _readv(thread, _local_reference, 1, _remote_reference, 1, 0)
+    if got < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"process_vm_readv: {os.strerror(number)}")
+    return bytes(_view[:got])
+
+
+def read_text(thread: int, address: int, limit: int = PATH_MAX) -> bytes:
+    """A string up to its NUL, or its first ``limit`` bytes.
+
+    Raises:
+        OSError: as ``read_memory``.
+    """
+    out = b""
+    while len(out) < limit:
+        size = min(limit - len(out), PAGE - address % PAGE)  # a page that is not there must not spoil the one before
+        piece = read_memory(thread, address, size)
+        end = piece.find(b"\0")
+        if end >= 0:
+            return out + piece[:end]
+        out += piece
+        address += len(piece)
+    return out
+
+
+MOST_ARGUMENTS = 4096
+LONGEST_ARGUMENTS = 1 << 20  # bytes of all arguments together
+
+
+def read_arguments(thread: int, address: int) -> tuple[bytes, ...]:
+    """The strings of ``argv``; what is beyond the bounds is not there.
+
+    Raises:
+        OSError: as ``read_memory``.
+    """
+    out: list[bytes] = []
+    room = LONGEST_ARGUMENTS
+    while address and len(out) < MOST_ARGUMENTS and room > 0:
+        chunk = read_memory(thread, address, PAGE - address % PAGE)
+        if len(chunk) < 8:
+            break
+        for (pointer,) in struct.iter_unpack("=Q", chunk[: len(chunk) & ~7]):
+            if not pointer or room <= 0 or len(out) >= MOST_ARGUMENTS:
+                return tuple(out)
+            out.append(read_text(thread, pointer, room))
+            room -= len(out[-1]) + 1
+        address += len(chunk) & ~7
+    return tuple(out)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+
+
+_O_PATH = os.O_PATH | os.O_CLOEXEC
+_follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT))
+_no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT))
+_OPENAT2 = 437  # both machines
+
+
+class Place:
+    """Where a path leads.
+
+    ``path``: the canonical name inside; the last component is a link's own name when it was not to be followed.
+    ``status``: of what is there, or None.  ``above``: of the directory, when nothing is there.  ``readonly`` and
+    ``noexec``: of the mount.  ``error``: the errno of the look-up but for a missing last component, 0 for none.
+    """
+
+    __slots__ = ("above", "error", "noexec", "path", "readonly", "status")
+
+    def __init__(self, path: bytes, error: int = 0) -> None:
+        self.path = path
+        self.error = error
+        self.status: os.stat_result | None = None
+        self.above: os.stat_result | None = None
+        self.readonly = self.noexec = False
+
+
+class View:
+    """Paths as the processes of one sandbox see them.
+
+    Args:
+        root: O_PATH descriptor of its root directory.
+        nested: processes may have roots of their own (chroot(2), mount namespaces).
+    """
+
+    def __init__(self, root: int, *, nested: bool) -> None:
+        self._root = root
+        self._nested = nested
+
+    def base(self, thread: int, directory: int) -> bytes:
+        """The path of ``AT_FDCWD`` or of a descriptor of the process.
+
+        Raises:
+            OSError: there is no such descriptor or process.
+        """
+        directory &= 0xFFFFFFFF
+        if directory == 0xFFFFFF9C:
+            return os.readlink(b"/proc/%d/cwd" % thread)
+        return os.readlink(b"/proc/%d/fd/%d" % (thread, directory & 0x7FFFFFFF))
+
+    def resolve(self, thread: int, base: bytes, path: bytes, *, follow: bool) -> Place:
+        """Look ``path`` up as the process would; never raises for what is inside."""
+        if len(path) >= PATH_MAX:
+            return Place(path, errno.ENAMETOOLONG)
+        whole = path if path[:1] == b"/" else base + b"/" + path
+        if not self._nested:
+            return self._resolve(self._root, thread, whole, follow)
+        try:
+            root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            return Place(os.path.normpath(whole), error.errno or 0)
+        try:
+            return self._resolve(root, thread, whole, follow)
+        finally:
+            os.close(root)
+
+    def _resolve(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
+        fd = sc_openat2(root, whole, follow)
+        if fd >= 0:
+            return _described(fd)
+        if -fd == errno.ENOENT:
+            head, _, name = whole.rstrip(b"/").rpartition(b"/")
+            if name not in (b"", b".", b".."):
+                above = sc_openat2(root, head or b"/", True)
+                if above >= 0:
+                    if follow and _is_link(above, name):
+                        os.close(above)
+                        return self._walk(root, thread, whole, follow)
+                    return _missing(above, name)
+        return self._walk(root, thread, whole, follow)
+
+    def _walk(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
+        """Component by component: for the links of /proc, dangling links, and to say where a look-up failed."""
+        at: list[bytes] = []
+        todo = [part for part in whole.split(b"/")[::-1] if part not in (b"", b".")]
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part == b"..":
+                del at[-1:]
+                continue
+            if at == [b"proc"] and part in (b"self", b"thread-self"):
+                inside = _inside_pids(thread)
+                if inside is None:
+                    break
+                if part == b"self":
+                    part = b"%d" % inside[0]
+                else:
+                    todo += [b"%d" % inside[1], b"task"]
+                    part = b"%d" % inside[0]
+            at.append(part)
+            name = b"/" + b"/".join(at)
+            fd = sc_openat2(root, name, False)
+            if fd < 0:
+                if -fd == errno.ENOENT and not todo:
+                    above = sc_openat2(root, name.rpartition(b"/")[0] or b"/", True)
+                    if above >= 0:
+                        return _missing(above, part)
+                return Place(b"/".join([name, *(p for p in reversed(todo))]), -fd)
+            try:
+                link = os.readlink(b"", dir_fd=fd) if stat.S_ISLNK(os.fstat(fd).st_mode) else b""
+            except OSError as error:
+                return Place(name, error.errno or 0)
+            finally:
+                os.close(fd)
+            if link and (todo or follow):
+                links += 1
+                if links > MOST_LINKS:
+                    return Place(name, errno.ELOOP)
+                if link[:1] == b"/":
+                    at = []
+                else:
+                    at.pop()
+                    if not link.count(b"/") and link.endswith(b"]") and b":[" in link:
+                        return Place(link)  # pipe:[1], socket:[2]: not a name
+                todo += [p for p in link.split(b"/")[::-1] if p not in (b"", b".")]
+        fd = sc_openat2(root, b"/" + b"/".join(at), False)
+        return _described(fd) if fd >= 0 else Place(b"/" + b"/".join(at), -fd)
+
+
+def sc_openat2(root: int, path: bytes, follow: bool) -> int:
+    """A descriptor (O_PATH), or the errno negated: the common answers are not exceptions here."""
+    result: int = sc._syscall(_OPENAT2, root, path, _follow if follow else _no_follow, 24)
+    return result if result >= 0 else -ctypes.get_errno()
+
+
+def _described(fd: int) -> Place:
+    try:
+        place = Place(os.readlink(b"/proc/self/fd/%d" % fd))
+        place.status = os.fstat(fd)
+        _mount_of(fd, place)
+    finally:
+        os.close(fd)
+    return place
+
+
+def _missing(above: int, name: bytes) -> Place:
+    try:
+        directory = os.readlink(b"/proc/self/fd/%d" % above)
+        place = Place((b"" if directory == b"/" else directory) + b"/" + name)
+        place.above = os.fstat(above)
+        if not stat.S_ISDIR(place.above.st_mode):
+            place.error = errno.ENOTDIR
+        _mount_of(above, place)
+    finally:
+        os.close(above)
+    return place
+
+
+def _mount_of(fd: int, place: Place) -> None:
+    flags = os.fstatvfs(fd).f_flag
+    place.readonly, place.noexec = bool(flags & ST_RDONLY), bool(flags & ST_NOEXEC)
+
+
+def _is_link(directory: int, name: bytes) -> bool:
+    try:
+        os.readlink(name, dir_fd=directory)
+    except OSError:
+        return False
+    return True
+
+
+def _inside_pids(thread: int) -> tuple[int, int] | None:
+    """(process, thread) as numbered in the sandbox."""
+    status = process_status(thread)
+    if status is None:
+        return None
+    return status[1], status[2]
+
+
+def process_status(thread: int) -> tuple[int, int, int, int] | None:
+    """(process, process inside, thread inside, parent) of a thread of the sandbox, from /proc/PID/status; None: gone.
+
+    "Inside" is the pid namespace of the sandbox, the first below ours; the others are our numbers.
+    """
+    try:
+        fd = os.open(b"/proc/%d/status" % thread, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    fields = {}
+    for line in data[data.find(b"\nTgid:") :].split(b"\n"):
+        name, _, value = line.partition(b":\t")
+        fields[name] = value
+    try:
+        inside_process, inside_thread = fields[b"NStgid"].split()[1], fields[b"NSpid"].split()[1]
+        return int(fields[b"Tgid"]), int(inside_process), int(inside_thread), int(fields[b"PPid"])
+    except (KeyError, IndexError, ValueError):
+        return None
+
+
+def start_time(process: int) -> tuple[str, int] | None:
+    """(name, start in clock ticks since boot) from /proc/PID/stat; None: gone."""
+    try:
+        fd = os.open(b"/proc/%d/stat" % process, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    head, _, tail = data.rpartition(b")")
+    try:
+        return os.fsdecode(head.partition(b"(")[2]), int(tail.split()[19])
+    except (IndexError, ValueError):
+        return None
+
+
+def program_of(process: int) -> str:
+    """What /proc/PID/exe shows, as the process sees it; empty when it can not be told."""
+    try:
+        return os.fsdecode(os.readlink(b"/proc/%d/exe" % process))
+    except OSError:
+        return ""
+
+
+_PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info), its first size of 64 bytes
+_PIDFD_INFO_EXIT = 1 << 3
+
+
+def tells_exits() -> bool:
+    """Whether the kernel knows PIDFD_GET_INFO (Linux 6.13; the exit status since 6.15)."""
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, bytearray(64), True)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def exit_status(pidfd: int) -> int | None:
+    """The wait status of a process that was reaped; None: the kernel does not tell (before Linux 6.15), or not yet."""
+    buffer = bytearray(64)
+    struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer, True)
+    except OSError:
+        return None
+    mask = struct.unpack_from("=Q", buffer, 0)[0]
+    return struct.unpack_from("=i", buffer, 60)[0] if mask & _PIDFD_INFO_EXIT else None

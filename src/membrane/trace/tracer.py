@@ -1,0 +1,411 @@
+"""The tracer: one process per session that reads the sources of events and writes them down.
+
+Theory of operation
+-------------------
+The supervisor forks it before it holds a secret.  It keeps what the fork gave it (the policy, the loaded code) and
+nothing else: no other descriptor, no environment, no right to gain any; it is outside of every namespace of the
+sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside of the sandbox
+either: it is given what it reads by descriptor.
+
+One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
+
+    supervisor -> tracer   L roots (+ listener, + root of the sandbox): attach · end of stream: finish and exit
+    tracer -> supervisor   a attached · l lines of events · t totals, the last message · e it failed, and why
+
+Nothing in the loop waits for the supervisor: what it does not take stays in a bounded buffer, refusals in one of
+their own, and what does not fit is counted and told as ``EventsLost``.  While the tracer is slow the command waits;
+when the tracer is dead its calls fail with ENOSYS, and the supervisor kills it.
+
+``Tracer`` is the supervisor's side, ``Source`` what the loop reads.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import marshal
+import os
+import resource
+import select
+import time
+
+from ..errors import HostError, InternalError
+from ..events import EventsLost, encode
+from ..host import syscalls as sc
+from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
+from ..host.confine import give_up_privileges
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+    from typing import NoReturn, Protocol
+
+    from ..policy.model import Policy
+    from .notify import Notifications
+
+    class Source(Protocol):
+        """Something that makes events."""
+
+        def fileno(self) -> int:
+            """Readable when ``drain`` has something to do."""
+
+        def drain(self, write: Callable[[bytes], None]) -> int:
+            """Take what is there, within bounds, and write it down; how much there was."""
+
+        def losses(self) -> dict[str, int]:
+            """What was lost since the last question, by type of event."""
+
+        def close(self) -> None: ...
+
+    class Store(Protocol):
+        """Where the record goes."""
+
+        def append(self, data: bytes) -> None: ...
+
+        def close(self) -> None: ...
+else:
+    import _signal
+
+LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
+REFUSED_ROOM = 1 << 18  # bytes of refusals that do
+LARGEST_BATCH = 48 << 10  # bytes of one message
+LONGEST_LINE = 32 << 10
+END = 5.0  # seconds for the tracer to write its last events
+ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
+CAP_DAC_READ_SEARCH = 1 << 2
+
+
+class Scope(Value):
+    """What the source must know about one session."""
+
+    session: str
+    policy: Policy
+    workspace: str
+    roots: tuple[str, ...]  # trees in which protected names may not be made, the workspace among them
+    uid: int  # kernel ids of the command's processes
+    gid: int
+    groups: tuple[int, ...]
+    nested: bool
+    reads: bool = False  # opens for reading and look-ups of programs are wanted
+
+
+class Tracer:
+    """The tracer of one session, as its supervisor sees it; made before the launch.
+
+    Args:
+        scope: the session; ``roots`` are told at ``attach``.
+        live: send every event, not only refusals.
+        store: makes the place of the record, in the tracer; None: no record is kept.
+        take: is given each line.
+    """
+
+    def __init__(
+        self, scope: Scope, *, live: bool, store: Callable[[], Store] | None, take: Callable[[bytes], object]
+    ) -> None:
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        self._channel = ours
+        self._take = take
+        self.control = ours.fileno()
+        self.counts: dict[str, int] = {}
+        self.error = ""
+        supervisor = os.getpid()
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _child(theirs, supervisor, scope, live, store)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        theirs.close()
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def attach(self, listener: int, root: int, roots: tuple[str, ...]) -> None:
+        """Give it the listener and the sandbox's root, both closed here, and wait until it reads them.
+
+        Raises:
+            HostError: it did not.
+        """
+        try:
+            send(self._channel, b"L", marshal.dumps(roots), (listener, root))
+        except OSError:
+            pass  # told below
+        finally:
+            os.close(listener)
+            os.close(root)
+        kind, payload = b"", b""
+        if select.select([self._channel], [], [], ATTACH)[0]:
+            try:
+                kind, payload, _fds = receive(self._channel)
+            except ConnectionError:
+                pass
+        if kind != b"a":
+            raise HostError("attach the tracer", payload.decode("utf-8", "replace") or "it ended early")
+        self._channel.setblocking(False)
+
+    def read(self) -> bool:
+        """Take what it sent; False when it has ended."""
+        try:
+            kind, payload, fds = receive(self._channel)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        for fd in fds:
+            os.close(fd)
+        if kind == b"l":
+            for line in payload.split(b"\n"):
+                if line:
+                    self._take(line)
+        elif kind == b"t":
+            words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
+            self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
+        elif kind == b"e":
+            self.error = payload.decode("utf-8", "replace")
+        elif kind:
+            raise InternalError("read the tracer", f"unexpected message {kind!r}")
+        return kind != b""
+
+    def stop(self) -> bool:
+        """After the last process of the sandbox: let it write what it holds.  False when it had to be killed.
+
+        May be called again.
+        """
+        if not self.pid:
+            return True
+        deadline = time.monotonic() + END
+        try:
+            self._channel.shutdown(_socket.SHUT_WR)
+            self._channel.setblocking(False)
+            while (left := deadline - time.monotonic()) > 0:
+                if select.select([self._channel], [], [], left)[0] and not self.read():
+                    break
+        except OSError:
+            pass
+        finished = bool(select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
+        if not finished:
+            os.kill(self.pid, SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
+        os.close(self.pidfd)
+        self._channel.close()
+        self.pid, self.pidfd, self.control = 0, -1, -1
+        return finished and status == 0
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _child(
+    channel: _socket.socket, supervisor: int, scope: Scope, live: bool, store: Callable[[], Store] | None
+) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()  # signals and stops of the caller's terminal are the supervisor's
+        default_signals()
+        die_with(supervisor)
+        _only(channel.fileno())
+        sc.erase_environment()
+        os.umask(0o077)
+        os.chdir("/")
+        # A descriptor for each process of the sandbox that is alive.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
+        give_up_privileges(keep=0 if os.geteuid() else CAP_DAC_READ_SEARCH)
+        gc.freeze()
+        gc.enable()
+        from .notify import Notifications  # the supervisor goes on while this is loaded
+
+        _Loop(Notifications, channel, scope, live, store() if store else None).run()
+        status = 0
+    except BaseException as error:
+        try:
+            send(channel, b"e", f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:4096])
+        except OSError:
+            pass
+    finally:
+        os._exit(status)
+
+
+def _only(channel: int) -> None:
+    """Keep the control socket and the standard error; nothing is read and nothing said elsewhere."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1):
+        os.dup2(null, fd, inheritable=False)
+    first = 3
+    if channel > first:
+        sc.close_range(first, channel - 1)
+    sc.close_range(channel + 1)
+
+
+class _Loop:
+    def __init__(
+        self,
+        notifications: type[Notifications],
+        channel: _socket.socket,
+        scope: Scope,
+        live: bool,
+        store: Store | None,
+    ) -> None:
+        self._notifications = notifications
+        self._channel = channel
+        self._scope = scope
+        self._live = live
+        self._store = store
+        self._source: Notifications | None = None
+        self._lines: list[bytes] = []  # to the supervisor
+        self._refusals: list[bytes] = []
+        self._room, self._refused_room = LIVE_ROOM, REFUSED_ROOM
+        self._lost: dict[str, int] = {}  # not sent
+        self._lost_since = 0
+        self._epoll = select.epoll()
+        self._wants_write = False
+        self._totals: dict[str, int] = {}
+
+    def run(self) -> None:
+        channel = self._channel
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
+        finishing = False
+        while not finishing:
+            source = self._source
+            due = source.timeout() if source else None
+            for fd, event in self._epoll.poll(-1 if due is None else due):
+                if fd == channel.fileno() and event & (select.EPOLLIN | select.EPOLLHUP):
+                    finishing = not self._control()
+            if source is not None:
+                source.drain(self._write)
+                if source.ended:
+                    self._epoll.unregister(source.fileno())
+                    self._finish(source)
+                    source = None
+            self._flush()
+        if self._source is not None:
+            # The supervisor is done with the sandbox; processes that it could not end are on their own now.
+            while self._source.drain(self._write):
+                pass
+            self._finish(self._source)
+        self._channel.setblocking(True)
+        self._channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
+        try:
+            while self._lines or self._refusals:
+                self._send_batch()
+            send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
+        except OSError:
+            pass  # the supervisor is gone; the record is not
+        if self._store is not None:
+            self._store.close()
+
+    def _control(self) -> bool:
+        """One message; False at the end of the stream."""
+        try:
+            kind, payload, fds = receive(self._channel)
+        except ConnectionError:
+            return False
+        if kind != b"L":
+            return False
+        roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        listener, root = fds
+        self._source = self._notifications(self._scope.replace(roots=tuple(roots)), listener, root, self._refused)
+        self._epoll.register(self._source.fileno(), select.EPOLLIN)
+        send(self._channel, b"a")
+        self._channel.setblocking(False)
+        return True
+
+    def _finish(self, source: Notifications) -> None:
+        source.finish(self._write)
+        self._tell_losses(source.losses())
+        self._totals = dict(source.counts)
+        source.close()
+        self._source = None
+
+    # ------------------------------------------------------------ lines
+
+    def _write(self, line: bytes) -> None:
+        if self._store is not None:
+            self._store.append(line)
+        if self._live:
+            if len(line) <= min(self._room, LONGEST_LINE):
+                self._room -= len(line)
+                self._lines.append(line)
+            else:
+                self._not_sent("event")
+
+    def _refused(self, line: bytes) -> None:
+        if self._live:
+            return  # sent as all others
+        if len(line) <= min(self._refused_room, LONGEST_LINE):
+            self._refused_room -= len(line)
+            self._refusals.append(line)
+        else:
+            self._not_sent("AccessDenied")
+
+    def _not_sent(self, kind: str) -> None:
+        self._lost[kind] = self._lost.get(kind, 0) + 1
+        self._lost_since = self._lost_since or time.time_ns()
+
+    def _flush(self) -> None:
+        """Send what the supervisor takes now."""
+        try:
+            while self._lines or self._refusals:
+                self._send_batch()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lines, self._refusals = [], []  # the end of the stream comes next
+        if self._lost and self._room > LIVE_ROOM // 2:
+            self._tell_losses({})
+        waits = bool(self._lines or self._refusals)
+        if waits != self._wants_write:
+            self._wants_write = waits
+            self._epoll.modify(self._channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+
+    def _send_batch(self) -> None:
+        lines = self._refusals or self._lines
+        size = count = 0
+        while count < len(lines) and size + len(lines[count]) <= LARGEST_BATCH:
+            size += len(lines[count])
+            count += 1
+        send(self._channel, b"l", b"".join(lines[:count]))
+        del lines[:count]
+        if lines is self._refusals:
+            self._refused_room += size
+        else:
+            self._room += size
+
+    def _tell_losses(self, more: dict[str, int]) -> None:
+        now = time.time_ns()
+        for kind, count in (*self._lost.items(), *more.items()):
+            start = _text(self._lost_since or now)
+            event = EventsLost(kind, count, start, _text(now), source="notify")
+            record = encode(event, time=_text(now), session=self._scope.session, seq=0)
+            from .notify import json_text
+
+            line = (json_text(record) + "\n").encode("ascii")
+            if self._store is not None:
+                self._store.append(line)
+            self._refusals.append(line)
+        self._lost, self._lost_since = {}, 0
+
+
+_TWO_SECONDS = (2).to_bytes(8, "little") + bytes(8)  # struct timeval
+
+
+def _text(nanoseconds: int) -> str:
+    parts = time.gmtime(nanoseconds // 1_000_000_000)
+    return (
+        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
+        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
+    )
+
+
+def root_of(process: int) -> int:
+    """The root directory of a process of the sandbox, as a descriptor.
+
+    Raises:
+        HostError: it can not be opened.
+    """
+    try:
+        return os.open(f"/proc/{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None

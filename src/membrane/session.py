@@ -49,7 +49,7 @@ from .host.launcher import Launch, ensure_streams
 from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
-from .plan.model import ReadOnly
+from .plan.model import Listen, ReadOnly
 from .value import Value
 from .workspace.guard import MOST_MOVED, Guard
 from .workspace.scan import scan
@@ -98,7 +98,8 @@ def facts_for(policy: Policy) -> HostFacts:
     """Host facts for a run of ``policy`` in the current directory."""
     return gather(
         os.environ,
-        named=[*(rule.path for rule in policy.mounts), *(rule.path for rule in policy.unix_sockets)],
+        named=[rule.path for rule in policy.mounts],
+        sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
     )
 
@@ -290,6 +291,9 @@ class Session:
     def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
+        doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
+        for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
+            sockets.append((f"unix:{door.number}", fd))
         from .policy.codec import dump
 
         config = {
@@ -301,6 +305,7 @@ class Session:
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
+            "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._network = Network(sockets, config, self.journal)

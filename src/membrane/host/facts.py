@@ -11,12 +11,13 @@ import os
 import stat
 
 from ..errors import HostError
-from ..plan.model import HostFacts
+from ..plan.model import HostFacts, SocketFact
 from ..plan.mounts import absolute, candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Literal
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
@@ -66,12 +67,42 @@ def links_on(path: str) -> list[str]:
     return [prefix for prefix in prefixes if os.path.islink(prefix)]
 
 
-def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_root: bool = False) -> HostFacts:
+def socket_fact(path: str) -> SocketFact | None:
+    """What stands at ``path``; None: nothing that can be looked at."""
+    resolved = os.path.realpath(path)
+    try:
+        details = os.lstat(resolved)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(details.st_mode):
+        return SocketFact(path, resolved, "not a socket", details.st_uid)
+    kind: Literal["stream", "other"] = "stream"
+    try:
+        # The type of a socket is told by proc_net_unix(5) alone, and only for those of this network namespace.
+        with open("/proc/net/unix", "rb") as table:
+            wanted = os.fsencode(resolved)
+            for line in table:
+                fields = line.rstrip(b"\n").split(maxsplit=7)
+                if len(fields) == 8 and fields[7] == wanted and fields[4] != b"0001":
+                    kind = "other"
+    except OSError:
+        pass
+    return SocketFact(path, resolved, kind, details.st_uid)
+
+
+def gather(
+    environ: Mapping[str, str],
+    *,
+    named: Iterable[str] = (),
+    sockets: Iterable[str] = (),
+    want_git_root: bool = False,
+) -> HostFacts:
     """The facts for a run in the current directory.
 
     Args:
         environ: the caller's environment.
         named: further host paths that the policy names.
+        sockets: unix sockets that it names.
         want_git_root: look for the enclosing repository.
 
     Raises:
@@ -99,7 +130,8 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         existing.append(path)
         if stat.S_ISLNK(mode):
             links.append((path, os.path.realpath(path)))
-    places = [absolute(path, workspace) for path in named]
+    doors = [absolute(path, workspace) for path in sockets]
+    places = [*(absolute(path, workspace) for path in named), *doors]
     uid = os.geteuid()
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     return HostFacts(
@@ -117,4 +149,5 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         linked=tuple((path, link) for path in places for link in links_on(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
+        sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
     )

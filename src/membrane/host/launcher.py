@@ -28,6 +28,7 @@ Rules
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
     launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets) · P pidfd of init · k masks mounted
+    init -> supervisor:     L listening unix socket of the plan (in its order)
     init -> supervisor:     T terminal (+ pty master) · R command is ready · G command runs · Z stopped · X wait status
     supervisor -> launcher: M maps are written (+ trees) · K masks to mount
     supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
@@ -165,6 +166,16 @@ class Launch:
             words = payload.decode().split()
             mode = words[0]
             sockets += zip(words[1:], fds, strict=True)
+
+    def listening_sockets(self, count: int) -> list[int]:
+        """The unix sockets that listen in the view, in the order of the plan's operations."""
+        out: list[int] = []
+        while len(out) < count:
+            kind, _payload, fds = self._receive(self.init)
+            if kind != b"L":
+                raise InternalError("launch", f"expected message b'L', got {kind!r}")
+            out += fds
+        return out
 
     def wait_ready(self) -> None:
         """Wait until the command process has confined itself and waits for the word.

@@ -21,7 +21,9 @@ Control socket (AF_UNIX stream, its number in argv):
 * from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
-``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same).
+``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
+listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
+``{N: (path of the host's socket, uid of its owner)}``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -40,6 +42,7 @@ from _socket import socket as Socket
 from ..errors import InternalError, MembraneError
 from ..policy.codec import restore
 from ..policy.decide import Decider
+from .broker import Broker
 from .dns import Answerer, Names
 from .flow import Budget
 from .journal import Journal
@@ -265,6 +268,8 @@ class Service:
             budget=budget,
             flows=limits.get("udp_flows", 256),
         )
+        self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=budget)
+        self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
@@ -317,6 +322,7 @@ class Service:
         """End all connections and write the totals."""
         self._engine.close()
         self._udp.close()
+        self._broker.close()
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
@@ -329,6 +335,8 @@ class Service:
             "dns_queries": answerer.queries,
             "dns_refused": answerer.refused,
             "names": len(self._names),
+            "unix_connections": self._broker.accepted,
+            "unix_refused": self._broker.refused,
             "udp_flows": udp.opened,
             "udp_refused": udp.refused,
             "udp_datagrams": udp.datagrams,
@@ -352,6 +360,8 @@ class Service:
             serve_dns(self._reactor, socket, self._answerer, self._crashed, self._offer_dns)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
+        elif kind == "unix" and port.isdigit():
+            self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 

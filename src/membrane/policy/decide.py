@@ -34,6 +34,7 @@ from .model import (
     PathRule,
     Policy,
     SocketAccess,
+    SocketRule,
 )
 
 TYPE_CHECKING = False
@@ -469,8 +470,22 @@ class Decider:
     def _socket(self, access: SocketAccess) -> Verdict:
         for rule in self.policy.unix_sockets:
             if rule.path == access.path:
-                return Allow(rule, "socket allowed")
+                if not access.operation:
+                    return Allow(rule, "socket allowed")
+                if admits_operation(rule, access.operation, access.names):
+                    return Allow(rule, "operation allowed")
+                hint = _hint("allow: [", access.names[0], "]") if access.operation == "sign" else ""
+                return Deny(None, "operation not allowed", hint)
         return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
+
+
+def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -> bool:
+    """May ``operation`` be asked of the service behind the rule's socket?  Without ``allow``: with every key."""
+    if rule.adapter == "ssh-agent":
+        if operation == "list":
+            return True
+        return operation in ("sign", "offer") and (not rule.allow or any(name in rule.allow for name in names))
+    return False
 
 
 def _mode(access: PathAccess) -> str:

@@ -91,7 +91,7 @@ def rule_text(rule: object) -> str:
         name = "git-root" if rule.git_root else escape(rule.path)
         return f"mount {name} {rule.mode}" + (f" at {escape(rule.target)}" if rule.target else "")
     if isinstance(rule, SocketRule):
-        return f"unix_sockets {escape(rule.path)}" + (f" through {rule.adapter}" if rule.adapter else "")
+        return f"unix_sockets {escape(rule.path)}" + (f" as {rule.adapter}" if rule.adapter else "")
     if isinstance(rule, PortRule):
         return f"ports inside {rule.inside}, outside {rule.outside}"
     return ""
@@ -174,6 +174,8 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         return "read-only", escape(op.target), escape(op.origin)
     if kind == "Symlink":
         return "link", escape(op.target), f"to {escape(op.to)}"
+    if kind == "Listen":
+        return "socket", escape(op.target), f"carried to {escape(op.source)}  {escape(op.origin)}"
     if kind == "Pin":
         return "pinned", escape(op.target), "can not be renamed or removed"
     made = {"Tmpfs": "private", "Proc": "private", "Devices": "private"}

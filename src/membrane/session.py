@@ -24,7 +24,7 @@ import select
 import sys
 import time
 
-from . import homes, runs
+from . import homes, ports, runs
 from .dataplane import Network
 from .errors import HostError, MembraneError, PolicyError
 from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
@@ -138,6 +138,7 @@ class Session:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
         self._network: Network | None = None
+        self._exposed: list[tuple[str, int]] = []  # until the network process has them
         self._relay: Relay | None = None
 
     def run(self) -> int:
@@ -175,6 +176,7 @@ class Session:
         self.entry = entry = runs.Run(facts.state, self.record)
         try:
             self._write_session_id()
+            self._exposed = ports.listen(self.policy.expose)
             own = _terminals()
             wake = self._install_signals()
             umask = os.umask(0o077)
@@ -208,6 +210,8 @@ class Session:
                     self._relay.restore()
         finally:
             entry.close()
+            for _role, fd in self._exposed:
+                os.close(fd)
         return self._end()
 
     # ------------------------------------------------------------ start
@@ -294,6 +298,8 @@ class Session:
         doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
         for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
             sockets.append((f"unix:{door.number}", fd))
+        sockets += self._exposed
+        self._exposed = []
         from .policy.codec import dump
 
         config = {
@@ -361,8 +367,9 @@ class Session:
         self._watch(wake, self._on_signals)
         self._watch(launch.init.fileno(), self._on_init)
         self._watch(launch.launcher.fileno(), self._on_launcher)
-        for _role, fd in self.network.sockets:
-            self._watch(fd, self._on_first_packet)
+        for role, fd in self.network.sockets:
+            if role != "mint":
+                self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()
         limit = self.policy.limits.time

@@ -23,7 +23,8 @@ Control socket (AF_UNIX stream, its number in argv):
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
 listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
-``{N: (path of the host's socket, uid of its owner)}``).
+``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
+that port inside), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -44,6 +45,7 @@ from ..policy.codec import restore
 from ..policy.decide import Decider
 from .broker import Broker
 from .dns import Answerer, Names
+from .exposed import Exposed
 from .flow import Budget
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
@@ -268,6 +270,8 @@ class Service:
             budget=budget,
             flows=limits.get("udp_flows", 256),
         )
+        mint = [socket for role, socket in sockets if role == "mint"]
+        self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
         self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=budget)
         self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets
@@ -323,6 +327,8 @@ class Service:
         self._engine.close()
         self._udp.close()
         self._broker.close()
+        if self._exposed is not None:
+            self._exposed.close()
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
@@ -360,6 +366,10 @@ class Service:
             serve_dns(self._reactor, socket, self._answerer, self._crashed, self._offer_dns)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
+        elif kind == "exposed" and self._exposed is not None:
+            self._exposed.listen(socket, int(port))
+        elif kind == "mint":
+            pass  # not served: it answers
         elif kind == "unix" and port.isdigit():
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:

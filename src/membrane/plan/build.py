@@ -48,8 +48,6 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             secret_destinations(secret)
         except Malformed as error:
             raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
-    if policy.expose:
-        raise _unbound(str(policy.expose[0].origin), "ports.expose is not available in this version")
     if policy.workspace == "cow":
         raise _unbound("policy", "workspace: cow is not available in this version", "use workspace: live")
     if policy.trace.mode in ("full", "required"):

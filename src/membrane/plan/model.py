@@ -187,6 +187,7 @@ class NetworkPlan(Value):
     ipv6: bool = True
     udp_ports: tuple[int, ...] = ()  # 53 is always served
     tcp_ports: tuple[int, ...] = ()  # for mode "anyip": one listener per port
+    exposed: tuple[tuple[int, int], ...] = ()  # (port inside, port of the host's loopback)
 
 
 # ---------------------------------------------------------------- process

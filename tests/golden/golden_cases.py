@@ -221,6 +221,7 @@ CASES: dict[str, Case] = {
         PLAIN,
         USER.replace(uid=65534, gid=65534, user="", home="/tmp/home", state="/srv/state", workspace="/srv/app"),
     ),
+    "expose": (PLAIN.replace(expose=(PortRule(3000, 13000, HERE),)), USER),
     "unix-sockets": (
         PLAIN.replace(
             unix_sockets=(
@@ -295,7 +296,6 @@ REFUSED: dict[str, Case] = {
         PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
     ),
-    "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),
     "copy on write": (PLAIN.replace(workspace="cow"), USER),
     "trace full": (PLAIN.replace(trace=TraceRule("full")), USER),
     "trace required": (PLAIN.replace(trace=TraceRule("required")), USER),
@@ -306,7 +306,15 @@ REFUSED: dict[str, Case] = {
         _socket("/run/x"),
         USER.replace(sockets=(SocketFact("/run/x", "/run/x", "not a socket"),)),
     ),
-    "socket for datagrams": (_socket("/dev/log"), USER.replace(sockets=(SocketFact("/dev/log", "/dev/log", "other"),))),
+    "socket for datagrams": (
+        _socket("/dev/log"),
+        USER.replace(sockets=(SocketFact("/dev/log", "/dev/log", "datagram"),)),
+    ),
+    "socket without a service": (_socket("/run/x"), USER.replace(sockets=(SocketFact("/run/x", "/run/x", "dead"),))),
+    "socket of somebody else": (
+        _socket("/run/x"),
+        USER.replace(sockets=(SocketFact("/run/x", "/run/x", "forbidden"),)),
+    ),
     "socket that leads into the workspace": (
         _socket("/run/x"),
         USER.replace(sockets=(SocketFact("/run/x", "/home/dev/project/s", "stream"),)),

@@ -7,6 +7,8 @@ errno, never a guess made here.
 
 from __future__ import annotations
 
+import _socket
+import errno
 import os
 import stat
 
@@ -76,18 +78,26 @@ def socket_fact(path: str) -> SocketFact | None:
         return None
     if not stat.S_ISSOCK(details.st_mode):
         return SocketFact(path, resolved, "not a socket", details.st_uid)
-    kind: Literal["stream", "other"] = "stream"
+    return SocketFact(path, resolved, _kind(resolved), details.st_uid)
+
+
+def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:
+    """Of a socket.  A stream service does not notice: an attempt of another type ends with EPROTOTYPE (unix(7))."""
     try:
-        # The type of a socket is told by proc_net_unix(5) alone, and only for those of this network namespace.
-        with open("/proc/net/unix", "rb") as table:
-            wanted = os.fsencode(resolved)
-            for line in table:
-                fields = line.rstrip(b"\n").split(maxsplit=7)
-                if len(fields) == 8 and fields[7] == wanted and fields[4] != b"0001":
-                    kind = "other"
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        pass
-    return SocketFact(path, resolved, kind, details.st_uid)
+        return "forbidden"
+    probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    try:
+        probe.connect(f"/proc/self/fd/{fd}")
+    except OSError as error:
+        kinds: dict[int | None, Literal["dead", "forbidden"]]
+        kinds = {errno.ECONNREFUSED: "dead", errno.EACCES: "forbidden", errno.EPERM: "forbidden"}
+        return kinds.get(error.errno, "stream")
+    finally:
+        probe.close()
+        os.close(fd)
+    return "datagram"
 
 
 def gather(

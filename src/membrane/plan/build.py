@@ -112,7 +112,11 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
             continue
         if fact.kind == "not a socket":
             raise _unbound(where, f"unix_sockets: {path} is not a socket", "name one socket")
-        if fact.kind == "other":
+        if fact.kind == "dead":
+            raise _unbound(where, f"unix_sockets: nobody listens on {path}", "start the service it belongs to")
+        if fact.kind == "forbidden":
+            raise _unbound(where, f"unix_sockets: {path} may not be opened by this user", "ask its owner for the right")
+        if fact.kind == "datagram":
             raise _unbound(where, f"unix_sockets: {path} is not a stream socket: datagrams are not carried")
         if _overlap(fact.resolved, facts.state) or mounts.inside(fact.resolved, facts.workspace):
             raise _unbound(where, f"unix_sockets: {path} leads to {fact.resolved}, which the command can make")

@@ -34,7 +34,7 @@ class SocketFact(Value):
 
     path: str  # absolute, as named
     resolved: str  # without symbolic links
-    kind: Literal["stream", "other", "not a socket"]
+    kind: Literal["stream", "datagram", "dead", "forbidden", "not a socket"]
     uid: int = 0  # its owner
 
 

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
+    from .prompt import Desk
     from .workspace.scan import ScanResult
 else:
     import _signal
@@ -82,6 +83,7 @@ class RunOptions(Value):
     events: str = ""  # path of a JSON lines file; "-": stderr
     session_id_file: str = ""
     quiet: bool = False
+    ask: bool = False
     trace_log: str = ""
     no_trace: bool = False
     launcher: str = "native"
@@ -138,6 +140,7 @@ class Session:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
         self._network: Network | None = None
+        self._desk: Desk | None = None  # where questions are answered
         self._exposed: list[tuple[str, int]] = []  # until the network process has them
         self._relay: Relay | None = None
 
@@ -204,6 +207,8 @@ class Session:
             finally:
                 self.launch.kill()
                 self.launch.reap()
+                if self._desk is not None:
+                    self._desk.clear()
                 if self._relay is not None:
                     while self._relay.to_screen():
                         pass
@@ -311,10 +316,30 @@ class Session:
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
+            "ask": self._ask_seconds(),
             "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._network = Network(sockets, config, self.journal)
+        if config["ask"]:
+            from .asking import Questions
+            from .prompt import Desk
+
+            self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+            self._network.on_question = Questions(self._desk.show, self._desk.withdraw, self._network.answer).take
+
+    def _ask_seconds(self) -> float:
+        """How long a question waits; 0: nobody is asked.  Without a terminal of our own job there is nobody."""
+        if not self.options.ask:
+            return 0.0
+        from .asking import SECONDS
+
+        try:
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return 0.0
+        os.close(terminal)
+        return SECONDS
 
     def _trust(self, facts: HostFacts) -> list[MountOp]:
         """Certificates for the view; one that the network process makes now is among them."""
@@ -551,6 +576,8 @@ class Session:
         """Wait for the pty to take what is pending; read no more keys than it can hold."""
         relay = self._relay
         assert relay is not None
+        if self._desk is not None and self._desk.busy:
+            return  # the terminal is the question's
         if relay.master in self._handlers:
             self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
         if relay.reads_keyboard and relay.keyboard not in self._handlers:
@@ -573,9 +600,25 @@ class Session:
         self._relay.resize()
         self._watch_terminal()
 
+    # ------------------------------------------------------------ questions
+
+    def _pause_relay(self) -> None:
+        """Copy neither output nor keys: the terminal is a question's."""
+        if self._relay is not None:
+            self._relay.flush()
+            self._unwatch(self._relay.keyboard)
+            self._unwatch(self._relay.master)
+
+    def _resume_relay(self) -> None:
+        if self._relay is not None:
+            if self._relay.master not in self._handlers:
+                self._watch(self._relay.master, self._on_terminal)
+            self._watch_terminal()
+
     # ------------------------------------------------------------ end
 
     def _end(self) -> int:
+        self.network.on_question = None  # nobody waits for an answer any more
         self.network.stop()
         for guard in self.guards:
             try:

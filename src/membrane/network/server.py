@@ -18,6 +18,8 @@ Control socket (AF_UNIX stream, its number in argv):
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
+* with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
+  which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
 * from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
@@ -69,7 +71,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..policy.model import Policy, Verdict
+    from ..policy.model import Access, Policy, Verdict
+    from .asking import Asking
     from .intercept import Inspector
 
 _LARGEST_CONFIG = 64 << 20  # octets
@@ -231,8 +234,18 @@ class Service:
             for ports in rule.ports
         )
         limits = config.get("limits") or {}
-        decide = Decider(policy, own_addresses()).decide
         self._reactor = reactor = Reactor()
+        names = Names(limits.get("names", 16384))
+        self._asking: Asking | None = None
+        if config.get("ask"):
+            from .asking import Asking
+
+            self._asking = Asking(
+                policy, own_addresses(), names, reactor, self._tell_question, self._forget, config["ask"]
+            )
+            decide: Callable[[Access], Verdict] = self._asking.decide
+        else:
+            decide = Decider(policy, own_addresses()).decide
         system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
         resolver = system
         if policy.dns_resolver:
@@ -240,11 +253,10 @@ class Service:
         proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
         upstreams = Upstreams(resolver, system, proxy, exceptions)
         sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
-        names = Names(limits.get("names", 16384))
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
         budget = Budget(policy.limits.upload)
-        router = Router(names, decide)
+        self._router = router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
         inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
@@ -260,6 +272,7 @@ class Service:
             verbose=journal.verbose,
             inspector=inspector,
         )
+        engine.asking = self._asking
         self._udp = UdpRelay(
             reactor,
             router,
@@ -407,11 +420,20 @@ class Service:
         *lines, self._commands = self._commands.split(b"\n")
         for line in lines:
             command = json.loads(line)
+            if command.get("command") == "answer" and self._asking is not None:
+                self._asking.answer(command["number"], command["answer"])
+                continue
             if command != {"command": "stop"}:
                 raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
         if len(self._commands) > _LONGEST_COMMAND:
             raise InternalError("obey the session", "a command is too long")
+
+    def _tell_question(self, line: dict[str, Any]) -> None:
+        self._journal.note(line)
+
+    def _forget(self) -> None:
+        self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:
         self._journal.tell_repetitions()

@@ -34,6 +34,7 @@ from .reactor import ERR, HUP, IN, OUT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from ..events import Event
     from ..policy.model import SocketRule, Verdict
@@ -115,7 +116,7 @@ class Broker:
 class _Door:
     """A listening socket of the view and where its connections lead."""
 
-    __slots__ = ("_broker", "_exhausted", "_listener", "owner", "rule", "source")
+    __slots__ = ("_broker", "_exhausted", "_listener", "memory", "owner", "rule", "source")
 
     def __init__(
         self,
@@ -128,6 +129,7 @@ class _Door:
     ) -> None:
         self._broker, self._listener, self._exhausted = broker, listener, exhausted
         self.rule, self.source, self.owner = rule, source, owner
+        self.memory: dict[str, Any] = {}
 
     def start(self) -> None:
         self._broker.reactor.watch(self._listener.fileno(), IN, self._ready)
@@ -156,7 +158,7 @@ class Connection:
         self._broker, self._client, self._door = broker, client, door
         self._id = broker.number()
         self._server: Socket | None = None
-        self._adapter = make_adapter(door.rule.adapter, self._judge)
+        self._adapter = make_adapter(door.rule.adapter, self._judge, door.memory)
         self._attempts = 0
         self._started = broker.reactor.now
         self._inside, self._outside = _Side(), _Side()
@@ -319,12 +321,20 @@ def _send(sink: Socket, data: bytearray, gone: bool) -> None:
         del data[:count]
 
 
-def make_adapter(name: str, judge: Callable[[str, tuple[str, ...]], bool]) -> Adapter:
-    """The adapter of ``as: name``; each is imported when it is first needed."""
+def make_adapter(name: str, judge: Callable[[str, tuple[str, ...]], bool], memory: dict[str, Any]) -> Adapter:
+    """The adapter of ``as: name``; each is imported when it is first needed.
+
+    Args:
+        memory: what the connections to one socket know together.
+    """
     if name == "ssh-agent":
         from .adapters.ssh_agent import SshAgent
 
         return SshAgent(judge)
+    if name == "docker":
+        from .adapters.docker import Containers, Docker
+
+        return Docker(judge, memory.setdefault("containers", Containers()))
     if not name:
         return Adapter(judge)
     raise ValueError(f"no adapter {name!r}")

@@ -120,10 +120,25 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
             raise _unbound(where, f"unix_sockets: {path} is not a stream socket: datagrams are not carried")
         if _overlap(fact.resolved, facts.state) or mounts.inside(fact.resolved, facts.workspace):
             raise _unbound(where, f"unix_sockets: {path} leads to {fact.resolved}, which the command can make")
-    if rule.adapter not in ("", "ssh-agent"):
+    if rule.adapter == "gpg-agent":
         raise _unbound(where, f"unix_sockets: as: {rule.adapter} is not available in this version")
+    if rule.adapter == "docker":
+        _refuse_operations(rule)
     if rule.adapter == "docker" and not rule.allow:
         raise _unbound(where, "unix_sockets: as: docker opens nothing without allow", "allow: [GET /containers/json]")
+
+
+def _refuse_operations(rule: SocketRule) -> None:
+    from ..policy.match import Malformed, canonical_path_pattern
+
+    for text in rule.allow:
+        method, _, path = text.partition(" ")
+        try:
+            if not method.isupper() or not method.isalpha() or canonical_path_pattern(path) != path:
+                raise Malformed("it is not METHOD /PATH")
+        except Malformed as error:
+            cause = f"unix_sockets: {text!r} is not an operation of the Docker API: {error}"
+            raise _unbound(str(rule.origin), cause, "allow: [GET /containers/json, POST /containers/create]") from None
 
 
 def _refuse_two_meanings(policy: Policy, facts: HostFacts) -> None:

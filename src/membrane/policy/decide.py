@@ -474,7 +474,9 @@ class Decider:
                     return Allow(rule, "socket allowed")
                 if admits_operation(rule, access.operation, access.names):
                     return Allow(rule, "operation allowed")
-                hint = _hint("allow: [", access.names[0], "]") if access.operation == "sign" else ""
+                wanted = access.names[0] if access.operation == "sign" else access.operation
+                listed = access.operation == "sign" or (rule.adapter == "docker" and access.operation.count(" ") == 1)
+                hint = _hint("allow: [", wanted, "]") if listed else ""
                 return Deny(None, "operation not allowed", hint)
         return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
 
@@ -485,6 +487,16 @@ def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -
         if operation == "list":
             return True
         return operation in ("sign", "offer") and (not rule.allow or any(name in rule.allow for name in names))
+    if rule.adapter == "docker":
+        method, _, path = operation.partition(" ")
+        if " " in path:
+            return False  # something that no rule opens
+        if operation in ("GET /_ping", "HEAD /_ping", "GET /version"):
+            return True
+        return any(
+            method == allowed.partition(" ")[0] and match.path_matcher(allowed.partition(" ")[2])(path)
+            for allowed in rule.allow
+        )
     return False
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .asking import Answer, Question
     from .policy.model import Level
 
-CLEAN = b"\x18\x1b\\\x1b[!p\x1b[0m\r\n"
+CLEAN = b"\x18\x1b\\\x1b[!p\x1b[0m\n"
 _WORDS = {
     "o": "once", "once": "once", "s": "session", "session": "session", "a": "always", "always": "always",
     "p": "project", "project": "project", "n": "no", "no": "no", "": "no",
@@ -140,6 +140,7 @@ class Desk:
     ) -> None:
         self._watch, self._unwatch, self._pause, self._resume = watch, unwatch, pause, resume
         self._prompt: Prompt | None = None
+        self._later: list[Question] = []
 
     @property
     def busy(self) -> bool:
@@ -160,12 +161,24 @@ class Desk:
             word = prompt.read()
             if not word:
                 return
-            if word in ("always", "project"):
-                remember(prompt, question, word)
+            if word == "always":
+                prompt.say(remember(question, "user"))
+            elif word == "project":
+                prompt.say("the rule goes into the project's file when the run ends")
+                self._later.append(question)
             self.clear()
             answer("no" if word == "no" else "once" if word == "once" else "session")
 
         self._watch(prompt.terminal, typed)
+
+    def finish(self) -> list[str]:
+        """Write what was promised for the project's file; lines to say.
+
+        Not before the end: while the command runs, a name like that which appears is taken for the command's and moved
+        away (``workspace.guard``).
+        """
+        later, self._later = self._later, []
+        return [remember(question, "project") for question in later]
 
     def withdraw(self) -> None:
         """The question was not answered in time."""
@@ -181,18 +194,17 @@ class Desk:
         self._resume()
 
 
-def remember(prompt: Prompt, question: Question, word: str) -> None:
-    """Write the rule of an "always" into the user's or the project's file; else it holds for the session."""
+def remember(question: Question, level: Level) -> str:
+    """Write the rule of an "always" into the user's or the project's file; the line to say."""
     from .amend import add
     from .settings import config_path, project_file, read_alone, state_home, trust_project
 
     home = state_home(os.environ)
-    level: Level = "project" if word == "project" else "user"
-    path = project_file() if word == "project" else config_path(home)
+    path = project_file() if level == "project" else config_path(home)
     try:
         add(path, target_of(question.access), lambda text: read_alone(level, path, text))
-        if word == "project":
+        if level == "project":
             trust_project(os.path.dirname(path), home)
-        prompt.say(f"the rule is in {escape(path)} now")
     except MembraneError as error:
-        prompt.say(f"it holds for this session only: {escape(str(error))}")
+        return f"the rule is not in a file: {escape(str(error))}"
+    return f"the rule is in {escape(path)} now"

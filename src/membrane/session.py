@@ -625,6 +625,8 @@ class Session:
                 guard.finish()
             except (MembraneError, OSError) as error:
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
+        for line in self._desk.finish() if self._desk is not None else ():
+            say(line)
         homes.keep(self.home, self.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:

@@ -16,15 +16,16 @@ with "no" after ``seconds``; "no" holds for the session.
 
 from __future__ import annotations
 
-from ..events import access_as_data
+from ..events import AccessAnswered, access_as_data
 from ..policy.decide import Decider
 from ..policy.model import Allow, Ask, Connect, Deny, NameQuery, Origin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Literal
 
+    from ..events import Event
     from ..policy.model import Access, Policy, Verdict
     from .dns import Names
     from .reactor import Reactor
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 OPEN = 32
 HELD = 64
-ANSWERS = ("once", "session", "no")
+ANSWERS: tuple[Literal["once", "session", "no", "late"], ...] = ("once", "session", "no", "late")
 _UNDECIDED = frozenset(("name not allowed", "address not allowed", "port not allowed"))
 _ORIGIN = Origin("command line", "answer to --ask")
 
@@ -44,6 +45,7 @@ class Asking:
         tell: takes ``{"ask": {...}}`` and ``{"withdrawn": NUMBER}`` for the session.
         changed: called when the session's policy has another rule; what was remembered of it is wrong from then on.
         seconds: until a question is answered with "no".
+        emit: takes events.
     """
 
     def __init__(
@@ -55,10 +57,11 @@ class Asking:
         tell: Callable[[dict[str, Any]], None],
         changed: Callable[[], None],
         seconds: float,
+        emit: Callable[[Event], None],
     ) -> None:
         self._policy, self._addresses, self._names = policy, addresses, names
         self._decider = Decider(policy, addresses)
-        self._tell, self._changed = tell, changed
+        self._tell, self._changed, self._emit = tell, changed, emit
         self._refused: set[Connect] = set()
         self._questions: dict[Connect, _Question] = {}
         self._number = 0
@@ -85,7 +88,7 @@ class Asking:
                 answered(None)
                 return
             self._number += 1
-            question = self._questions[access] = _Question(self._number, access)
+            question = self._questions[access] = _Question(self._number, access, hint)
             self._late.begin(question)
             self._tell({"ask": {"number": question.number, "access": access_as_data(access), "rule": hint}})
         if len(question.waiting) >= HELD:
@@ -103,10 +106,14 @@ class Asking:
 
     def _too_late(self, question: _Question) -> None:
         self._tell({"withdrawn": question.number})
-        self._end(question, "no")
+        self._end(question, "late")
 
     def _end(self, question: _Question, answer: str) -> None:
         del self._questions[question.access]
+        known: Literal["once", "session", "no", "late"] = "no"
+        for each in ANSWERS:
+            known = each if each == answer else known
+        self._emit(AccessAnswered(access_as_data(question.access), known, question.rule))
         router = None
         if answer in ("once", "session"):
             from .route import Router
@@ -132,8 +139,8 @@ class Asking:
 
 
 class _Question:
-    __slots__ = ("access", "number", "waiting")
+    __slots__ = ("access", "number", "rule", "waiting")
 
-    def __init__(self, number: int, access: Connect) -> None:
-        self.number, self.access = number, access
+    def __init__(self, number: int, access: Connect, rule: str) -> None:
+        self.number, self.access, self.rule = number, access, rule
         self.waiting: list[Callable[[Router | None], None]] = []

@@ -241,7 +241,14 @@ class Service:
             from .asking import Asking
 
             self._asking = Asking(
-                policy, own_addresses(), names, reactor, self._tell_question, self._forget, config["ask"]
+                policy,
+                own_addresses(),
+                names,
+                reactor,
+                self._tell_question,
+                self._forget,
+                config["ask"],
+                journal.emit,
             )
             decide: Callable[[Access], Verdict] = self._asking.decide
         else:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from membrane.network.adapters import Adapter, Broken
 from membrane.network.adapters.docker import Containers, Docker
+from membrane.network.adapters.gpg_agent import GpgAgent
 from membrane.network.adapters.ssh_agent import LONGEST, SshAgent, fingerprint, frame, string
 from membrane.policy.decide import decide
 from membrane.policy.model import Allow, Origin, Policy, SocketAccess, SocketRule
@@ -159,6 +160,98 @@ def test_only_known_requests_go_up_whatever_is_sent(parts: list[bytes]) -> None:
         one = next((each for each in (LIST, sign(b"blob-two")) if up.startswith(each)), None)
         assert one is not None
         up = up[len(one) :]
+
+
+# ---------------------------------------------------------------- gpg-agent
+
+GRIP, OTHER = "AB" * 20, "CD" * 20
+FORBIDDEN = b"ERR 67109115 Forbidden <membrane>\n"
+
+
+def gpg(*allow: str) -> tuple[GpgAgent, Judge]:
+    judge = Judge("gpg-agent", *allow)
+    adapter = GpgAgent(judge)
+    adapter.from_client(b"NOP\n")
+    assert taken(adapter) == (b"", b"")  # the agent speaks first
+    adapter.from_server(b"OK Pleased to meet you\n")
+    assert taken(adapter) == (b"NOP\n", b"OK Pleased to meet you\n")
+    adapter.from_server(b"OK\n")
+    taken(adapter)
+    return adapter, judge
+
+
+def talk(adapter: GpgAgent, *lines: str) -> tuple[bytes, bytes]:
+    """Each line is sent and answered with OK; everything that went up, and down."""
+    up = down = b""
+    for line in lines:
+        adapter.from_client(line.encode() + b"\n")
+        sent, told = taken(adapter)
+        up, down = up + sent, down + told
+        if sent:
+            adapter.from_server(b"OK\n")
+            down += taken(adapter)[1]
+    return up, down
+
+
+def test_gpg_signs_with_the_named_key() -> None:
+    adapter, _judge = gpg(GRIP)
+    up, down = talk(adapter, f"SIGKEY {GRIP}", "SETKEYDESC Hello", "SETHASH 8 0011", "PKSIGN -- ABCD")
+    assert up == f"SIGKEY {GRIP}\nSETKEYDESC A+sandboxed+command+asks:%0AHello\nSETHASH 8 0011\nPKSIGN\n".encode()
+    assert down == b"OK\n" * 4
+    up, down = talk(adapter, f"SIGKEY {OTHER}", "PKSIGN", "RESET", "PKSIGN")
+    assert b"PKSIGN" not in up
+    assert down == b"OK\n" + FORBIDDEN + b"OK\n" + FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("allow", "signs", "decrypts"),
+    [((), True, False), (("sign",), True, False), (("decrypt",), False, True), ((f"decrypt {GRIP}",), False, True),
+     ((OTHER,), False, False), (("sign", "decrypt"), True, True)],
+)  # fmt: skip
+def test_gpg_operations_follow_the_rule(allow: tuple[str, ...], signs: bool, decrypts: bool) -> None:
+    adapter, _judge = gpg(*allow)
+    assert (b"PKSIGN\n" in talk(adapter, f"SETKEY {GRIP}", "PKSIGN")[0]) == signs
+    assert (b"PKDECRYPT\n" in talk(adapter, f"SETKEY {GRIP}", "PKDECRYPT")[0]) == decrypts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SCD SERIALNO", "GET_PASSPHRASE x y z w", "PRESET_PASSPHRASE x", "EXPORT_KEY " + GRIP, "IMPORT_KEY", "GENKEY",
+        "DELETE_KEY " + GRIP, "KEYWRAP_KEY --export", "KILLAGENT", "RELOADAGENT", "PASSWD " + GRIP, "LEARN",
+        "KEYTOCARD x", "KEYINFO --list", "GETINFO pid", "GETINFO socket_name", "UPDATESTARTUPTTY", "GETVAL x", "",
+        "OPTION pinentry-mode=loopback", "OPTION s2k-count=1", "SETHASH --inquire", "ISTRUSTED x", "MARKTRUSTED x",
+        "HAVEKEY " + GRIP + " x", "pksign", " PKSIGN", "SIGKEY " + GRIP + "0", "READKEY --card x", "D x", "END",
+    ],
+)  # fmt: skip
+def test_gpg_commands_that_are_not_known_are_forbidden(line: str) -> None:
+    adapter, _judge = gpg("sign", "decrypt")
+    assert talk(adapter, line) == (b"", FORBIDDEN)
+
+
+def test_gpg_data_is_no_command_and_a_command_no_data() -> None:
+    adapter, _judge = gpg("decrypt")
+    talk(adapter, f"SETKEY {GRIP}")
+    adapter.from_client(b"PKDECRYPT\nKILLAGENT\n")
+    assert taken(adapter) == (b"PKDECRYPT\n", b"")
+    with pytest.raises(Broken):
+        adapter.from_server(b"INQUIRE CIPHERTEXT\n")
+    assert taken(adapter)[0] == b""
+    adapter, _judge = gpg("decrypt")
+    talk(adapter, f"SETKEY {GRIP}")
+    adapter.from_client(b"PKDECRYPT\n")
+    adapter.from_server(b"INQUIRE CIPHERTEXT\n")
+    adapter.from_client(b"D KILLAGENT\nEND\n")
+    assert taken(adapter)[0] == b"PKDECRYPT\nD KILLAGENT\nEND\n"
+    adapter.from_server(b"D secret\nOK\n")
+    assert talk(adapter, "KILLAGENT") == (b"", b"D secret\nOK\n" + FORBIDDEN)
+
+
+def test_gpg_options_are_answered_here_and_long_lines_end_it() -> None:
+    adapter, _judge = gpg()
+    assert talk(adapter, "OPTION ttyname=/dev/pts/1", "OPTION display=:0") == (b"", b"OK\nOK\n")
+    with pytest.raises(Broken):
+        adapter.from_client(b"NOP" * 400)
 
 
 # ---------------------------------------------------------------- docker

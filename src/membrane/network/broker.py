@@ -335,6 +335,10 @@ def make_adapter(name: str, judge: Callable[[str, tuple[str, ...]], bool], memor
         from .adapters.docker import Containers, Docker
 
         return Docker(judge, memory.setdefault("containers", Containers()))
+    if name == "gpg-agent":
+        from .adapters.gpg_agent import GpgAgent
+
+        return GpgAgent(judge)
     if not name:
         return Adapter(judge)
     raise ValueError(f"no adapter {name!r}")

@@ -121,7 +121,11 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
         if _overlap(fact.resolved, facts.state) or mounts.inside(fact.resolved, facts.workspace):
             raise _unbound(where, f"unix_sockets: {path} leads to {fact.resolved}, which the command can make")
     if rule.adapter == "gpg-agent":
-        raise _unbound(where, f"unix_sockets: as: {rule.adapter} is not available in this version")
+        for text in rule.allow:
+            grip = text.removeprefix("decrypt ").removeprefix("sign ")
+            if text not in ("sign", "decrypt") and not (len(grip) == 40 and not grip.strip("0123456789ABCDEF")):
+                cause = f"unix_sockets: {text!r} is neither sign nor decrypt nor a keygrip"
+                raise _unbound(where, cause, "gpg --list-secret-keys --with-keygrip")
     if rule.adapter == "docker":
         _refuse_operations(rule)
     if rule.adapter == "docker" and not rule.allow:

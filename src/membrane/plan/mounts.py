@@ -400,8 +400,14 @@ def _sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
         at = in_view(path, facts)
         fact = known.get(path)
         source, owner = (fact.resolved, fact.uid) if fact else (path, facts.uid)
-        if at not in ops:  # what two levels name alike
-            ops[at] = Listen(at, source, number, owner, make=True, origin=str(rule.origin))
+        if at in ops:
+            continue  # what two levels name alike
+        runtime = f"/run/user/{facts.uid}"
+        if inside(at, runtime) and not any(inside(at, places(mount, facts)[1]) for mount in policy.mounts):
+            # Programs use directories there only when nobody else may look into them (XDG Base Directory, gpg).
+            parents = [path for path in reversed(_ancestors(at)) if path != runtime and inside(path, runtime)]
+            ops.update((path, Directory(path, 0o700)) for path in parents if path not in ops)
+        ops[at] = Listen(at, source, number, owner, make=True, origin=str(rule.origin))
     return list(ops.values())
 
 

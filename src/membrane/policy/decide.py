@@ -487,6 +487,11 @@ def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -
         if operation == "list":
             return True
         return operation in ("sign", "offer") and (not rule.allow or any(name in rule.allow for name in names))
+    if rule.adapter == "gpg-agent":
+        if not rule.allow:
+            return operation == "sign"
+        named = [operation, *(f"{operation} {name}" for name in names), *(names if operation == "sign" else ())]
+        return operation in ("sign", "decrypt") and any(each in rule.allow for each in named)
     if rule.adapter == "docker":
         method, _, path = operation.partition(" ")
         if " " in path:

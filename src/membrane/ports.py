@@ -43,6 +43,13 @@ def listen(rules: tuple[PortRule, ...]) -> list[tuple[str, int]]:
     return out
 
 
+def shown(rules: tuple[PortRule, ...]) -> tuple[str, ...]:
+    """As ``membrane ps`` shows them: the port outside, and the one inside where that is another."""
+    return tuple(
+        str(rule.outside) if rule.outside == rule.inside else f"{rule.outside}:{rule.inside}" for rule in rules
+    )
+
+
 def _listener(family: int, address: str, port: int) -> int:
     opened = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     try:

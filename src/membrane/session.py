@@ -174,7 +174,16 @@ class Session:
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
         self.journal = Journal(self.id, self.options.events)
         self.record = runs.SessionRecord(
-            self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
+            self.id,
+            os.getpid(),
+            time.time(),
+            facts.workspace,
+            self.request.command,
+            "network",
+            0,
+            0,
+            0,
+            ports=ports.shown(self.policy.expose),
         )
         self.entry = entry = runs.Run(facts.state, self.record)
         try:

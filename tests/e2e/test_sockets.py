@@ -152,6 +152,50 @@ def test_the_variable_names_the_socket_and_nothing_else_opens_it(box: Box, agent
     assert box.run(*show, env={"SSH_AUTH_SOCK": str(agent)}).stdout == f"{agent}\n0\n"
 
 
+# ---------------------------------------------------------------- gpg-agent
+
+
+def test_gpg_signs_with_the_named_key_alone(box: Box, short: Path) -> None:
+    """The secret keys stay outside; what the agent shows and does beyond signing is forbidden."""
+    home = {"GNUPGHOME": str(short / "gnupg"), "HOME": str(short), "PATH": os.environ["PATH"]}
+    (short / "gnupg").mkdir(mode=0o700)
+
+    def gpg(*arguments: str) -> str:
+        return subprocess.run(
+            arguments, env=home, capture_output=True, text=True, check=True, timeout=PATIENCE, cwd=box.workspace
+        ).stdout
+
+    try:
+        for name in ("one", "two"):
+            address = f"{name}@example.com"
+            gpg("gpg", "--batch", "-q", "--passphrase", "", "--quick-gen-key", address, "ed25519", "sign", "never")
+        shown = gpg("gpg", "--batch", "-q", "--with-colons", "--with-keygrip", "-K", "one@example.com")
+        grip = next(line.split(":")[9] for line in shown.splitlines() if line.startswith("grp"))
+        agent = gpg("gpgconf", "--list-dirs", "agent-socket").strip()
+        gpg("gpg", "-q", "--export", "-o", str(box.workspace / "keys"))
+        box.allow(unix_sockets=[{"path": agent, "as": "gpg-agent", "allow": [grip]}])
+        script = (  # where gpg looks for the agent's socket depends on the machine: a file there redirects it
+            "export GNUPGHOME=$HOME/g; mkdir -m 700 $GNUPGHOME; mkdir -p -m 700 /run/user/$(id -u)/gnupg\n"
+            "s=$(gpgconf --list-dirs agent-socket); mkdir -p -m 700 $(dirname $s)\n"
+            f"printf '%%Assuan%%\\nsocket={agent}\\n' > $s; gpg -q --import keys; echo text > f\n"
+            "for k in one two; do gpg --batch -q -u $k@example.com -o $k.sig --detach-sign f; echo $k $?; done\n"
+            "gpg-connect-agent killagent '/bye'; gpg-connect-agent 'keyinfo --list' /bye"
+        )
+        done = box.run(f"--events={box.events_path}", "--", "sh", "-c", script)
+        lines = done.stdout.splitlines()
+        assert lines[:2] == ["one 0", "two 2"], done
+        assert all("Forbidden" in line for line in lines[2:]), done
+        gpg("gpg", "--batch", "-q", "--verify", "one.sig", "f")
+        assert {event["access"]["operation"] for event in box.events("AccessDenied")} == {
+            "sign",
+            "command killagent",
+            "command keyinfo",
+        }
+        assert gpg("gpg-connect-agent", "--no-autostart", "getinfo version", "/bye")  # it was not ended
+    finally:
+        subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=home, check=False, timeout=PATIENCE)
+
+
 # ---------------------------------------------------------------- any socket
 
 GREET = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(99))"
@@ -302,6 +346,7 @@ def test_a_server_of_the_command_on_both_loopbacks(box: Box) -> None:
     assert process.stdout is not None
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.readline() == b"up\n"
+    assert json.loads(box.run("ps", "--json").stdout)["sessions"][0]["ports"] == ["8125", "8127:8126", "8128"]
     for place in ("127.0.0.1:8125", "[::1]:8125", "127.0.0.1:8127", "[::1]:8127"):
         assert box.outside(*CURL, f"http://{place}/page").stdout == "of the sandbox\n", place
     assert box.outside(*CURL, "http://127.0.0.1:8126/page").returncode == 7  # that port is the sandbox's

@@ -490,6 +490,9 @@ def sessions(records: Sequence[SessionRecord], now: float, home: str) -> list[st
                 f"{record.bytes_down / 1e6:.1f}",
             )
         )
+    if any(record.ports for record in records):
+        ports = ["PORTS", *(" ".join(map(escape, record.ports)) for record in records)]
+        rows = [(*row, cell) for row, cell in zip(rows, ports, strict=True)]
     return _table(rows, "")
 
 
@@ -507,6 +510,7 @@ def sessions_data(records: Sequence[SessionRecord]) -> dict[str, Any]:
                 "refused": record.refused,
                 "bytes_up": record.bytes_up,
                 "bytes_down": record.bytes_down,
+                "ports": list(record.ports),
             }
             for record in records
         ]

@@ -18,6 +18,7 @@ from .host.channel import SIGKILL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .journal import Journal
@@ -37,6 +38,7 @@ class Network:
         self.stats: dict[str, Any] = {}
         self.error = ""
         self.certificate = b""  # of its certificate authority, once it has told
+        self.on_question: Callable[[dict[str, Any]], None] | None = None
         self._config = config
         self._journal = journal
         self._socket: _socket.socket | None = None
@@ -103,9 +105,20 @@ class Network:
                 self.stats = record["stats"]
             if record and isinstance(record.get("ca"), str):
                 self.certificate = record["ca"].encode("ascii")
+            if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
+                self.on_question(record)
             if record and "error" in record:
                 self.error = str(record["error"])
         return True
+
+    def answer(self, number: int, answer: str) -> None:
+        """Send the answer to a question; a process that does not read is as good as dead, and is ended as such."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.send(f'{{"command": "answer", "number": {number:d}, "answer": "{answer}"}}\n'.encode())
+        except OSError:
+            pass  # its end is on the way; no answer is a "no"
 
     def wait_for_certificate(self) -> bytes:
         """Wait until the process, started before, has made its certificate authority; the certificate in PEM.

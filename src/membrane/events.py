@@ -128,6 +128,15 @@ class AccessDenied(Value):
     count: int = 1
 
 
+class AccessAnswered(Value):
+    """Somebody was asked about an access that no rule decides (``--ask``); ``rule`` is what was proposed."""
+
+    access: dict[str, Any]
+    answer: Literal["once", "session", "no", "late"]
+    rule: str
+    source: Source = "network"
+
+
 class NameQuarantined(Value):
     """A name that must not appear was taken away (protected names), ``to`` is where it went."""
 
@@ -246,6 +255,7 @@ if TYPE_CHECKING:
         | ConnectionClosed
         | RequestSeen
         | AccessDenied
+        | AccessAnswered
         | NameQuarantined
         | ProcessStarted
         | ProcessExited

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = 1
+FORMAT = 2
 
 
 class SessionRecord(Value):
@@ -40,6 +40,7 @@ class SessionRecord(Value):
     bytes_up: int
     bytes_down: int
     alive: bool = True
+    ports: tuple[str, ...] = ()  # "OUTSIDE:INSIDE" of each exposed port, or one number for both
 
 
 def _directory(state: str) -> str:
@@ -128,7 +129,7 @@ class Run:
         os.close(self.fd)
 
 
-_TYPES: tuple[type | tuple[type, ...], ...] = (str, int, (int, float), str, tuple, str, int, int, int, bool)
+_TYPES: tuple[type | tuple[type, ...], ...] = (str, int, (int, float), str, tuple, str, int, int, int, bool, tuple)
 
 
 def _read(fd: int) -> SessionRecord | None:

@@ -27,7 +27,7 @@ import select
 import sys
 import time
 
-from . import homes, runs
+from . import homes, ports, runs
 from .errors import HostError, MembraneError, PolicyError
 from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import (
@@ -51,7 +51,7 @@ from .host.launcher import Launch, ensure_streams
 from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
-from .plan.model import ReadOnly
+from .plan.model import Listen, ReadOnly
 from .trace.tracer import Scope, Tracer, root_of
 from .value import Value
 
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
+    from .prompt import Desk
     from .workspace.guard import Guard
     from .workspace.scan import ScanResult
 else:
@@ -85,6 +86,7 @@ class RunOptions(Value):
     events: str = ""  # path of a JSON lines file; "-": stderr
     session_id_file: str = ""
     quiet: bool = False
+    ask: bool = False
     trace_log: str = ""
     no_trace: bool = False
     launcher: str = "native"
@@ -101,7 +103,8 @@ def facts_for(policy: Policy) -> HostFacts:
     """Host facts for a run of ``policy`` in the current directory."""
     return gather(
         os.environ,
-        named=[*(rule.path for rule in policy.mounts), *(rule.path for rule in policy.unix_sockets)],
+        named=[rule.path for rule in policy.mounts],
+        sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
     )
 
@@ -142,6 +145,8 @@ class Session:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
         self._network: Network | None = None
+        self._desk: Desk | None = None  # where questions are answered
+        self._exposed: list[tuple[str, int]] = []  # until the network process has them
         self._relay: Relay | None = None
         self._tracer: Tracer | None = None
 
@@ -183,11 +188,21 @@ class Session:
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
         self.journal = Journal(self.id, self.options.events)
         self.record = runs.SessionRecord(
-            self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
+            self.id,
+            os.getpid(),
+            time.time(),
+            facts.workspace,
+            self.request.command,
+            "network",
+            0,
+            0,
+            0,
+            ports=ports.shown(self.policy.expose),
         )
         self.entry = entry = runs.Run(facts.state, self.record)
         try:
             self._write_session_id()
+            self._exposed = ports.listen(self.policy.expose)
             own = _terminals()
             wake = self._install_signals()
             umask = os.umask(0o077)
@@ -215,6 +230,8 @@ class Session:
             finally:
                 self.launch.kill()
                 self.launch.reap()
+                if self._desk is not None:
+                    self._desk.clear()
                 if self._relay is not None:
                     while self._relay.to_screen():
                         pass
@@ -222,6 +239,8 @@ class Session:
             self._stop_tracer()
         finally:
             entry.close()
+            for _role, fd in self._exposed:
+                os.close(fd)
         return self._end()
 
     # ------------------------------------------------------------ start
@@ -359,6 +378,12 @@ class Session:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
         from .dataplane import Network
+
+        doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
+        for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
+            sockets.append((f"unix:{door.number}", fd))
+        sockets += self._exposed
+        self._exposed = []
         from .policy.codec import dump
 
         config = {
@@ -370,9 +395,30 @@ class Session:
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
+            "ask": self._ask_seconds(),
+            "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._network = Network(sockets, config, self.journal)
+        if config["ask"]:
+            from .asking import Questions
+            from .prompt import Desk
+
+            self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+            self._network.on_question = Questions(self._desk.show, self._desk.withdraw, self._network.answer).take
+
+    def _ask_seconds(self) -> float:
+        """How long a question waits; 0: nobody is asked.  Without a terminal of our own job there is nobody."""
+        if not self.options.ask:
+            return 0.0
+        from .asking import SECONDS
+
+        try:
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return 0.0
+        os.close(terminal)
+        return SECONDS
 
     def _trust(self, facts: HostFacts) -> list[MountOp]:
         """Certificates for the view; one that the network process makes now is among them."""
@@ -427,8 +473,9 @@ class Session:
         self._watch(wake, self._on_signals)
         self._watch(launch.init.fileno(), self._on_init)
         self._watch(launch.launcher.fileno(), self._on_launcher)
-        for _role, fd in self.network.sockets:
-            self._watch(fd, self._on_first_packet)
+        for role, fd in self.network.sockets:
+            if role != "mint":
+                self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()
         if self._tracer is not None:
@@ -637,6 +684,8 @@ class Session:
         """Wait for the pty to take what is pending; read no more keys than it can hold."""
         relay = self._relay
         assert relay is not None
+        if self._desk is not None and self._desk.busy:
+            return  # the terminal is the question's
         if relay.master in self._handlers:
             self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
         if relay.reads_keyboard and relay.keyboard not in self._handlers:
@@ -659,15 +708,33 @@ class Session:
         self._relay.resize()
         self._watch_terminal()
 
+    # ------------------------------------------------------------ questions
+
+    def _pause_relay(self) -> None:
+        """Copy neither output nor keys: the terminal is a question's."""
+        if self._relay is not None:
+            self._relay.flush()
+            self._unwatch(self._relay.keyboard)
+            self._unwatch(self._relay.master)
+
+    def _resume_relay(self) -> None:
+        if self._relay is not None:
+            if self._relay.master not in self._handlers:
+                self._watch(self._relay.master, self._on_terminal)
+            self._watch_terminal()
+
     # ------------------------------------------------------------ end
 
     def _end(self) -> int:
+        self.network.on_question = None  # nobody waits for an answer any more
         self.network.stop()
         for guard in self.guards:
             try:
                 guard.finish()
             except (MembraneError, OSError) as error:
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
+        for line in self._desk.finish() if self._desk is not None else ():
+            say(line)
         homes.keep(self.home, self.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from .policy.load import Result, Widening
+    from .policy.model import Level
 
     Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
 
@@ -332,6 +333,23 @@ _HOME_FIX = ("export MEMBRANE_HOME=DIR, a directory of yours that can be written
 def config_path(home: str) -> str:
     """The user's policy file."""
     return f"{home}/config.yaml"
+
+
+def project_file() -> str:
+    """The project file of the current directory."""
+    return f"{os.path.realpath(os.getcwd())}/{PROJECT_FILE}"
+
+
+def read_alone(level: Level, path: str, text: str) -> Policy:
+    """The policy that one file would make with the built-in presets and nothing else.
+
+    Raises:
+        PolicyError: it is wrong.
+    """
+    from .policy.load import Source, load
+
+    source = Source(level, path, text, os.path.dirname(path))
+    return load([source], presets=_Files().presets(), environ=os.environ, home=_user_home(os.environ)).policy
 
 
 def write_config(home: str) -> bool:

@@ -90,7 +90,12 @@ def target_of(access: Mapping[str, Any], home: str = "") -> str:
         host = str(access.get("host", ""))
         where = endpoint(host, int(port)) if port and port != usual else f"[{host}]" if ":" in host else host
         return f"{access.get('method', '')} {access.get('scheme', '')}://{where}{access.get('path', '')}"
-    return tilde(str(access.get("path", "")), home)
+    path = tilde(str(access.get("path", "")), home)
+    operation = str(access.get("operation", "")) if kind == "SocketAccess" else ""
+    if not operation:
+        return path
+    names = access.get("names") or ()
+    return f"{operation}{f' with {names[0]}' if operation == 'sign' and names else ''} through {path}"
 
 
 def _advice(event: AccessDenied) -> str:

@@ -12,7 +12,6 @@ import pytest
 from world import names
 from world.box import Box
 
-EXPOSE = False  # whether ``ports: expose`` exists yet; until then it must stop the run
 QUICK = 10.0  # seconds within which a refusal must be felt, start of the interpreter included
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 
@@ -427,11 +426,6 @@ def test_host_internal(box: Box) -> None:
 
 def test_exposed_port(box: Box) -> None:
     """A server inside is on the host's loopback, and only there."""
-    if not EXPOSE:
-        done = box.run("--expose=8124", "--", "true")
-        assert done.returncode == 78, done
-        assert "expose" in done.stderr
-        return
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     server = (
         "import http.server as h, sys, threading\n"

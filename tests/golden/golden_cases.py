@@ -19,12 +19,14 @@ from membrane.plan.model import (
     Directory,
     File,
     HostFacts,
+    Listen,
     Mask,
     Pin,
     Proc,
     ReadOnly,
     SandboxPlan,
     ScanHit,
+    SocketFact,
     Symlink,
     Tmpfs,
 )
@@ -218,9 +220,15 @@ CASES: dict[str, Case] = {
         PLAIN,
         USER.replace(uid=65534, gid=65534, user="", home="/tmp/home", state="/srv/state", workspace="/srv/app"),
     ),
+    "expose": (PLAIN.replace(expose=(PortRule(3000, 13000, HERE),)), USER),
     "unix-sockets": (
-        PLAIN.replace(unix_sockets=(SocketRule("/run/postgresql/.s.PGSQL.5432", HERE), SocketRule("/var/run/x", HERE))),
-        USER,
+        PLAIN.replace(
+            unix_sockets=(
+                SocketRule("/run/postgresql/.s.PGSQL.5432", HERE),
+                SocketRule("/var/run/x", HERE, "ssh-agent", ("key",)),
+            )
+        ),
+        USER.replace(sockets=(SocketFact("/var/run/x", "/run/real", "stream", 0),)),
     ),
     "profile-with-state": (
         PLAIN.replace(profiles=("opencode",), state_dirs=(".opencode", ".local/share/opencode")),
@@ -293,11 +301,31 @@ REFUSED: dict[str, Case] = {
         PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
     ),
-    "expose": (PLAIN.replace(expose=(PortRule(3000, 3000, HERE),)), USER),
     "copy on write": (PLAIN.replace(workspace="cow"), USER),
     "args": (PLAIN.replace(args=("--shm-size=1g",)), USER),
     "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
-    "socket adapter": (_socket("/run/ssh-agent", "ssh-agent"), USER),
+    "socket adapter that opens nothing": (_socket("/run/docker.sock", "docker"), USER),
+    "socket that is a file": (
+        _socket("/run/x"),
+        USER.replace(sockets=(SocketFact("/run/x", "/run/x", "not a socket"),)),
+    ),
+    "socket for datagrams": (
+        _socket("/dev/log"),
+        USER.replace(sockets=(SocketFact("/dev/log", "/dev/log", "datagram"),)),
+    ),
+    "socket without a service": (_socket("/run/x"), USER.replace(sockets=(SocketFact("/run/x", "/run/x", "dead"),))),
+    "socket of somebody else": (
+        _socket("/run/x"),
+        USER.replace(sockets=(SocketFact("/run/x", "/run/x", "forbidden"),)),
+    ),
+    "socket that leads into the workspace": (
+        _socket("/run/x"),
+        USER.replace(sockets=(SocketFact("/run/x", "/home/dev/project/s", "stream"),)),
+    ),
+    "socket with two meanings": (
+        PLAIN.replace(unix_sockets=(SocketRule("/run/a", HERE, "ssh-agent"), SocketRule("/var/run/a", HERE))),
+        USER,
+    ),
     "socket is a shared place": (_socket("/run"), USER),
     "socket is the home": (_socket("/home/dev"), USER),
     "socket in the state": (_socket("/home/dev/.membrane/run/x"), USER),
@@ -341,6 +369,9 @@ def _operation(op: object) -> str:
         return f"file {op.target} {op.mode:04o}{_flags(bind=op.bind)} {op.content!r}"
     if isinstance(op, Symlink):
         return f"symlink {op.target} to {op.to}"
+    if isinstance(op, Listen):
+        where = f"{op.target} to {op.source}"
+        return f"listen {where} of {op.owner} number {op.number}{_flags(make=op.make)}  # {op.origin}"
     if isinstance(op, Mask):
         return f"mask {'directory' if op.directory else 'file'} {op.target}"
     if isinstance(op, ReadOnly):

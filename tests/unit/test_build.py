@@ -93,7 +93,7 @@ def test_the_private_range_is_in_the_container_range_and_clear_of_people_and_nob
 
 
 def test_a_refused_run_names_the_place_and_is_a_configuration_error() -> None:
-    policy = Policy(expose=(PortRule(1, 1, Origin("project", ".membrane.yaml", 9)),))
+    policy = Policy(unix_sockets=(SocketRule("/run", Origin("project", ".membrane.yaml", 9)),))
     with pytest.raises(PolicyError) as caught:
         build(policy, FACTS)
     assert caught.value.exit_code == EX_CONFIG

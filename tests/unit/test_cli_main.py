@@ -487,6 +487,12 @@ def test_ps_and_gc(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[s
         [data] = json.loads(capsys.readouterr().out)["sessions"]
         assert data["started"] == "2023-11-14T22:13:20.250Z"
         assert (data["id"], data["command"], data["bytes_up"]) == ("0123abcd", ["make", "all"], 1_500_000)
+        assert data["ports"] == []
+        living.update(record.replace(ports=("8000", "3000:13000")))
+        assert cli.main(["ps"]) == 0
+        header, row = capsys.readouterr().out.splitlines()
+        assert header.endswith("PORTS")
+        assert row.endswith("8000 3000:13000")
         assert cli.main(["gc", "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == {"removed": []}
     finally:

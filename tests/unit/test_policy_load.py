@@ -266,7 +266,7 @@ deny: ["*.tracker.example", {dest: https://a.example/x, http: [{methods: [DELETE
 hide: [secrets/, {pattern: "*.key", best_effort: true}]
 readonly: [config/]
 mounts: [{path: ../lib}, {path: ~/x, mode: rw, target: /opt/x}, {type: git-root, mode: ro}]
-unix_sockets: [$SOCK, {path: "${DIR}/s", adapter: ssh-agent, allow: [key1]}]
+unix_sockets: [$SOCK, {path: "${DIR}/s", as: ssh-agent, allow: [key1]}]
 ports: {expose: [8000, "3000:13000"], connect: ["5432:15432"]}
 env: {pass: [TOKEN, "CI_*"], set: {MODE: "", N: 1}}
 limits: {memory: 2G, pids: 100, cpu: 1h, time: 90, files: 64, disk: 5M, upload: 1KiB}

@@ -133,12 +133,12 @@ def test_without_a_directory_there_are_no_sessions(state: str) -> None:
 CORRUPT = {
     "empty": b"",
     "garbage": b"\xff\x00garbage",
-    "cut": marshal.dumps((runs.FORMAT, "a1", 1, 1.0, "/w", ("c",), "n", 0, 0, 0, True))[:-9],
+    "cut": marshal.dumps((runs.FORMAT, "a1", 1, 1.0, "/w", ("c",), "n", 0, 0, 0, True, ()))[:-9],
     "other format": marshal.dumps((runs.FORMAT + 1, "a1")),
     "too few": marshal.dumps((runs.FORMAT, "a1")),
     "no tuple": marshal.dumps({"id": "a1"}),
     "a number": marshal.dumps(7),
-    "wrong types": marshal.dumps((runs.FORMAT, "a1", "pid", "never", "/w", "command", "n", 0, 0, 0, True)),
+    "wrong types": marshal.dumps((runs.FORMAT, "a1", "pid", "never", "/w", "command", "n", 0, 0, 0, True, ())),
 }
 
 

@@ -7,16 +7,19 @@ errno, never a guess made here.
 
 from __future__ import annotations
 
+import _socket
+import errno
 import os
 import stat
 
 from ..errors import HostError
-from ..plan.model import HostFacts
+from ..plan.model import HostFacts, SocketFact
 from ..plan.mounts import absolute, candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Literal
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
@@ -66,12 +69,50 @@ def links_on(path: str) -> list[str]:
     return [prefix for prefix in prefixes if os.path.islink(prefix)]
 
 
-def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_root: bool = False) -> HostFacts:
+def socket_fact(path: str) -> SocketFact | None:
+    """What stands at ``path``; None: nothing that can be looked at."""
+    resolved = os.path.realpath(path)
+    try:
+        details = os.lstat(resolved)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(details.st_mode):
+        return SocketFact(path, resolved, "not a socket", details.st_uid)
+    return SocketFact(path, resolved, _kind(resolved), details.st_uid)
+
+
+def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:
+    """Of a socket.  A stream service does not notice: an attempt of another type ends with EPROTOTYPE (unix(7))."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return "forbidden"
+    probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    try:
+        probe.connect(f"/proc/self/fd/{fd}")
+    except OSError as error:
+        kinds: dict[int | None, Literal["dead", "forbidden"]]
+        kinds = {errno.ECONNREFUSED: "dead", errno.EACCES: "forbidden", errno.EPERM: "forbidden"}
+        return kinds.get(error.errno, "stream")
+    finally:
+        probe.close()
+        os.close(fd)
+    return "datagram"
+
+
+def gather(
+    environ: Mapping[str, str],
+    *,
+    named: Iterable[str] = (),
+    sockets: Iterable[str] = (),
+    want_git_root: bool = False,
+) -> HostFacts:
     """The facts for a run in the current directory.
 
     Args:
         environ: the caller's environment.
         named: further host paths that the policy names.
+        sockets: unix sockets that it names.
         want_git_root: look for the enclosing repository.
 
     Raises:
@@ -99,7 +140,8 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         existing.append(path)
         if stat.S_ISLNK(mode):
             links.append((path, os.path.realpath(path)))
-    places = [absolute(path, workspace) for path in named]
+    doors = [absolute(path, workspace) for path in sockets]
+    places = [*(absolute(path, workspace) for path in named), *doors]
     uid = os.geteuid()
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     return HostFacts(
@@ -117,4 +159,5 @@ def gather(environ: Mapping[str, str], *, named: Iterable[str] = (), want_git_ro
         linked=tuple((path, link) for path in places for link in links_on(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
+        sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
     )

@@ -51,7 +51,10 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     os.close(started)
     plan = start.plan
     with Step(channel, "build the view"):
-        view.build(plan.mounts, trees, clone=not plan.base_kuid)
+        listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
+    for sock in listening:
+        send(channel, b"L", b"", (sock.fileno(),))
+        sock.close()
     kind, _payload, fds = receive(channel)
     if kind != b"W":
         os._exit(1)

@@ -27,8 +27,11 @@ Rules
 5. The command is released by the supervisor, after it has read back what was set.
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
-    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets) · P pidfd of init · k masks mounted
-    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · Z stopped · X wait status
+    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; role ``mint``: see ``_mint``)
+    launcher -> supervisor: P pidfd of init · k masks mounted
+    init -> supervisor:     L listening unix socket of the plan (in its order)
+    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs
+    init -> supervisor:     Z stopped · X wait status
     supervisor -> launcher: M maps are written (+ trees) · K masks to mount
     supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object
@@ -167,6 +170,16 @@ class Launch:
             words = payload.decode().split()
             mode = words[0]
             sockets += zip(words[1:], fds, strict=True)
+
+    def listening_sockets(self, count: int) -> list[int]:
+        """The unix sockets that listen in the view, in the order of the plan's operations."""
+        out: list[int] = []
+        while len(out) < count:
+            kind, _payload, fds = self._receive(self.init)
+            if kind != b"L":
+                raise InternalError("launch", f"expected message b'L', got {kind!r}")
+            out += fds
+        return out
 
     def wait_ready(self) -> None:
         """Wait until the command process has confined itself and waits for the word.
@@ -434,11 +447,16 @@ def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socke
         part = sockets[first : first + FDS_PER_MESSAGE]
         words = " ".join((mode, *(role for role, _sock in part)))
         send(channel, b"N", words.encode(), [sock.fileno() for _role, sock in part])
+    mint: _socket.socket | None = None
+    if plan.network.exposed:
+        mint, theirs = _pair()
+        send(channel, b"N", f"{mode} mint".encode(), (theirs.fileno(),))
+        theirs.close()
     send(channel, b"P", b"", (pidfd,))
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve_masks(channel, namespaces, pid, pidfd)
+    _serve(channel, namespaces, pid, pidfd, mint)
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
@@ -451,9 +469,42 @@ def _close_all_but(keep: Sequence[int]) -> None:
     sc.close_range(first)
 
 
-def _serve_masks(channel: _socket.socket, namespaces: Sequence[int], pid: int, pidfd: int) -> None:
-    """Mount masks on request until pid 1 of the sandbox has ended."""
+def _mint(channel: _socket.socket) -> bool:
+    """Answer one request of the network process with a TCP socket of this network namespace; false at its end.
+
+    A socket belongs to the namespace in which it was made, whoever connects it: so the network process reaches the
+    sandbox's loopback without entering the namespace.  The request is one octet, ``4`` or ``6``; the answer is the
+    same with the socket, or without one where it could not be made.
+    """
+    try:
+        kind, _payload, _fds = receive(channel)
+    except ConnectionError:
+        return False
+    if kind not in (b"4", b"6"):
+        return False
+    try:
+        made = _socket.socket(
+            _socket.AF_INET if kind == b"4" else _socket.AF_INET6, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
+        )
+        try:
+            send(channel, kind, b"", (made.fileno(),))
+        finally:
+            made.close()
+    except OSError:
+        try:
+            send(channel, kind)
+        except OSError:
+            return False
+    return True
+
+
+def _serve(
+    channel: _socket.socket, namespaces: Sequence[int], pid: int, pidfd: int, mint: _socket.socket | None
+) -> None:
+    """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
+    if mint is not None:
+        poll.register(mint.fileno(), select.POLLIN)
     poll.register(pidfd, select.POLLIN)
     poll.register(channel.fileno(), select.POLLIN)
     while True:
@@ -461,6 +512,12 @@ def _serve_masks(channel: _socket.socket, namespaces: Sequence[int], pid: int, p
         if pidfd in ready:
             os.waitpid(pid, 0)
             return
+        if mint is not None and mint.fileno() in ready:
+            if not _mint(mint):
+                poll.unregister(mint.fileno())
+                mint.close()
+                mint = None
+            continue
         kind, payload, _fds = receive(channel)
         if kind != b"K":
             os.kill(pid, SIGKILL)

@@ -14,13 +14,14 @@ that the command can write is not followed at all: it would choose where the nex
 
 from __future__ import annotations
 
+import _socket
 import errno
 import marshal
 import os
 import stat
 
 from ..errors import InternalError
-from ..plan.model import Bind, Devices, Directory, File, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
+from ..plan.model import Bind, Devices, Directory, File, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
 from ..plan.mounts import MASK_SOURCE
 from . import syscalls as sc
 
@@ -31,17 +32,21 @@ if TYPE_CHECKING:
 
     from ..plan.model import MountOp
 
+_BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
-def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> None:
+def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> list[_socket.socket]:
     """Build the view and pivot into it.
 
     Args:
         mounts: the operations of the plan.
         trees: detached trees by index, passed in by the supervisor.
         clone: clone the sources here (the caller has the rights of the paths it names).
+
+    Returns:
+        The listening sockets, in the order of their operations.
     """
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
     for index, op in enumerate(mounts):
@@ -52,13 +57,18 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> N
     devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
     root = _Root()
+    listening: list[_socket.socket] = []
     for index, op in enumerate(mounts):
-        _operation(op, trees.get(index), devices, root)
+        if isinstance(op, Listen):
+            listening.append(_listen(op, root))
+        else:
+            _operation(op, trees.get(index), devices, root)
     root.close()
     os.chdir(NEW_ROOT)
     sc.pivot_root(".", ".")
     sc.umount(".", sc.MNT_DETACH)
     os.chdir("/")
+    return listening
 
 
 def seal(mounts: Sequence[MountOp]) -> None:
@@ -319,16 +329,35 @@ def _file(op: File, root: _Root) -> None:
     finally:
         os.close(fd)
     if op.bind:
-        tree = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+        _bind_file(path, op.target, "", root)
+
+
+def _bind_file(path: str, target: str, make: Literal["", "file"], root: _Root) -> None:
+    """Bind a file of ours over ``target``, read-only."""
+    tree = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+    try:
+        sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+        place = root.place(target, make)
         try:
-            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
-            place = root.place(op.target)
-            try:
-                sc.move_mount(tree, b"", dirfd=place)
-            finally:
-                os.close(place)
+            sc.move_mount(tree, b"", dirfd=place)
         finally:
-            os.close(tree)
+            os.close(place)
+    finally:
+        os.close(tree)
+
+
+def _listen(op: Listen, root: _Root) -> _socket.socket:
+    """A listening socket beside the masks, bound over the target; the command can not remove it.
+
+    connect(2) asks for the right to write the socket's inode, which a read-only mount does not take away.
+    """
+    path = f"{NEW_ROOT}{MASK_SOURCE}/socket-{op.number}"
+    opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    opened.bind(path)
+    os.chmod(path, 0o666)  # noqa: S103 - for every uid of the sandbox; nobody else sees it
+    opened.listen(_BACKLOG)
+    _bind_file(path, op.target, "file" if op.make else "", root)
+    return opened
 
 
 def _devices(target: str, devices: Iterable[tuple[str, int]], root: _Root) -> None:

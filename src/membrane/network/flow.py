@@ -28,6 +28,7 @@ _PIPE = 1 << 20  # octets of one pipe
 _PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
 _ROUNDS = 16  # of one direction in one turn: fairness
 _F_SETPIPE_SZ = 1031
+_FIONREAD = 0x541B  # ioctl_tcp(2), SIOCINQ
 _SPLICE = 1 | 2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK
 
 
@@ -240,3 +241,10 @@ def _send(sink: Socket, data: memoryview) -> memoryview | None:
     except BlockingIOError:
         return data
     return data[count:] if count < len(data) else None
+
+
+def unread(source: Socket) -> int:
+    """Octets that a TCP socket has received and that were not taken."""
+    from fcntl import ioctl
+
+    return int.from_bytes(ioctl(source.fileno(), _FIONREAD, bytes(4)), "little")

@@ -32,11 +32,12 @@ from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
 from .credentials import Vault
+from .guarded import guarded
 from .http1 import Http1
 from .http2 import Http2
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
-from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection, guarded
+from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
 from .requests import (
     UNANSWERED,
     Bound,

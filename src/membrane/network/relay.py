@@ -47,7 +47,8 @@ from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
 from .dns import LONGEST_QUERY, TcpMessages
-from .flow import BUFFER, Flow, LimitReached, Pump
+from .flow import BUFFER, Flow, LimitReached, Pump, unread
+from .guarded import guarded
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
@@ -56,17 +57,14 @@ from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Concatenate, ParamSpec, TypeVar
 
     from ..events import Event
+    from .asking import Asking
     from .budgets import Ledger
     from .dns import Answerer
     from .intercept import Inspector
     from .reactor import Reactor
     from .upstream import Answer, Handshake, Upstreams
-
-    P = ParamSpec("P")
-    C = TypeVar("C", bound="Connection")
 
 CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
 ATTEMPT = 5.0  # seconds for one address while there are others
@@ -76,9 +74,8 @@ LINGER = 2.0  # seconds for a refused client to read the answer
 DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
-_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD = range(8)
+_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD, _ASKING = range(9)
 _DISCARD = 1 << 20  # octets read from a client that was answered already
-_FIONREAD = 0x541B  # ioctl_tcp(2), SIOCINQ
 _RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
 _ENDED = RDHUP | HUP | ERR
@@ -114,6 +111,7 @@ class Engine:
         verbose: bool = True,
         inspector: Inspector | None = None,
     ) -> None:
+        self.asking: Asking | None = None  # without one, what no rule decides is refused
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
         self.emit, self.crashed = emit, crashed
         self.limit = connections
@@ -172,18 +170,6 @@ class Engine:
             connection.on_turn()
 
 
-def guarded(call: Callable[Concatenate[C, P], None]) -> Callable[Concatenate[C, P], None]:
-    """Whatever goes wrong in ``call`` ends its connection, and nothing else."""
-
-    def guard(self: C, /, *args: P.args, **named: P.kwargs) -> None:
-        try:
-            call(self, *args, **named)
-        except Exception as error:
-            self.failed(error)
-
-    return guard
-
-
 class Connection:
     """One intercepted connection, from accept to close."""
 
@@ -204,6 +190,7 @@ class Connection:
         "_refusal",
         "_retried",
         "_route",
+        "_router",
         "_sni",
         "_started",
         "_state",
@@ -231,6 +218,7 @@ class Connection:
         self._retried = False  # the server asked for a second hello
         self._started = engine.reactor.now
         self._route: Relay | None = None
+        self._router = engine.router  # another one after an answer that holds for this connection alone
         self._refusal: Refusal | str | None = None  # a string: the upstream failed
         self._addresses: list[str] = []
         self._dial_port = 0
@@ -309,6 +297,18 @@ class Connection:
             self._drive(up=True, down=True)
 
     @guarded
+    def answered(self, router: Router | None, refusal: Refusal, address: str, port: int) -> None:
+        """Somebody was asked: go on by ``router``, or refuse."""
+        if self._state == _ASKING:
+            self._state = _RESOLVING
+            if router is None:
+                self._refuse(refusal)
+            else:
+                self._router = router
+                self._arrive(address, port)
+            self._engine.reactor.change(self._client.fileno(), _ALL)  # what came meanwhile is told again
+
+    @guarded
     def resolved(self, answer: Answer) -> None:
         """The name of the destination, or of the proxy, was looked up."""
         if self._state == _RESOLVING:
@@ -370,13 +370,24 @@ class Connection:
             self.reset()
             return
         engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
-        route = engine.router.arrive(address, port)
-        if port == DNS_PORT and isinstance(route, Refusal):  # a server that a rule opens is that server
+        # A server that a rule opens is that server; every other one is ours.
+        if port == DNS_PORT and isinstance(self._router.arrive(address, port), Refusal):
             self._state = _DNS
             self._dns = TcpMessages()
             engine.dns_idle.begin(self)
             return
+        self._arrive(address, port)
+
+    def _arrive(self, address: str, port: int) -> None:
+        """Find the way, or ask for it."""
+        engine = self._engine
+        route = self._router.arrive(address, port)
         if isinstance(route, Refusal):
+            if route.question is not None and engine.asking is not None:
+                self._state = _ASKING
+                hint = route.event.hint or ""
+                engine.asking.ask(route.question, hint, lambda router: self.answered(router, route, address, port))
+                return
             self._refuse(route)
             return
         self._route = route
@@ -418,7 +429,7 @@ class Connection:
             return
         addresses = answer.addresses
         if self._handshake is None:
-            allowed = self._engine.router.candidates(self._route, addresses)
+            allowed = self._router.candidates(self._route, addresses)
             if isinstance(allowed, Refusal):
                 self._refuse_addresses(allowed)
                 return
@@ -580,6 +591,8 @@ class Connection:
             self._client_mask |= mask
             if mask & _READABLE and self._held:
                 self._look()
+        elif state == _ASKING and mask & (ERR | HUP):
+            self.finish("")
         elif state == _EXPLAINING:
             self._explain()
         elif state == _LINGERING:
@@ -609,7 +622,9 @@ class Connection:
             if not self._client_ended:
                 engine.hello.begin(self)
                 return
-            if len(data) >= sniff.SHORTEST or self._unread() > len(data):  # an urgent octet cuts what a peek shows
+            if len(data) >= sniff.SHORTEST or unread(self._client) > len(
+                data
+            ):  # an urgent octet cuts what a peek shows
                 first = _CUT
         engine.hello.end(self)
         if first is not None:
@@ -624,12 +639,6 @@ class Connection:
             self._protocol, self._sni = first.kind, first.sni
             if first.kind == "tls" and self._route.host:
                 self._hello_size = sniff.hello_end(data)
-
-    def _unread(self) -> int:
-        """Octets that the client has sent and that were not taken."""
-        from fcntl import ioctl
-
-        return int.from_bytes(ioctl(self._client.fileno(), _FIONREAD, bytes(4)), "little")
 
     # ------------------------------------------------------------ refusing
 

@@ -19,7 +19,7 @@ read what happened; the caller resets what speaks neither.
 from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
-from ..policy.model import Allow, Connect, Deny, HostRule, PortRule
+from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
 from .journal import denial
@@ -62,6 +62,7 @@ class Refusal(Value):
     event: AccessDenied
     host: str  # name or literal, for the answer
     alert: int = ACCESS_DENIED
+    question: Connect | None = None  # what somebody may be asked before this is final
 
 
 class Router:
@@ -90,6 +91,11 @@ class Router:
             _remember(self._arrivals, key, route)
         return route
 
+    def forget(self) -> None:
+        """The policy has changed."""
+        self._arrivals.clear()
+        self._checked.clear()
+
     def _arrive(self, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
         host = self._names.name(address)
         if host is None:
@@ -100,7 +106,8 @@ class Router:
             access = Connect(host, "", port, protocol)
         verdict = self._decide(access)
         if not isinstance(verdict, Allow):
-            return Refusal(denial(access, verdict), host or address)
+            question = access if isinstance(verdict, Ask) else None
+            return Refusal(denial(access, verdict), host or address, question=question)
         if verdict.inspect and protocol != "tcp":
             hint = "requests over UDP (HTTP/3) are not inspected: use TCP"
             return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)

@@ -18,10 +18,15 @@ Control socket (AF_UNIX stream, its number in argv):
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
+* with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
+  which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
 * from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
-``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same).
+``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
+listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
+``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
+that port inside), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -40,8 +45,10 @@ from _socket import socket as Socket
 from ..errors import InternalError, MembraneError
 from ..policy.codec import restore
 from ..policy.decide import Decider
+from .broker import Broker
 from .budgets import Budget, Ledger
 from .dns import Answerer, Names
+from .exposed import Exposed
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
 from .relay import Engine
@@ -64,7 +71,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..policy.model import Policy, Verdict
+    from ..policy.model import Access, Policy, Verdict
+    from .asking import Asking
     from .intercept import Inspector
 
 _LARGEST_CONFIG = 64 << 20  # octets
@@ -226,8 +234,25 @@ class Service:
             for ports in rule.ports
         )
         limits = config.get("limits") or {}
-        decide = Decider(policy, own_addresses()).decide
         self._reactor = reactor = Reactor()
+        names = Names(limits.get("names", 16384))
+        self._asking: Asking | None = None
+        if config.get("ask"):
+            from .asking import Asking
+
+            self._asking = Asking(
+                policy,
+                own_addresses(),
+                names,
+                reactor,
+                self._tell_question,
+                self._forget,
+                config["ask"],
+                journal.emit,
+            )
+            decide: Callable[[Access], Verdict] = self._asking.decide
+        else:
+            decide = Decider(policy, own_addresses()).decide
         system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
         resolver = system
         if policy.dns_resolver:
@@ -235,11 +260,10 @@ class Service:
         proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
         upstreams = Upstreams(resolver, system, proxy, exceptions)
         sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
-        names = Names(limits.get("names", 16384))
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
         ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
-        router = Router(names, decide)
+        self._router = router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
         inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
@@ -255,6 +279,7 @@ class Service:
             verbose=journal.verbose,
             inspector=inspector,
         )
+        engine.asking = self._asking
         self._udp = UdpRelay(
             reactor,
             router,
@@ -265,6 +290,10 @@ class Service:
             ledger=ledger,
             flows=limits.get("udp_flows", 256),
         )
+        mint = [socket for role, socket in sockets if role == "mint"]
+        self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
+        self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=ledger.session)
+        self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
@@ -317,6 +346,9 @@ class Service:
         """End all connections and write the totals."""
         self._engine.close()
         self._udp.close()
+        self._broker.close()
+        if self._exposed is not None:
+            self._exposed.close()
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
@@ -329,6 +361,8 @@ class Service:
             "dns_queries": answerer.queries,
             "dns_refused": answerer.refused,
             "names": len(self._names),
+            "unix_connections": self._broker.accepted,
+            "unix_refused": self._broker.refused,
             "udp_flows": udp.opened,
             "udp_refused": udp.refused,
             "udp_datagrams": udp.datagrams,
@@ -352,6 +386,12 @@ class Service:
             serve_dns(self._reactor, socket, self._answerer, self._crashed, self._offer_dns)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
+        elif kind == "exposed" and self._exposed is not None:
+            self._exposed.listen(socket, int(port))
+        elif kind == "mint":
+            pass  # not served: it answers
+        elif kind == "unix" and port.isdigit():
+            self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 
@@ -387,11 +427,20 @@ class Service:
         *lines, self._commands = self._commands.split(b"\n")
         for line in lines:
             command = json.loads(line)
+            if command.get("command") == "answer" and self._asking is not None:
+                self._asking.answer(command["number"], command["answer"])
+                continue
             if command != {"command": "stop"}:
                 raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
         if len(self._commands) > _LONGEST_COMMAND:
             raise InternalError("obey the session", "a command is too long")
+
+    def _tell_question(self, line: dict[str, Any]) -> None:
+        self._journal.note(line)
+
+    def _forget(self) -> None:
+        self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:
         self._journal.tell_repetitions()

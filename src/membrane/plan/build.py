@@ -48,23 +48,15 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             secret_destinations(secret)
         except Malformed as error:
             raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
-    if policy.expose:
-        raise _unbound(str(policy.expose[0].origin), "ports.expose is not available in this version")
     if policy.workspace == "cow":
         raise _unbound("policy", "workspace: cow is not available in this version", "use workspace: live")
-    for socket in policy.unix_sockets:
-        if socket.adapter:
-            raise _unbound(
-                str(socket.origin),
-                f"unix_sockets: the adapter {socket.adapter!r} is not available in this version",
-                "name the socket without an adapter to open it as a whole",
-            )
     if policy.args:
         raise _unbound("policy", "args are for the Docker backend, which this version does not have")
     if policy.view == "host" and policy.home != "workspace":
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
+    _refuse_two_meanings(policy, facts)
     writable = [facts.workspace, *(mounts.places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
     for mount in policy.mounts:
         _refuse_mount(mount, facts)
@@ -113,6 +105,52 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
     if mounts.inside(path, facts.workspace):
         # Inside, the agent makes the links: the next run would open the socket that one leads to.
         raise _unbound(where, f"unix_sockets: {path} is in the workspace, where every socket is reachable already")
+    for fact in facts.sockets:
+        if fact.path != mounts.absolute(rule.path, facts.workspace):
+            continue
+        if fact.kind == "not a socket":
+            raise _unbound(where, f"unix_sockets: {path} is not a socket", "name one socket")
+        if fact.kind == "dead":
+            raise _unbound(where, f"unix_sockets: nobody listens on {path}", "start the service it belongs to")
+        if fact.kind == "forbidden":
+            raise _unbound(where, f"unix_sockets: {path} may not be opened by this user", "ask its owner for the right")
+        if fact.kind == "datagram":
+            raise _unbound(where, f"unix_sockets: {path} is not a stream socket: datagrams are not carried")
+        if _overlap(fact.resolved, facts.state) or mounts.inside(fact.resolved, facts.workspace):
+            raise _unbound(where, f"unix_sockets: {path} leads to {fact.resolved}, which the command can make")
+    if rule.adapter == "gpg-agent":
+        for text in rule.allow:
+            grip = text.removeprefix("decrypt ").removeprefix("sign ")
+            if text not in ("sign", "decrypt") and not (len(grip) == 40 and not grip.strip("0123456789ABCDEF")):
+                cause = f"unix_sockets: {text!r} is neither sign nor decrypt nor a keygrip"
+                raise _unbound(where, cause, "gpg --list-secret-keys --with-keygrip")
+    if rule.adapter == "docker":
+        _refuse_operations(rule)
+    if rule.adapter == "docker" and not rule.allow:
+        raise _unbound(where, "unix_sockets: as: docker opens nothing without allow", "allow: [GET /containers/json]")
+
+
+def _refuse_operations(rule: SocketRule) -> None:
+    from ..policy.match import Malformed, canonical_path_pattern
+
+    for text in rule.allow:
+        method, _, path = text.partition(" ")
+        try:
+            if not method.isupper() or not method.isalpha() or canonical_path_pattern(path) != path:
+                raise Malformed("it is not METHOD /PATH")
+        except Malformed as error:
+            cause = f"unix_sockets: {text!r} is not an operation of the Docker API: {error}"
+            raise _unbound(str(rule.origin), cause, "allow: [GET /containers/json, POST /containers/create]") from None
+
+
+def _refuse_two_meanings(policy: Policy, facts: HostFacts) -> None:
+    """One path has one set of rules."""
+    seen: dict[str, SocketRule] = {}
+    for rule in policy.unix_sockets:
+        first = seen.setdefault(mounts.in_view(mounts.absolute(rule.path, facts.workspace), facts), rule)
+        if (first.adapter, first.allow) != (rule.adapter, rule.allow):
+            cause = f"unix_sockets: {rule.path} is named twice, with other rules in {first.origin}"
+            raise _unbound(str(rule.origin), cause, "keep one of the two")
 
 
 def _refuse_mount(rule: MountRule, facts: HostFacts) -> None:
@@ -182,10 +220,17 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         name = "git-root" if mount.git_root else mount.path
         out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
     for socket in policy.unix_sockets:
-        out.append(RuleBinding(f"unix socket {socket.path}", str(socket.origin), ("mount namespace",)))
+        label = f"unix socket {socket.path}" + (f" as {socket.adapter}" if socket.adapter else "")
+        label += f" allow {', '.join(socket.allow)}" if socket.allow else ""
+        through = ("mount namespace", "broker in the network process")
+        messages = (f"each {socket.adapter} message",) if socket.adapter else ()
+        out.append(RuleBinding(label, str(socket.origin), (*through, *messages)))
     for secret in policy.secrets:
         text = f"secret {secret.name} to {' '.join(secret.to)}"
         out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
+    for port in policy.expose:
+        rule_text = f"expose port {port.inside} as 127.0.0.1:{port.outside} and [::1]:{port.outside}"
+        out.append(RuleBinding(rule_text, str(port.origin), ("listener on the host's loopback",)))
     for port in policy.connect:
         rule_text = f"connect host.internal:{port.inside} to host loopback port {port.outside}"
         out.append(RuleBinding(rule_text, str(port.origin), ("DNS name", "destination port")))

@@ -111,6 +111,7 @@ def environment(
     if facts.user:
         out.setdefault("USER", facts.user)
         out.setdefault("LOGNAME", facts.user)
+    out.update(_socket_variables(policy, facts))
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
@@ -121,6 +122,19 @@ def environment(
         option = f"-Djavax.net.ssl.trustStore={java_store}"
         out["JAVA_TOOL_OPTIONS"] = f"{out.get('JAVA_TOOL_OPTIONS', '')} {option}".lstrip()
     return tuple(out.items())
+
+
+def _socket_variables(policy: Policy, facts: HostFacts) -> dict[str, str]:
+    """What programs find the sockets of the rules by."""
+    out: dict[str, str] = {}
+    own = dict(facts.environ).get("SSH_AUTH_SOCK", "")
+    for rule in policy.unix_sockets:
+        path = absolute(rule.path, facts.workspace)
+        if rule.adapter == "ssh-agent" or (not rule.adapter and own == path):
+            out.setdefault("SSH_AUTH_SOCK", path)
+        elif rule.adapter == "docker":
+            out.setdefault("DOCKER_HOST", f"unix://{path}")
+    return out
 
 
 def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan:

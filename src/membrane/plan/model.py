@@ -29,6 +29,15 @@ class Support(Value):
     fix: str = ""
 
 
+class SocketFact(Value):
+    """What stands at a path that ``unix_sockets`` names."""
+
+    path: str  # absolute, as named
+    resolved: str  # without symbolic links
+    kind: Literal["stream", "datagram", "dead", "forbidden", "not a socket"]
+    uid: int = 0  # its owner
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -47,6 +56,7 @@ class HostFacts(Value):
     links: tuple[tuple[str, str], ...] = ()  # of the candidate paths, symlinks and where they lead (resolved)
     git_root: str = ""  # enclosing repository of the workspace
     groups: tuple[int, ...] = ()
+    sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
 
 
 class ScanHit(Value):
@@ -104,6 +114,20 @@ class Symlink(Value):
     to: str
 
 
+class Listen(Value):
+    """A listening unix socket, made beside the masks and bound over ``target``; who connects is served outside.
+
+    ``source`` is the host's socket that connections are carried to, without symbolic links, and ``owner`` its uid.
+    """
+
+    target: str
+    source: str
+    number: int  # of the policy's rule
+    owner: int = 0
+    make: bool = False  # as of ``Bind``
+    origin: str = ""
+
+
 class Proc(Value):
     """A proc(5) of the sandbox's own pid namespace.
 
@@ -144,7 +168,7 @@ class Pin(Value):
 
 
 if TYPE_CHECKING:
-    MountOp: TypeAlias = Bind | Tmpfs | Directory | File | Symlink | Proc | Devices | Mask | ReadOnly | Pin
+    MountOp: TypeAlias = Bind | Tmpfs | Directory | File | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
 
 # ---------------------------------------------------------------- network
 
@@ -163,6 +187,7 @@ class NetworkPlan(Value):
     ipv6: bool = True
     udp_ports: tuple[int, ...] = ()  # 53 is always served
     tcp_ports: tuple[int, ...] = ()  # for mode "anyip": one listener per port
+    exposed: tuple[tuple[int, int], ...] = ()  # (port inside, port of the host's loopback)
 
 
 # ---------------------------------------------------------------- process

@@ -25,6 +25,7 @@ from .model import (
     Devices,
     Directory,
     File,
+    Listen,
     Mask,
     Pin,
     Proc,
@@ -402,12 +403,29 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
     ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
-    for socket in policy.unix_sockets:
-        path = absolute(socket.path, facts.workspace)
-        at = in_view(path, facts)
-        ops.append(Bind(path, at, writable=True, own=True, make=True, origin=str(socket.origin)))
+    ops += _sockets(policy, facts)
     ops += _masks(policy, facts)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
+
+
+def _sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """A listening socket of ours in the place of each socket of the host that a rule names."""
+    known = {fact.path: fact for fact in facts.sockets}
+    ops: dict[str, MountOp] = {}
+    for number, rule in enumerate(policy.unix_sockets):
+        path = absolute(rule.path, facts.workspace)
+        at = in_view(path, facts)
+        fact = known.get(path)
+        source, owner = (fact.resolved, fact.uid) if fact else (path, facts.uid)
+        if at in ops:
+            continue  # what two levels name alike
+        runtime = f"/run/user/{facts.uid}"
+        if inside(at, runtime) and not any(inside(at, places(mount, facts)[1]) for mount in policy.mounts):
+            # Programs use directories there only when nobody else may look into them (XDG Base Directory, gpg).
+            parents = [path for path in reversed(_ancestors(at)) if path != runtime and inside(path, runtime)]
+            ops.update((path, Directory(path, 0o700)) for path in parents if path not in ops)
+        ops[at] = Listen(at, source, number, owner, make=True, origin=str(rule.origin))
+    return list(ops.values())
 
 
 def _workspace_pins(ops: Sequence[MountOp], workspace: str) -> list[MountOp]:
@@ -427,9 +445,11 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
     """Take ``make`` away where the mount point would be created in a host tree (rule 1)."""
     covers: list[tuple[str, bool]] = [("/", view == "project")]
     for op in ops:
-        if isinstance(op, Bind) and op.target != "/":
+        if isinstance(op, (Bind, Listen)) and op.target != "/":
             private = next(made for tree, made in reversed(covers) if inside(op.target, tree))
             yield op if private else op.replace(make=False)
+            if isinstance(op, Listen):
+                continue
             # Our own stores may hold mount points; every other bind is somebody's tree.
             covers.append((op.target, op.writable and inside(op.source, state)))
         else:

@@ -35,7 +35,8 @@ def plan_network(policy: Policy) -> NetworkPlan:
                 tcp.update(span)
         if not rule.ports:
             tcp.update((22, 80, 443))
-    return NetworkPlan(udp_ports=tuple(sorted(udp - {53})), tcp_ports=tuple(sorted(tcp)))
+    exposed = tuple((rule.inside, rule.outside) for rule in policy.expose)
+    return NetworkPlan(udp_ports=tuple(sorted(udp - {53})), tcp_ports=tuple(sorted(tcp)), exposed=exposed)
 
 
 def _too_many(rule: HostRule) -> PolicyError:

@@ -35,6 +35,7 @@ from .model import (
     PathRule,
     Policy,
     SocketAccess,
+    SocketRule,
 )
 
 TYPE_CHECKING = False
@@ -486,8 +487,39 @@ class Decider:
     def _socket(self, access: SocketAccess) -> Verdict:
         for rule in self.policy.unix_sockets:
             if rule.path == access.path:
-                return Allow(rule, "socket allowed")
+                if not access.operation:
+                    return Allow(rule, "socket allowed")
+                if admits_operation(rule, access.operation, access.names):
+                    return Allow(rule, "operation allowed")
+                wanted = access.names[0] if access.operation == "sign" else access.operation
+                listed = access.operation == "sign" or (rule.adapter == "docker" and access.operation.count(" ") == 1)
+                hint = _hint("allow: [", wanted, "]") if listed else ""
+                return Deny(None, "operation not allowed", hint)
         return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
+
+
+def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -> bool:
+    """May ``operation`` be asked of the service behind the rule's socket?  Without ``allow``: with every key."""
+    if rule.adapter == "ssh-agent":
+        if operation == "list":
+            return True
+        return operation in ("sign", "offer") and (not rule.allow or any(name in rule.allow for name in names))
+    if rule.adapter == "gpg-agent":
+        if not rule.allow:
+            return operation == "sign"
+        named = [operation, *(f"{operation} {name}" for name in names), *(names if operation == "sign" else ())]
+        return operation in ("sign", "decrypt") and any(each in rule.allow for each in named)
+    if rule.adapter == "docker":
+        method, _, path = operation.partition(" ")
+        if " " in path:
+            return False  # something that no rule opens
+        if operation in ("GET /_ping", "HEAD /_ping", "GET /version"):
+            return True
+        return any(
+            method == allowed.partition(" ")[0] and match.path_matcher(allowed.partition(" ")[2])(path)
+            for allowed in rule.allow
+        )
+    return False
 
 
 def _mode(access: PathAccess) -> str:

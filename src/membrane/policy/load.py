@@ -431,15 +431,15 @@ class _Loader:
             allow: tuple[str, ...] = ()
             scalar: Node = item
             if isinstance(item, Mapping):
-                path, kind, rules = item.take("path"), item.take("adapter"), item.take("allow")
+                path, kind, rules = item.take("path"), item.take("as"), item.take("allow")
                 item.finish(f"an entry of {key}")
                 if not path:
                     item.refuse(f'an entry of {key} has no "path"')
                 scalar = path[1]
-                adapter = kind[1].scalar("adapter").choice("adapter", _ADAPTERS) if kind else ""
+                adapter = kind[1].scalar("as").choice("as", _ADAPTERS) if kind else ""
                 allow = tuple(text for _, text in self._filled("allow", rules[1])) if rules else ()
                 if allow and not adapter:
-                    item.refuse('"allow" needs an "adapter" that understands it')
+                    item.refuse('"allow" needs an adapter that understands it, such as "as: ssh-agent"')
             text = scalar.scalar(f"an entry of {key}").string(f"an entry of {key}")
             self._widens(key, item)
             place = self._checked(scalar, "the socket", self._socket_path, text)

@@ -240,9 +240,16 @@ class PathAccess(Value):
 
 
 class SocketAccess(Value):
-    """May this unix socket of the host be reached?"""
+    """May this unix socket of the host be reached, and may this be asked of the service behind it?
+
+    ``operation`` is empty for the connection itself; else what an adapter read from a message, such as ``sign`` or
+    ``POST /containers/create``.  ``names`` are all names of the thing that it is about: the fingerprint and the
+    comment of a key.
+    """
 
     path: str
+    operation: str = ""
+    names: tuple[str, ...] = ()
 
 
 if TYPE_CHECKING:
@@ -306,5 +313,6 @@ REASONS = (
     "not in the view",
     "socket not allowed",
     "secret not for this place",
+    "operation not allowed",  # of the service behind a socket
     "query type not answered",
 )

@@ -350,6 +350,13 @@ OPTIONS: tuple[Option, ...] = (
         short="q",
         example="membrane --quiet -- make",
     ),
+    Option(
+        "ask",
+        "network",
+        "ask on the terminal about connections that no rule decides",
+        "run",
+        example="membrane --ask -- claude",
+    ),
     # ------------------------------------------------------------ membrane
     Option(
         "reset",

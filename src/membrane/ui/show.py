@@ -101,7 +101,7 @@ def rule_text(rule: object) -> str:
         name = "git-root" if rule.git_root else escape(rule.path)
         return f"mount {name} {rule.mode}" + (f" at {escape(rule.target)}" if rule.target else "")
     if isinstance(rule, SocketRule):
-        return f"unix_sockets {escape(rule.path)}" + (f" through {rule.adapter}" if rule.adapter else "")
+        return f"unix_sockets {escape(rule.path)}" + (f" as {rule.adapter}" if rule.adapter else "")
     if isinstance(rule, PortRule):
         return f"ports inside {rule.inside}, outside {rule.outside}"
     return ""
@@ -184,6 +184,8 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         return "read-only", escape(op.target), escape(op.origin)
     if kind == "Symlink":
         return "link", escape(op.target), f"to {escape(op.to)}"
+    if kind == "Listen":
+        return "socket", escape(op.target), f"carried to {escape(op.source)}  {escape(op.origin)}"
     if kind == "Pin":
         return "pinned", escape(op.target), "can not be renamed or removed"
     made = {"Tmpfs": "private", "Proc": "private", "Devices": "private"}
@@ -500,6 +502,9 @@ def sessions(records: Sequence[SessionRecord], now: float, home: str) -> list[st
                 f"{record.bytes_down / 1e6:.1f}",
             )
         )
+    if any(record.ports for record in records):
+        ports = ["PORTS", *(" ".join(map(escape, record.ports)) for record in records)]
+        rows = [(*row, cell) for row, cell in zip(rows, ports, strict=True)]
     return _table(rows, "")
 
 
@@ -517,6 +522,7 @@ def sessions_data(records: Sequence[SessionRecord]) -> dict[str, Any]:
                 "refused": record.refused,
                 "bytes_up": record.bytes_up,
                 "bytes_down": record.bytes_down,
+                "ports": list(record.ports),
             }
             for record in records
         ]

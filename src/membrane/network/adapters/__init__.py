@@ -1,0 +1,64 @@
+"""Protocols of services behind unix sockets, read message by message.  No I/O: the broker moves the bytes.
+
+Theory of operation
+-------------------
+An adapter stands between one client inside and one service outside.  ``from_client`` and ``from_server`` take what
+arrived; what may go on is appended to ``up`` (to the service) and ``down`` (to the client).  Each message is read as a
+whole, put to ``judge``, and written anew or passed on unchanged; nothing that was not understood goes up.
+
+Rules
+-----
+1. What an adapter holds is bounded; the broker reads no further while much is waiting in ``up`` or ``down``.
+2. ``Broken``: one side does not keep to the protocol, or to the bounds.  The connection ends.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    # (operation, names of its object) -> may it be done?  A refusal is recorded by whoever is asked.
+    Judge: TypeAlias = Callable[[str, tuple[str, ...]], bool]
+
+
+class Broken(Exception):
+    """One side does not keep to the protocol; the text says which and how."""
+
+
+class Adapter:
+    """Passes bytes on as they are: what a rule without ``as`` means.
+
+    Args:
+        judge: asked about each operation.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.up = bytearray()
+        self.down = bytearray()
+
+    def from_client(self, data: bytes) -> None:
+        """Take bytes of the client.
+
+        Raises:
+            Broken: it does not keep to the protocol.
+        """
+        self.up += data
+
+    def from_server(self, data: bytes) -> None:
+        """Take bytes of the service.
+
+        Raises:
+            Broken: it does not keep to the protocol.
+        """
+        self.down += data
+
+    def waiting(self) -> bool:
+        """Is there something of the client that the service has not answered?  Its end is not passed on before."""
+        return False
+
+    def over(self) -> bool:
+        """Does the connection end once ``down`` is written?"""
+        return False

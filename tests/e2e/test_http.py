@@ -132,10 +132,15 @@ def test_git_clones_and_may_not_push(box: Box) -> None:
     script = """
     git clone -q https://git.test/hello.git there && cat there/hello.txt && cd there &&
     git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x && git push -q
+    status=$?
+    curl -sS -o /dev/null -d '' https://git.test/hello.git/git-receive-pack
+    exit $status
     """
     done = run(box, "bash", "-c", script)
     assert done.stdout == "hello from git\n", done
     assert done.returncode != 0
+    assert ("GET", "/hello.git/info/refs", 403, "deny") in requests(box), "the question before the push"
+    assert "remote: blocked by membrane" in done.stderr
     assert ("POST", "/hello.git/git-receive-pack", 403, "deny") in requests(box), requests(box)
 
 

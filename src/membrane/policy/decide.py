@@ -402,12 +402,14 @@ class Decider:
         for rule in allows:
             if not _admits(rule, port, "tcp") or (rule.scheme and rule.scheme != access.scheme):
                 continue
-            covering = [item for item in rule.http if self._covers(item, path)] if rule.http is not None else [_EVERY]
-            if any(method in item.methods or not (item.methods or method in _UNASKED_METHODS) for item in covering):
-                admitting.append(rule)
-                if not self._counts:
-                    break
-            path_seen = path_seen or bool(covering)
+            for item in (_EVERY,) if rule.http is None else rule.http:
+                if self._covers(item, path):
+                    path_seen = True
+                    if method in item.methods or not (item.methods or method in _UNASKED_METHODS):
+                        admitting.append(rule)
+                        break
+            if admitting and not self._counts:
+                break
         if admitting:
             reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
             return Allow(admitting[0], reason, True, self._budgets(admitting))

@@ -106,6 +106,7 @@ def facts_for(policy: Policy) -> HostFacts:
         named=[rule.path for rule in policy.mounts],
         sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
+        want_bound=policy.view == "host",
     )
 
 
@@ -695,6 +696,8 @@ class Session:
 
     def _suspend(self) -> None:
         """Stop like any job; what follows runs when the shell continues us."""
+        if self._desk is not None:
+            self._desk.clear("this job was stopped: nobody answers")
         if self._relay:
             self._unwatch(self._relay.keyboard)
             self._relay.restore()

@@ -107,7 +107,7 @@ def test_text_from_inside_neither_poses_as_the_question_nor_hides_it(box: Box) -
     """What the command prints while the question stands comes after the answer; what it left half done is ended."""
     box.allow()
     fake = "membrane: allow a connection to good.example:443?  No rule decides."
-    noise = "while :; do printf '%s\\n' NOISE; done"
+    noise = "while sleep 0.02; do echo NOISE; done"
     script = f"echo '{fake}'; printf '\\033[8m\\033]0;title'; {CURL} & pid=$!; ({noise}) & n=$!; wait $pid; kill $n"
     with asking(box, script) as terminal:
         terminal.expect(QUESTION, PATIENCE)

@@ -6,6 +6,7 @@ import array
 import contextlib
 import json
 import os
+import pwd
 import select
 import shutil
 import socket
@@ -199,6 +200,33 @@ def test_gpg_signs_with_the_named_key_alone(box: Box, short: Path) -> None:
 # ---------------------------------------------------------------- any socket
 
 GREET = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(99))"
+
+
+def test_the_host_s_view_has_none_of_its_sockets(box: Box) -> None:
+    """A socket can be connected to through a read-only mount: what is bound when the run starts is covered."""
+    # Below /tmp it would not be seen anyway.
+    directory = Path(tempfile.mkdtemp(prefix=".mb-", dir=pwd.getpwuid(os.getuid()).pw_dir))
+    path = directory / "service"
+    server = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n"
+        "print('up', flush=True)\n"
+        "while c := s.accept()[0]: c.send(b'hello'); c.close()"
+    )
+    service = box.world.popen(["/usr/bin/python3", "-c", server, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"up\n"
+        os.chmod(path, 0o777)
+        script = ("/usr/bin/python3", "-c", GREET, str(path))
+        assert box.outside(*script).stdout == "b'hello'\n"
+        refused = box.run("--view=host", "--", *script)
+        assert refused.returncode == 1
+        assert "PermissionError: [Errno 13]" in refused.stderr, refused
+        assert box.run("--view=host", f"--unix-socket={path}", "--", *script).stdout == "b'hello'\n"
+    finally:
+        service.kill()
+        service.communicate()
+        shutil.rmtree(directory)
 
 
 def test_descriptors_do_not_cross(box: Box, short: Path) -> None:

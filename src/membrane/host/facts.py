@@ -81,6 +81,28 @@ def socket_fact(path: str) -> SocketFact | None:
     return SocketFact(path, resolved, _kind(resolved), details.st_uid)
 
 
+def bound_sockets() -> tuple[str, ...]:
+    """The paths of unix sockets (proc_net_unix(5)) that are there and can be looked at, without links."""
+    found: set[str] = set()
+    try:
+        with open("/proc/net/unix", "rb") as table:
+            for line in table:
+                fields = line.rstrip(b"\n").split(maxsplit=7)
+                if len(fields) == 8 and fields[7].startswith(b"/"):
+                    found.add(os.fsdecode(fields[7]))
+    except OSError:
+        return ()
+    out = set()
+    for path in found:
+        resolved = os.path.realpath(path)
+        try:
+            if stat.S_ISSOCK(os.lstat(resolved).st_mode):
+                out.add(resolved)
+        except OSError:
+            continue
+    return tuple(sorted(out))
+
+
 def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:
     """Of a socket.  A stream service does not notice: an attempt of another type ends with EPROTOTYPE (unix(7))."""
     try:
@@ -106,6 +128,7 @@ def gather(
     named: Iterable[str] = (),
     sockets: Iterable[str] = (),
     want_git_root: bool = False,
+    want_bound: bool = False,
 ) -> HostFacts:
     """The facts for a run in the current directory.
 
@@ -113,6 +136,7 @@ def gather(
         environ: the caller's environment.
         named: further host paths that the policy names.
         sockets: unix sockets that it names.
+        want_bound: list the bound unix sockets of this network namespace.
         want_git_root: look for the enclosing repository.
 
     Raises:
@@ -160,4 +184,5 @@ def gather(
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
         sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
+        bound=bound_sockets() if want_bound else (),
     )

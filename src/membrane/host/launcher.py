@@ -450,6 +450,7 @@ def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socke
     mint: _socket.socket | None = None
     if plan.network.exposed:
         mint, theirs = _pair()
+        mint.setblocking(False)
         send(channel, b"N", f"{mode} mint".encode(), (theirs.fileno(),))
         theirs.close()
     send(channel, b"P", b"", (pidfd,))
@@ -475,26 +476,24 @@ def _mint(channel: _socket.socket) -> bool:
     A socket belongs to the namespace in which it was made, whoever connects it: so the network process reaches the
     sandbox's loopback without entering the namespace.  The request is one octet, ``4`` or ``6``; the answer is the
     same with the socket, or without one where it could not be made.
+    The channel does not block: whoever does not read the answers must not keep masks from being mounted.
     """
     try:
-        kind, _payload, _fds = receive(channel)
-    except ConnectionError:
-        return False
-    if kind not in (b"4", b"6"):
-        return False
-    try:
-        made = _socket.socket(
-            _socket.AF_INET if kind == b"4" else _socket.AF_INET6, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
-        )
+        kind = channel.recv(2)
+        if kind not in (b"4", b"6"):
+            return False
+        family = _socket.AF_INET if kind == b"4" else _socket.AF_INET6
+        try:
+            made = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        except OSError:
+            send(channel, kind)
+            return True
         try:
             send(channel, kind, b"", (made.fileno(),))
         finally:
             made.close()
     except OSError:
-        try:
-            send(channel, kind)
-        except OSError:
-            return False
+        return False
     return True
 
 

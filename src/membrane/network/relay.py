@@ -379,9 +379,7 @@ class Connection:
         self._arrive(address, port)
 
     def _arrive(self, address: str, port: int) -> None:
-        """Find the way, or ask for it."""
-        engine = self._engine
-        route = self._router.arrive(address, port)
+        engine, route = self._engine, self._router.arrive(address, port)
         if isinstance(route, Refusal):
             if route.question is not None and engine.asking is not None:
                 self._state = _ASKING

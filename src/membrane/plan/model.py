@@ -57,6 +57,7 @@ class HostFacts(Value):
     git_root: str = ""  # enclosing repository of the workspace
     groups: tuple[int, ...] = ()
     sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
+    bound: tuple[str, ...] = ()  # for the host's view: paths of all unix sockets that are bound now
 
 
 class ScanHit(Value):

@@ -356,6 +356,14 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
         for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
         if path in facts.existing and not any(inside(tree, path) for tree in named)
     ]
+    # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
+    named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
+    private = ("/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys")  # noqa: S108 - other file systems in the view
+    masks += [
+        Mask(path, False, "socket of the host")
+        for path in facts.bound
+        if policy.view == "host" and not any(inside(path, tree) for tree in (*named, *private, facts.state))
+    ]
     if policy.view == "host" or _in_system(facts.state):  # it holds the homes and agent logins of other workspaces
         masks.append(Mask(facts.state, True, "membrane's own state"))
     return masks

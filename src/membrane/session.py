@@ -50,6 +50,7 @@ from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
 from .plan.model import ReadOnly
+from .trace import record
 from .value import Value
 from .workspace.guard import MOST_MOVED, Guard
 from .workspace.scan import scan
@@ -152,8 +153,13 @@ class Session:
                 f"--launcher {self.options.launcher} is not available in this version",
                 fix=("leave --launcher away: the native launcher needs no other program",),
             )
-        if self.options.trace_log:
-            say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
+        recorded = self.policy.trace.mode != "off"
+        if self.options.trace_log and not recorded:
+            raise PolicyError(
+                "write the trace log",
+                "it is made from the record, which --no-trace or trace.mode off switched off",
+                fix=("leave --trace-log or --no-trace away",),
+            )
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
         self._secrets: list[list[Any]] = []
@@ -167,7 +173,11 @@ class Session:
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
-        self.journal = Journal(self.id, self.options.events)
+        writer = None
+        if recorded:
+            limit = record.share(self.policy.trace.max_size, "session")
+            writer = record.Writer(record.make(facts.state, self.id), "session", limit=limit)
+        self.journal = Journal(self.id, self.options.events, writer)
         self.record = runs.SessionRecord(
             self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
         )
@@ -205,9 +215,12 @@ class Session:
                     while self._relay.to_screen():
                         pass
                     self._relay.restore()
+        except BaseException:
+            self.journal.give_up()
+            raise
         finally:
             entry.close()
-        return self._end()
+        return self._end(facts)
 
     # ------------------------------------------------------------ start
 
@@ -297,7 +310,7 @@ class Session:
             "session": self.id,
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
-            "verbose": bool(self.options.events),
+            "verbose": self.journal.wants_all,
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
@@ -563,7 +576,7 @@ class Session:
 
     # ------------------------------------------------------------ end
 
-    def _end(self) -> int:
+    def _end(self, facts: HostFacts) -> int:
         self.network.stop()
         for guard in self.guards:
             try:
@@ -574,6 +587,7 @@ class Session:
         status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
+        writer = self.journal.record
         self.journal.add(
             SessionEnded(
                 status,
@@ -581,11 +595,13 @@ class Session:
                 round((time.monotonic() - self.started) * 1000, 3),
                 dict(self.journal.counts),
                 self.journal.refused,
-                self.journal.lost,
+                self.journal.lost + (writer.lost if writer else 0),
                 tuple(self._left_behind()),
             )
         )
         self.journal.close()
+        if writer is not None:
+            self._after_record(facts.state, writer)
         if self.failure:
             say(escape(self.failure))
         if self.timed_out:
@@ -600,6 +616,21 @@ class Session:
                 what = "a protected name was" if moved == 1 else f"{moved} protected names were"
                 say(f"{what} moved out of the workspace, to {escape(os.path.dirname(where))}")
         return status
+
+    def _after_record(self, state: str, writer: record.Writer) -> None:
+        """The trace log, made from the record, and room for the next one."""
+        if writer.lost:
+            self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
+        if self.options.trace_log:
+            from .trace import export
+
+            try:
+                export.write_log(writer.directory, self.options.trace_log)
+            except OSError as error:
+                self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
+        # A short run looks at the number of sessions only; now and then one looks at the sizes too.
+        everything = writer.stored > record.WORTH_COMPRESSING or self.id.startswith("0")
+        record.prune(state, keep=self.policy.trace.keep, max_size=self.policy.trace.max_size, everything=everything)
 
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
@@ -619,6 +650,11 @@ class Session:
             return 128 + self.told, self.told
         return code, 0
 
+    def _where_the_record_is(self) -> str:
+        if self.journal.record is not None:
+            return "membrane trace show @last --denied"
+        return self.options.events if self.options.events not in ("", "-") else ""
+
     def _tell_refusals(self) -> None:
         if not self.journal.denied:
             return
@@ -627,7 +663,7 @@ class Session:
         colour = os.isatty(2) and not os.environ.get("NO_COLOR")
         for line in refusals(
             self.journal.denied.values(),
-            record=self.options.events if self.options.events not in ("", "-") else "",
+            record=self._where_the_record_is(),
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):

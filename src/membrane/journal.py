@@ -64,6 +64,7 @@ class Journal:
         self.bytes_up = self.bytes_down = 0  # of closed connections, or of all so far where that is more
         self._closed_up = self._closed_down = 0
         self._unwritten: list[bytes] = []
+        self._unrecorded: list[bytes] = []
         self._unnumbered = f'"session": "{session}", "seq": 0, "event": "'.encode()
         self._fd = -1
         if destination == "-":
@@ -89,11 +90,17 @@ class Journal:
             from .trace.record import json_text
 
             text = json_text(encode(event, time=now(), session=self.session, seq=self.sequence))
-            self._unwritten.append(text.encode() + b"\n")
+            self._take(text.encode() + b"\n", False)
             self.flush()
 
-    def add_line(self, line: bytes) -> dict[str, Any] | None:
-        """One JSON line of the network process; returns it when it is not an event.  ``flush`` writes it.
+    def add_line(self, line: bytes, recorded: bool = False) -> dict[str, Any] | None:
+        """One JSON line of the network process or the tracer; returns it when it is not an event.
+
+        ``flush`` writes it.
+
+        Args:
+            line: without its newline.
+            recorded: whoever sends it has put it on the record already, in a source of its own.
 
         Raises:
             InternalError: it is not what the network process sends.
@@ -126,22 +133,28 @@ class Journal:
             head, found, rest = line.partition(self._unnumbered)
             if found and len(head) < 64 and b"\n" not in rest:
                 number = b'"session": "%s", "seq": %d, "event": "' % (self.session.encode(), self.sequence)
-                self._unwritten.append(head + number + rest + b"\n")
+                self._take(head + number + rest + b"\n", recorded)
             else:
                 record.update(session=self.session, seq=self.sequence)
-                self._unwritten.append(json.dumps(record, ensure_ascii=True).encode() + b"\n")
+                self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", recorded)
         return None
+
+    def _take(self, line: bytes, recorded: bool) -> None:
+        if self._fd >= 0:
+            self._unwritten.append(line)
+        if self.record is not None and not recorded:
+            self._unrecorded.append(line)
 
     def flush(self) -> None:
         """Write what was added since the last time."""
-        if not self._unwritten:
-            return
-        data = b"".join(self._unwritten)
-        self._unwritten.clear()
-        if self.record is not None:
-            self.record.append(data)
-        if self._fd >= 0:
-            self._write(data)
+        if self._unrecorded and self.record is not None:
+            self.record.append(b"".join(self._unrecorded))
+            self._unrecorded.clear()
+        if self._unwritten:
+            data = b"".join(self._unwritten)
+            self._unwritten.clear()
+            if self._fd >= 0:
+                self._write(data)
 
     def _count(self, kind: str) -> None:
         self.sequence += 1

@@ -173,11 +173,7 @@ class Session:
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
-        writer = None
-        if recorded:
-            limit = record.share(self.policy.trace.max_size, "session")
-            writer = record.Writer(record.make(facts.state, self.id), "session", limit=limit)
-        self.journal = Journal(self.id, self.options.events, writer)
+        self.journal = Journal(self.id, self.options.events, self._open_record(facts) if recorded else None)
         self.record = runs.SessionRecord(
             self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
         )
@@ -223,6 +219,10 @@ class Session:
         return self._end(facts)
 
     # ------------------------------------------------------------ start
+
+    def _open_record(self, facts: HostFacts) -> record.Writer:
+        limit = record.share(self.policy.trace.max_size, "session")
+        return record.Writer(record.make(facts.state, self.id), "session", limit=limit)
 
     def _write_session_id(self) -> None:
         if not self.options.session_id_file:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..summary import target_of
@@ -227,7 +227,7 @@ class Chooser:
     def __init__(self, wanted: Filter) -> None:
         self._wanted = wanted
         self._tree = {wanted.pid}
-        self._path = glob(wanted.path) if wanted.path else None
+        self._path = Glob(wanted.path) if wanted.path else None
         self._kinds = tuple(kind.lower() for kind in wanted.kinds)
         self._host = wanted.host.lower().rstrip(".")
         self._since, self._until = wanted.since.removesuffix("Z"), wanted.until.removesuffix("Z")
@@ -247,7 +247,7 @@ class Chooser:
             return False
         if self._path is not None:
             paths = (path_of(event), text(event.get("to")))
-            if not any(each and self._path.fullmatch(each) for each in paths):
+            if not any(each and self._path.matches(each) for each in paths):
                 return False
         at = text(event.get("time")).removesuffix("Z")
         if self._since and at < self._since:
@@ -284,27 +284,42 @@ def _is_host(host: str, wanted: str) -> bool:
     return host.endswith(wanted[1:]) if wanted.startswith("*.") else host == wanted
 
 
-def glob(pattern: str) -> re.Pattern[str]:
-    """A path glob as an expression; without a slash it is about the last component.
+class Glob:
+    """A path glob: ``*`` and ``?`` stay within a component, ``**`` stands for any number of them.
 
-    ``*`` and ``?`` stay within a component, ``**`` does not.
+    Without a slash it is about the last component.  No backtracking over the whole: a path is chosen inside, and may
+    be as long and as repetitive as somebody likes.
     """
-    if "/" not in pattern:
-        pattern = "**/" + pattern
-    out = []
-    index = 0
-    while index < len(pattern):
-        char = pattern[index]
-        if pattern.startswith("**/", index):
-            out.append("(?:.*/)?")
-            index += 3
-        elif pattern.startswith("**", index):
-            out.append(".*")
-            index += 2
-        else:
-            out.append("[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char))
+
+    def __init__(self, pattern: str) -> None:
+        self._parts = (pattern if "/" in pattern else "**/" + pattern).split("/")
+
+    def matches(self, path: str) -> bool:
+        """Does the whole of ``path`` match?"""
+        return _match(self._parts, path.split("/"), "**", _component)
+
+
+def _component(pattern: str, name: str) -> bool:
+    return _match(pattern, name, "*", lambda char, have: char in ("?", have))
+
+
+def _match(pattern: Sequence[str], have: Sequence[str], star: str, same: Callable[[str, str], bool]) -> bool:
+    """Match with stars in at most length times length steps: only the last star is ever tried again."""
+    at = index = 0
+    last, mark = -1, 0
+    while index < len(have):
+        if at < len(pattern) and pattern[at] == star:
+            last, mark = at, index
+            at += 1
+        elif at < len(pattern) and same(pattern[at], have[index]):
+            at += 1
             index += 1
-    return re.compile("".join(out), re.DOTALL)
+        elif last >= 0:
+            mark += 1
+            at, index = last + 1, mark
+        else:
+            return False
+    return all(part == star for part in pattern[at:])
 
 
 # ---------------------------------------------------------------- summary

@@ -128,6 +128,7 @@ class Record:
         self.running = is_written(path)
         self.problems: list[str] = []
         self.closed = False
+        self._decoders: dict[str, Any] = {}  # of raw spans: what they learned from the segments before
 
     def sources(self) -> dict[str, list[str]]:
         """The segments of each source, in order; one that was compressed while it was cut off is taken once."""
@@ -199,15 +200,22 @@ class Record:
 
     def _spans(self, source: str, name: str, data: bytes) -> Iterator[dict[str, Any]]:
         try:
-            from .decode import decode  # type: ignore[import-not-found, unused-ignore]
+            from .decode import Decoder  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             self.problems.append(f"{name} can not be decoded by this version")
             return
+        decoder = self._decoders.setdefault(source, Decoder())
+        unknown = decoder.unknown
         try:
-            for at, event, process in decode(data):
+            for at, event, process in decoder.decode(data):
                 yield encode(event, time=iso(at), session=self.id, seq=0, process=process)
         except Exception as error:  # a decoder of hostile bytes must not end the reading of all else
             self.problems.append(f"{name} can not be decoded: {type(error).__name__}: {error}")
+            return
+        if decoder.torn:
+            self.problems.append(f"{name} ends within a record of {decoder.torn} bytes")
+        if decoder.unknown > unknown:
+            self.problems.append(f"{name} has {decoder.unknown - unknown} records of no known type")
 
     def _segment(self, name: str) -> bytes | None:
         try:

@@ -445,9 +445,9 @@ def _prune(above: str, names: list[str], keep: int, total: int) -> list[str]:
         # A directory that was just made may not have its writer yet.
         if is_written(path) or (at > recent and not any(name.endswith(".chain") for name in _list(path))):
             continue
+        left -= 1  # also when something else lies in it: then it is not ours
         if remove(path):
             out.append(os.path.basename(path))
-            left -= 1
             taken -= sizes[path]
     return out
 
@@ -470,10 +470,14 @@ def _size(path: str) -> int:
 
 
 def remove(path: str) -> bool:
-    """Remove a directory of plain files; anything else in it stays, and so does it."""
+    """Remove a directory of plain files; with anything else in it, nothing is removed."""
     try:
-        for name in _list(path):
-            os.unlink(os.path.join(path, name))
+        with os.scandir(path) as entries:
+            names = [(entry.path, entry.is_file(follow_symlinks=False)) for entry in entries]
+        if not all(plain for _name, plain in names):
+            return False
+        for name, _plain in names:
+            os.unlink(name)
         os.rmdir(path)
     except OSError:
         return False

@@ -34,7 +34,7 @@ def from_records(invocation: Invocation, state: str) -> int:
     if invocation.has("observe"):
         raise UsageError("parse the command line", "--observe goes with a command, not with --from")
     entries = [reading.find(state, name) for name in (*invocation.given["from"], *invocation.words)]
-    return _print(invocation, entries, 0)
+    return _print(invocation, entries, 0, 1)
 
 
 def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]], Loaded], state: str) -> int:
@@ -55,11 +55,15 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
             "  it sees no secret and no variable that the policy passes; files are confined as always",
         ):
             print(line, file=sys.stderr)
+    try:
+        stdout = os.dup(1)  # a run lets go of its own
+    except OSError:
+        stdout = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     fields: dict[str, Any] = dict(invocation.fields("run"))
     options = session.RunOptions(debug=invocation.has("debug"), **fields)
     run = session.Session(session.RunRequest(command=invocation.words, policy=policy, options=options))
     status = run.run()
-    return _print(invocation, [reading.find(state, run.id)], status)
+    return _print(invocation, [reading.find(state, run.id)], status, stdout)
 
 
 def observing(policy: Policy) -> Policy:
@@ -84,7 +88,7 @@ def _harmless(name: str) -> bool:
     return name in ("TERM", "LANG", "TZ", "CI", "NO_COLOR", "COLORTERM") or name.startswith("LC_")
 
 
-def _print(invocation: Invocation, entries: list[reading.Entry], status: int) -> int:
+def _print(invocation: Invocation, entries: list[reading.Entry], status: int, stdout: int) -> int:
     learner = learn.Learner()
     problems = []
     for entry in entries:
@@ -96,12 +100,11 @@ def _print(invocation: Invocation, entries: list[reading.Entry], status: int) ->
     note(problems)
     text = learner.yaml()
     destination = invocation.last("output", "-")
-    if destination == "-":
-        sys.stdout.write(text)
-        return status
     try:
-        fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
+        fd = stdout
+        if destination != "-":
+            fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=fd != 1) as file:
             file.write(text)
     except OSError as error:
         raise HostError("write the policy", error.strerror or "", target=destination) from None

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .host.terminal import Relay
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
+    from .trace.live import LiveLog
     from .workspace.scan import ScanResult
 else:
     import _signal
@@ -139,6 +140,7 @@ class Session:
         self._epoll = select.epoll()
         self._network: Network | None = None
         self._relay: Relay | None = None
+        self._live_log: LiveLog | None = None
 
     def run(self) -> int:
         """Run the command; return the exit status.
@@ -174,6 +176,10 @@ class Session:
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
         self.journal = Journal(self.id, self.options.events, self._open_record(facts) if recorded else None)
+        if self.options.trace_log == "-":
+            from .trace.live import LiveLog
+
+            self._live_log = LiveLog(facts.state, self.id)
         self.record = runs.SessionRecord(
             self.id, os.getpid(), time.time(), facts.workspace, self.request.command, "network", 0, 0, 0
         )
@@ -213,6 +219,8 @@ class Session:
                     self._relay.restore()
         except BaseException:
             self.journal.give_up()
+            if self._live_log is not None:
+                self._live_log.wait()
             raise
         finally:
             entry.close()
@@ -621,7 +629,9 @@ class Session:
         """The trace log, made from the record, and room for the next one."""
         if writer.lost:
             self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
-        if self.options.trace_log:
+        if self._live_log is not None:
+            self._live_log.wait()
+        elif self.options.trace_log:
             from .trace import export
 
             try:

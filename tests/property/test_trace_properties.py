@@ -132,9 +132,10 @@ def clean(line: str) -> bool:
     return PRINTABLE.fullmatch(line) is not None and "\x1b" not in line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_whatever_an_event_holds_every_view_of_it_is_plain_text(events: list[dict[str, Any]]) -> None:
+    events = [query.typed(event) for event in events]
     joined = list(query.joined(events))
     assert len(joined) == len(events)
     for event in joined:
@@ -185,12 +186,12 @@ OUR_TAGS = {
 } | {"!DOCTYPE"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(EVENTS, max_size=3))
 def test_whatever_was_tried_the_policy_can_be_read_and_opens_no_more_than_hosts(
     runs: list[list[dict[str, Any]]],
 ) -> None:
-    text = learn(runs)
+    text = learn([[query.typed(event) for event in events] for events in runs])
     policy = load([Source("user", "learned.yaml", text, "/w")], presets={"default": ""}, home="/home/u").policy
     assert all(rule.kind in ("host", "network") for rule in policy.allow)
     assert not policy.secrets
@@ -229,7 +230,7 @@ def test_a_directory_of_garbage_is_read_to_its_end(
     assert record.remove(str(path))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 2000), st.integers(0, 255))
 def test_one_changed_byte_is_found(noise: bytes, place: int, value: int) -> None:
     """The chain covers every byte of a segment and of itself."""

@@ -8,7 +8,8 @@ connection (``SocketCalled``) to the address that stands for a name (``NameResol
 (``ConnectionOpened``) with the source port as its id; requests and the end of the connection follow by that id.
 A process is its pid with its start time, never the pid alone.
 
-Everything in an event is text from inside the sandbox or a number that it chose; types are checked where they are used.
+Everything in an event is text from inside the sandbox or a number that it chose.  ``typed`` is the one place where the
+types of fields are checked: ``reading`` gives nothing that did not pass it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,100 @@ def number(value: Any) -> int:
 def items(value: Any) -> list[Any]:
     """A list field."""
     return value if isinstance(value, list) else []
+
+
+_WORDS = [
+    "source",
+    "result",
+    "verdict",
+    "family",
+    "call",
+    "protocol",
+    "type",
+    "kind",
+    "cause",
+    "reason",
+    "method",
+    "scheme",
+    "error",
+    "sni",
+    "rule",
+    "hint",
+    "session",
+    "query",
+    "trace_source",
+    "version",
+    "identity",
+    "policy_digest",
+    "start",
+    "end",
+]
+_TEXTS = ["path", "to", "cwd", "workspace", "host", "name", "address"]
+_NUMBERS = [
+    "seq",
+    "port",
+    "id",
+    "number",
+    "count",
+    "bytes_up",
+    "bytes_down",
+    "exit_code",
+    "signal",
+    "parent",
+    "client_port",
+    "local_port",
+    "status",
+    "denied",
+    "lost",
+    "duration_ms",
+    "max_rss_kb",
+]
+_LISTS = ["argv", "command", "flags", "left_behind", "levels"]
+_LARGEST = 1 << 63
+
+
+def _as_text(value: Any) -> Any:
+    return value if isinstance(value, str) or value is None else {"text": text(value)} if text(value) else ""
+
+
+def _as_number(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        return 0
+    return value
+
+
+def _as_process(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return None
+    numbers = {name: number(_as_number(value.get(name))) for name in ("pid", "start")}
+    return {**numbers, "name": text(value.get("name")), "exe": text(value.get("exe"))}
+
+
+def _as_access(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
+        for name, item in value.items()
+    }
+
+
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_WORDS, lambda value: None if value is None else text(value)),
+    **dict.fromkeys(_TEXTS, _as_text),
+    **dict.fromkeys(_NUMBERS, _as_number),
+    **dict.fromkeys(_LISTS, lambda value: [text(item) for item in items(value)]),
+    "process": _as_process,
+    "access": _as_access,
+}
+
+
+def typed(event: dict[str, Any]) -> dict[str, Any]:
+    """The event with every known field of its type, and null or empty where it was of another."""
+    types = _TYPES
+    return {name: types[name](value) if name in types else value for name, value in event.items()}
 
 
 def process_of(event: dict[str, Any]) -> tuple[int, int] | None:

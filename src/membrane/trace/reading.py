@@ -24,6 +24,7 @@ from typing import Any
 from ..errors import PolicyError
 from ..events import EventsLost, encode
 from ..value import Value
+from .query import typed
 from .record import SEGMENT, digest, directory_of, is_written, started
 
 LONGEST_LINE = 2 << 20  # bytes of one JSON line
@@ -263,7 +264,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str) or not isinstance(event.get("time"), str):
         return None
-    return event
+    return typed(event)
 
 
 # ---------------------------------------------------------------- chains

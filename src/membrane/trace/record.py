@@ -14,8 +14,9 @@ without its end belongs to a writer that was killed.
 
 Bounds
 ------
-1. A source keeps at most ``limit`` bytes.  The first half of them is never given up, the rest holds the newest: what a
-   command did first can not be flooded away, nor can what it did last.  What went is counted in the chain.
+1. A source keeps at most ``limit`` bytes, a quarter of them for its chain.  Half of the rest is for what came first
+   and is never given up, the other half holds the newest: what a command did first can not be flooded away, nor can
+   what it did last.  What went is counted in the chain; when the chain is full, everything further is.
 2. A disk that is full loses records, counted with the time, and not the record: a partial line is cut off again.
 3. ``prune`` removes the oldest sessions that nobody writes to.  Whoever writes holds a shared lock on the directory.
 4. The end of a run of a second and more waits until the disk has everything (fdatasync(2), about 30 ms); for a shorter
@@ -24,6 +25,7 @@ Bounds
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -184,6 +186,7 @@ class Writer:
         self._closed: list[_Segment] = []
         self._pending_loss: list[Any] = []  # [count, first, last, cause]
         self._before = ""
+        self._chained = 0  # bytes of the chain
         try:
             self._directory_fd = _lock_directory(directory)
             chain = os.path.join(directory, f"{source}.chain")
@@ -250,6 +253,8 @@ class Writer:
     # ------------------------------------------------------------ segments
 
     def _open_segment(self) -> None:
+        if self._chained > self.limit // 4:
+            raise OSError(errno.EFBIG, "trace.max_size is used up")
         name = f"{self.source}-{self._number + 1:04}.{self.suffix}"
         path = os.path.join(self.directory, name)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -330,7 +335,7 @@ class Writer:
 
     def _make_room(self) -> None:
         """Remove from the middle until the closed segments leave room for one that is open and one being packed."""
-        room = self.limit - 2 * self.segment
+        room = self.limit * 3 // 4 - 2 * self.segment
         total = self.stored
         while total > room and len(self._closed) > 2:
             kept = index = 0
@@ -357,6 +362,7 @@ class Writer:
         except OSError:
             return False
         self._before = digest(line)
+        self._chained += len(line) + 1
         return True
 
 

@@ -99,16 +99,19 @@ class Network:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > 1 << 20:
             raise InternalError("read the network process", "a line of over 1 MiB")
-        for line in lines:
-            record = self._journal.add_line(line)
-            if record and isinstance(record.get("stats"), dict):
-                self.stats = record["stats"]
-            if record and isinstance(record.get("ca"), str):
-                self.certificate = record["ca"].encode("ascii")
-            if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
-                self.on_question(record)
-            if record and "error" in record:
-                self.error = str(record["error"])
+        try:
+            for line in lines:
+                record = self._journal.add_line(line)
+                if record and isinstance(record.get("stats"), dict):
+                    self.stats = record["stats"]
+                if record and isinstance(record.get("ca"), str):
+                    self.certificate = record["ca"].encode("ascii")
+                if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
+                    self.on_question(record)
+                if record and "error" in record:
+                    self.error = str(record["error"])
+        finally:
+            self._journal.flush()
         return True
 
     def answer(self, number: int, answer: str) -> None:

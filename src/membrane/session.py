@@ -52,6 +52,7 @@ from .journal import Journal, now, say
 from .plan import mounts
 from .plan.build import build
 from .plan.model import Listen, ReadOnly
+from .trace import record
 from .trace.tracer import Scope, Tracer, root_of
 from .value import Value
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .prompt import Desk
+    from .trace.live import LiveLog
     from .workspace.guard import Guard
     from .workspace.scan import ScanResult
 else:
@@ -88,7 +90,6 @@ class RunOptions(Value):
     quiet: bool = False
     ask: bool = False
     trace_log: str = ""
-    no_trace: bool = False
     launcher: str = "native"
     debug: bool = False
 
@@ -150,6 +151,8 @@ class Session:
         self._exposed: list[tuple[str, int]] = []  # until the network process has them
         self._relay: Relay | None = None
         self._tracer: Tracer | None = None
+        self._live_log: LiveLog | None = None
+        self._recording = False  # from the opening of the journal to the end of the run
 
     def run(self) -> int:
         """Run the command; return the exit status.
@@ -160,6 +163,12 @@ class Session:
         """
         try:
             return self._run()
+        except BaseException:
+            if self._recording:
+                self.journal.give_up()
+                if self._live_log is not None:
+                    self._live_log.wait()
+            raise
         finally:
             if self._tracer is not None:
                 self._tracer.stop()
@@ -171,11 +180,19 @@ class Session:
                 f"--launcher {self.options.launcher} is not available in this version",
                 fix=("leave --launcher away: the native launcher needs no other program",),
             )
-        if self.options.trace_log:
-            say(f"warning: this version has no tracer: {escape(self.options.trace_log)} is not written (see --events)")
+        recorded = self.policy.trace.mode != "off"
+        if self.options.trace_log and not recorded:
+            raise PolicyError(
+                "write the trace log",
+                "it is made from the record, which --no-trace or trace.mode off switched off",
+                fix=("leave --trace-log or --no-trace away",),
+            )
         facts = facts_for(self.policy)
         self.plan = plan = build(self.policy, facts)
-        self._start_tracer(facts)  # before there is a secret in this process
+        directory = record.make(facts.state, self.id) if recorded else ""
+        self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
+        self._recording = True
+        self._start_tracer(facts, directory)  # before there is a secret in this process
         self._secrets: list[list[Any]] = []
         if self.policy.secrets:
             from . import secrets
@@ -187,7 +204,10 @@ class Session:
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
-        self.journal = Journal(self.id, self.options.events)
+        if self.options.trace_log == "-":
+            from .trace.live import LiveLog
+
+            self._live_log = LiveLog(facts.state, self.id)
         self.record = runs.SessionRecord(
             self.id,
             os.getpid(),
@@ -242,9 +262,12 @@ class Session:
             entry.close()
             for _role, fd in self._exposed:
                 os.close(fd)
-        return self._end()
+        return self._end(facts)
 
     # ------------------------------------------------------------ start
+
+    def _writer(self, directory: str, source: str) -> record.Writer:
+        return record.Writer(directory, source, limit=record.share(self.policy.trace.max_size, source))
 
     def _write_session_id(self) -> None:
         if not self.options.session_id_file:
@@ -324,8 +347,8 @@ class Session:
             return ""
         return "reads" if self.policy.trace.mode == "full" else "writes"
 
-    def _start_tracer(self, facts: HostFacts) -> None:
-        if self.policy.trace.mode == "off" or self.options.no_trace:
+    def _start_tracer(self, facts: HostFacts, directory: str) -> None:
+        if self.policy.trace.mode == "off":
             return
         plan = self.plan
         scope = Scope(
@@ -340,10 +363,10 @@ class Session:
             self.policy.trace.mode == "full",
         )
         live = bool(self.options.events)
-        self._tracer = Tracer(scope, live=live, store=None, take=self._take_line)
+        self._tracer = Tracer(scope, live=live, store=lambda: self._writer(directory, "notify"), take=self._take_line)
 
     def _take_line(self, line: bytes) -> None:
-        self.journal.add_line(line)
+        self.journal.add_line(line, recorded=True)
 
     def _attach_tracer(self, roots: tuple[str, ...]) -> str:
         """Hand the command's notifications to the tracer; the sources of events, best first."""
@@ -392,7 +415,7 @@ class Session:
             "session": self.id,
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
-            "verbose": bool(self.options.events),
+            "verbose": self.journal.wants_all,
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
@@ -644,7 +667,9 @@ class Session:
 
     def _on_tracer(self) -> None:
         assert self._tracer is not None
-        if not self._tracer.read():
+        running = self._tracer.read()
+        self.journal.flush()
+        if not running:
             self._on_tracer_end()
 
     def _on_tracer_end(self) -> None:
@@ -728,7 +753,8 @@ class Session:
 
     # ------------------------------------------------------------ end
 
-    def _end(self) -> int:
+    def _end(self, facts: HostFacts) -> int:
+        self._recording = False
         self.network.on_question = None  # nobody waits for an answer any more
         self.network.stop()
         for guard in self.guards:
@@ -742,6 +768,7 @@ class Session:
         status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
+        writer = self.journal.record
         self.journal.add(
             SessionEnded(
                 status,
@@ -749,11 +776,13 @@ class Session:
                 round((time.monotonic() - self.started) * 1000, 3),
                 dict(self.journal.counts),
                 self.journal.refused,
-                self.journal.lost,
+                self.journal.lost + (writer.lost if writer else 0),
                 tuple(self._left_behind()),
             )
         )
         self.journal.close()
+        if writer is not None:
+            self._after_record(facts.state, writer)
         if self.failure:
             say(escape(self.failure))
         if self.timed_out:
@@ -768,6 +797,23 @@ class Session:
                 what = "a protected name was" if moved == 1 else f"{moved} protected names were"
                 say(f"{what} moved out of the workspace, to {escape(os.path.dirname(where))}")
         return status
+
+    def _after_record(self, state: str, writer: record.Writer) -> None:
+        """The trace log, made from the record, and room for the next one."""
+        if writer.lost:
+            self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
+        if self._live_log is not None:
+            self._live_log.wait()
+        elif self.options.trace_log:
+            from .trace import export
+
+            try:
+                export.write_log(writer.directory, self.options.trace_log)
+            except OSError as error:
+                self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
+        # A short run looks at the number of sessions only; now and then one looks at the sizes too.
+        everything = writer.stored > record.WORTH_COMPRESSING or self.id.startswith("0")
+        record.prune(state, keep=self.policy.trace.keep, max_size=self.policy.trace.max_size, everything=everything)
 
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
@@ -787,6 +833,11 @@ class Session:
             return 128 + self.told, self.told
         return code, 0
 
+    def _where_the_record_is(self) -> str:
+        if self.journal.record is not None:
+            return "membrane trace show @last --denied"
+        return self.options.events if self.options.events not in ("", "-") else ""
+
     def _tell_refusals(self) -> None:
         if not self.journal.denied:
             return
@@ -795,7 +846,7 @@ class Session:
         colour = os.isatty(2) and not os.environ.get("NO_COLOR")
         for line in refusals(
             self.journal.denied.values(),
-            record=self.options.events if self.options.events not in ("", "-") else "",
+            record=self._where_the_record_is(),
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):

@@ -15,7 +15,7 @@ Control socket (AF_UNIX stream, its number in argv):
   (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
-  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
+  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
 * with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
@@ -458,7 +458,7 @@ class Service:
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
         journal = self._journal
-        if not journal.verbose and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+        if not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
             self._totals.begin(None)
         if journal.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)

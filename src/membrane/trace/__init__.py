@@ -1,1 +1,1 @@
-"""The record of a session: the sources of its events and the process that reads them."""
+"""The record of a session: its sources and the process that reads them, the store, and what is made of it."""

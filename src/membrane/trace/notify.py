@@ -47,6 +47,7 @@ from ..events import (
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from ..workspace.prevent import objection
+from .record import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -688,18 +689,3 @@ def _value_text(value: Any) -> str:
     elif type(value) is tuple:
         return "[" + ", ".join([_value_text(item) for item in value]) + "]"
     return json_text(plain(value))
-
-
-def json_text(value: Any) -> str:
-    """``value`` of plain types as JSON in ASCII; the json package is 4 ms of a start."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join([f"{_quoted(name)}: {json_text(item)}" for name, item in value.items()]) + "}"
-    return "[" + ", ".join([json_text(item) for item in value]) + "]"

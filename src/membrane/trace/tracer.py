@@ -379,7 +379,7 @@ class _Loop:
             start = _text(self._lost_since or now)
             event = EventsLost(kind, count, start, _text(now), source="notify")
             record = encode(event, time=_text(now), session=self._scope.session, seq=0)
-            from .notify import json_text
+            from .record import json_text
 
             line = (json_text(record) + "\n").encode("ascii")
             if self._store is not None:

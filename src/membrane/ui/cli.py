@@ -352,6 +352,20 @@ def _config(invocation: Invocation) -> int:
     )
 
 
+def _trace(invocation: Invocation) -> int:
+    from . import trace
+
+    return trace.main(invocation, _state(), _home())
+
+
+def _learn(invocation: Invocation) -> int:
+    from . import learn
+
+    if invocation.has("from"):
+        return learn.from_records(invocation, _state())
+    return learn.from_run(invocation, _load, _state())
+
+
 def _completion(invocation: Invocation) -> int:
     from . import completion
 
@@ -364,6 +378,8 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "plan": _plan,
     "doctor": _doctor,
     "trust": _trust,
+    "trace": _trace,
+    "learn": _learn,
     "ps": _ps,
     "gc": _gc,
     "config": _config,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     Scope: TypeAlias = Literal["policy", "run", "own", "command"]
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "none"]
 
 
 class UsageError(PolicyError):
@@ -326,13 +326,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "trace-log",
         "record",
-        "where the record of the run is kept",
+        "the record as Tracee's JSON lines; -: stderr, live",
         "run",
         metavar="FILE",
         completes="file",
         example="membrane --trace-log run.jsonl.gz -- make",
     ),
-    Option("no-trace", "record", "do not record the run", "run", example="membrane --no-trace -- make"),
+    Option("no-trace", "record", "keep no record of the run", "run", example="membrane --no-trace -- make"),
     Option(
         "session-id-file",
         "record",
@@ -392,6 +392,103 @@ OPTIONS: tuple[Option, ...] = (
         values=("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "read", "write"),
         example="membrane check https://api.example.com/v1/messages -X POST",
     ),
+    Option(
+        "kind",
+        "choose",
+        "events of this kind: process, file, conn, access, ...",
+        "command",
+        metavar="KIND",
+        repeatable=True,
+        example="membrane trace show @last --kind file --kind process",
+    ),
+    Option("denied", "choose", "refusals only", "command", example="membrane trace show @last --denied"),
+    Option(
+        "pid",
+        "choose",
+        "a process and what it started",
+        "command",
+        metavar="PID",
+        example="membrane trace show --pid 42",
+    ),
+    Option(
+        "program",
+        "choose",
+        "processes of this name",
+        "command",
+        metavar="NAME",
+        example="membrane trace show @last --program curl",
+    ),
+    Option(
+        "path",
+        "choose",
+        "paths like this; ** spans directories",
+        "command",
+        metavar="GLOB",
+        example="membrane trace show @last --path 'src/**'",
+    ),
+    Option(
+        "host",
+        "choose",
+        "a name, *.name or address",
+        "command",
+        metavar="HOST",
+        completes="host",
+        example="membrane trace show @last --host pypi.org",
+    ),
+    Option(
+        "since",
+        "choose",
+        "from this time on (ISO 8601, UTC, or its beginning)",
+        "command",
+        metavar="TIME",
+        example="membrane trace show @last --since 2026-01-02T03:04",
+    ),
+    Option(
+        "until",
+        "choose",
+        "up to this time",
+        "command",
+        metavar="TIME",
+        example="membrane trace show @last --until 2026-01-02T03:05",
+    ),
+    Option(
+        "format",
+        "output",
+        "of export (default tracee)",
+        "command",
+        metavar="FORMAT",
+        values=("tracee", "events", "ocsf", "otlp"),
+        example="membrane trace export @last --format ocsf",
+    ),
+    Option(
+        "follow", "output", "go on until the session ends", "command", example="membrane trace export @last --follow"
+    ),
+    Option(
+        "output",
+        "output",
+        "write to FILE; - is stdout",
+        "command",
+        short="o",
+        metavar="FILE",
+        completes="file",
+        example="membrane trace report @last -o run.html",
+    ),
+    Option(
+        "from",
+        "learn",
+        "learn from a recorded session instead of a run",
+        "command",
+        metavar="SESSION",
+        repeatable=True,
+        example="membrane learn --from @last --from @2",
+    ),
+    Option(
+        "observe",
+        "learn",
+        "let it reach every host while it is watched",
+        "command",
+        example="membrane learn --observe -- npm install",
+    ),
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -445,6 +542,37 @@ COMMANDS: tuple[Command, ...] = (
         scopes=("policy", "own"),
         options=("json",),
         choices=("show", "path", "init"),
+    ),
+    Command(
+        "trace",
+        "ACTION [SESSION] [--json] ...",
+        "the record of a run: list, show, summary, report, watch, verify, export",
+        ("membrane trace summary @last", "membrane trace show @last --denied", "membrane trace report @2 -o run.html"),
+        options=(
+            "kind",
+            "denied",
+            "pid",
+            "program",
+            "path",
+            "host",
+            "since",
+            "until",
+            "format",
+            "follow",
+            "output",
+            "json",
+        ),
+        words="session",
+        choices=("list", "show", "summary", "report", "watch", "verify", "export"),
+    ),
+    Command(
+        "learn",
+        "[--observe] [OPTIONS] [--] COMMAND ... | --from SESSION ...",
+        "run a command and print the smallest policy that admits what it tried",
+        ("membrane learn -- npm test", "membrane learn --from @last"),
+        scopes=("policy", "run", "own"),
+        options=("from", "observe", "output"),
+        words="command",
     ),
     Command(
         "completion",
@@ -603,6 +731,14 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
     if "help" in given or "version" in given or command.words == "command":
         return
     of = f"membrane {command.name}"
+    if command.words == "session":
+        if not words or words[0] not in command.choices:
+            guess = closest(words[0], command.choices) if words else ""
+            hint = f"; did you mean {guess}?" if guess else ""
+            raise UsageError("parse the command line", f"{of} needs one of: {', '.join(command.choices)}{hint}")
+        if len(words) > 2:
+            raise UsageError("parse the command line", f"{of} does not take {words[2]!r}", fix=(f"{of} --help",))
+        return
     if command.choices:
         if len(words) != 1 or words[0] not in command.choices:
             raise UsageError("parse the command line", f"{of} needs one of: {', '.join(command.choices)}")

@@ -1,0 +1,321 @@
+"""The smallest policy that admits what a run tried.
+
+Theory of operation
+-------------------
+Pure: events in, YAML out.  What was reached and what was refused for want of a rule both become entries; what a rule
+refused by name, a floor (metadata and private addresses, malformed names and requests) or a limit does not, and is
+counted in a comment instead.  One entry per destination; where requests were seen it has their methods and paths, and
+a path component that looks like an id, a number or a token becomes ``*``: a policy is kept in repositories, so nothing
+that could be a secret goes into it.  Queries and arguments are never looked at.
+
+Files in the workspace need no rule.  A path outside it becomes a read-only mount only where it is nobody's in person:
+what lies in a home directory, or is named like something with secrets in it, is counted and not named.
+
+What is printed is what ``policy.load`` reads; the tests ask ``decide`` about every attempt afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ..events import visible
+from ..policy.match import Malformed, canonical_host, parse_address
+from .query import MOST, number, program_of, text
+
+# Refusals that mean "no rule yet"; all others are somebody's decision or a floor.
+LEARNED_REASONS = frozenset(
+    {
+        "name not allowed",
+        "address not allowed",
+        "port not allowed",
+        "method not allowed",
+        "path not allowed",
+        "not in the view",
+        "socket not allowed",
+        "read-only",
+    }
+)
+MOST_PATHS = 24  # of one method before they are taken together
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
+_TOKEN = re.compile(r"(?=.*\d)[A-Za-z0-9_=+.~-]{16,}|[0-9a-fA-F]{8,}|\d+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}")
+_LONG = 32  # characters; no component of an API is longer, but keys are
+_PLAIN = re.compile(r"[A-Za-z0-9._~@:+-]+")
+_HOMES = ("/home/", "/root", "/Users/", "/var/lib/")
+_SECRET = re.compile(
+    r"(^|[/._-])(\.?ssh|\.?aws|\.?gnupg|\.?kube|\.?docker|credentials?|secrets?|passwords?|passwd|shadow|tokens?|id_[a-z0-9]+"
+    r"|netrc|pgpass|keyring|wallet|.*\.(pem|key|p12|pfx|kdbx|env))([/._-]|$)|/\.env",
+    re.IGNORECASE,
+)
+
+
+def quoted(value: str) -> str:
+    """YAML's double-quoted form of printable text."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def component(part: str) -> str:
+    """A path component as a pattern: itself, or ``*`` when it could be an id or a secret."""
+    if not part:
+        return part
+    if len(part) > _LONG or _TOKEN.fullmatch(part) or not _PLAIN.fullmatch(part):
+        return "*"
+    return part
+
+
+def path_pattern(path: str) -> str:
+    """A request path as the pattern of a rule."""
+    return "/".join(component(part) for part in path.split("/")) if path.startswith("/") else ""
+
+
+class _Destination:
+    """What was tried towards one host."""
+
+    def __init__(self) -> None:
+        self.ports: dict[tuple[str, int], int] = {}  # protocol and port: how often
+        self.assumed = True  # only the name was asked for: the port is a guess
+        self.requests: dict[tuple[int, str], dict[tuple[str, str], int]] = {}  # port, scheme: method, path: how often
+        self.uninspected: set[int] = set()  # ports with connections whose requests were not seen
+        self.by: dict[str, None] = {}
+        self.asked = 0
+        self.refused = 0
+
+    def add(self, event: dict[str, Any]) -> None:
+        name = program_of(event)
+        if name and len(self.by) < 4 and re.fullmatch(r"[\w.+-]{1,15}", name):
+            self.by[name] = None
+
+
+class Learner:
+    """Collects what runs tried; ``add`` their events in order, ``begin`` before each run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._hosts: dict[str, _Destination] = {}
+        self._paths: dict[str, list[Any]] = {}  # path: [how often, write, by]
+        self._sockets: dict[str, list[Any]] = {}
+        self._left_out: dict[str, int] = {}
+        self._connections: dict[int, tuple[str, int, str]] = {}
+        self._requests_of: set[int] = set()
+        self._workspace = ""
+
+    def begin(self) -> None:
+        """A further run: ids of connections begin anew."""
+        self.runs += 1
+        self._connections.clear()
+        self._requests_of.clear()
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        handler = getattr(self, f"_on_{event['event']}", None)
+        if handler is not None:
+            handler(event)
+
+    # ------------------------------------------------------------ collecting
+
+    def _leave_out(self, why: str, count: int = 1) -> None:
+        self._left_out[why] = self._left_out.get(why, 0) + count
+
+    def _host(self, value: Any) -> _Destination | None:
+        name = text(value)
+        try:
+            canonical = canonical_host(name)
+        except Malformed:
+            try:
+                parse_address(name)
+                canonical = name
+            except Malformed:
+                self._leave_out("malformed names or addresses")
+                return None
+        if canonical not in self._hosts and len(self._hosts) >= MOST:
+            self._leave_out("further hosts")
+            return None
+        return self._hosts.setdefault(canonical, _Destination())
+
+    def _on_SessionStarted(self, event: dict[str, Any]) -> None:
+        self._workspace = text(event.get("workspace"))
+
+    def _on_NameResolved(self, event: dict[str, Any]) -> None:
+        found = self._host(event.get("name"))
+        if found is not None:
+            found.asked += 1
+            found.add(event)
+
+    def _on_ConnectionOpened(self, event: dict[str, Any]) -> None:
+        host = event.get("host") or event.get("address")
+        self._connect(event, host, number(event.get("port")), text(event.get("protocol")))
+        if len(self._connections) < MOST:
+            protocol = text(event.get("protocol"))
+            self._connections[number(event.get("id"))] = (text(host), number(event.get("port")), protocol)
+
+    def _connect(self, event: dict[str, Any], host: Any, port: int, protocol: str) -> _Destination | None:
+        found = self._host(host)
+        if found is None or not 0 < port < 65536:
+            return None
+        key = ("udp" if protocol == "udp" else "tcp", port)
+        found.ports[key] = found.ports.get(key, 0) + 1
+        found.assumed = False
+        found.add(event)
+        return found
+
+    def _on_ConnectionClosed(self, event: dict[str, Any]) -> None:
+        identity = number(event.get("id"))
+        opened = self._connections.pop(identity, None)
+        if opened is not None and identity not in self._requests_of:
+            host, port, protocol = opened
+            found = self._host(host)
+            if found is not None and protocol not in ("http/1.1", "h2"):
+                found.uninspected.add(port)
+        self._requests_of.discard(identity)
+
+    def _on_RequestSeen(self, event: dict[str, Any]) -> None:
+        if event.get("verdict") == "allow":
+            if len(self._requests_of) < MOST:
+                self._requests_of.add(number(event.get("id")))
+            self._request(event, event)
+
+    def _request(self, event: dict[str, Any], source: dict[str, Any]) -> None:
+        found = self._host(source.get("host"))
+        method, path = text(source.get("method")), path_pattern(text(source.get("path")))
+        port, scheme = number(source.get("port")), text(source.get("scheme"))
+        if found is None:
+            return
+        if not _METHOD.fullmatch(method) or not path or scheme not in ("http", "https") or not 0 < port < 65536:
+            self._leave_out("malformed requests")
+            return
+        found.add(event)
+        found.assumed = False
+        seen = found.requests.setdefault((port, scheme), {})
+        if (method, path) in seen or len(seen) < MOST:
+            seen[method, path] = seen.get((method, path), 0) + max(1, number(event.get("count")))
+
+    def _on_AccessDenied(self, event: dict[str, Any]) -> None:
+        access, reason = event.get("access"), text(event.get("reason"))
+        count = max(1, number(event.get("count")))
+        if not isinstance(access, dict):
+            return
+        if reason not in LEARNED_REASONS:
+            self._leave_out(f"refused as {reason}" if re.fullmatch(r"[A-Za-z -]{1,40}", reason) else "refused", count)
+            return
+        kind = access.get("kind")
+        if kind == "NameQuery":
+            found = self._host(access.get("name"))
+            if found is not None:
+                found.refused += count
+                found.add(event)
+        elif kind == "Connect":
+            host = access.get("host") or access.get("address")
+            found = self._connect(event, host, number(access.get("port")), text(access.get("protocol")))
+            if found is not None:
+                found.refused += count
+                found.uninspected.add(number(access.get("port")))
+        elif kind == "HttpRequest":
+            self._request(event, access)
+        elif kind == "SocketAccess":
+            self._personal(self._sockets, event, text(access.get("path")), count, False)
+        elif kind == "PathAccess" and text(access.get("path")).startswith("/"):
+            self._personal(self._paths, event, text(access.get("path")), count, access.get("operation") == "write")
+
+    def _on_FileOpened(self, event: dict[str, Any]) -> None:
+        path = text(event.get("path"))
+        if event.get("result") not in ("EACCES", "EPERM", "EROFS"):
+            return
+        if self._workspace and (path + "/").startswith(self._workspace + "/"):
+            self._leave_out("refused files of the workspace")
+            return
+        self._personal(self._paths, event, path, 1, False)
+
+    def _personal(self, table: dict[str, list[Any]], event: dict[str, Any], path: str, count: int, write: bool) -> None:
+        if not path.startswith("/") or not path.isprintable() or "\\" in path or "/../" in path + "/":
+            self._leave_out("paths that can not be written down", count)
+        elif path.startswith(_HOMES):
+            self._leave_out("paths in somebody's home", count)
+        elif _SECRET.search(path):
+            self._leave_out("paths named like secrets", count)
+        elif path in table or len(table) < 256:
+            row = table.setdefault(path, [0, False, program_of(event)])
+            row[0] += count
+            row[1] = row[1] or write
+
+    # ------------------------------------------------------------ writing
+
+    def yaml(self) -> str:
+        """The policy."""
+        lines = [
+            f"# Learned by membrane from {self.runs} run{'' if self.runs == 1 else 's'}. Read it before you use it."
+        ]
+        for why, count in sorted(self._left_out.items()):
+            lines.append(f"# Left out: {visible(why)} ({count} times).")
+        entries = []
+        for host, found in sorted(self._hosts.items()):
+            entries += self._entries(host, found)
+        if entries:
+            lines += ["allow:", *entries]
+        if self._sockets:
+            lines.append("unix_sockets:")
+            lines += [f"  - {quoted(path)} # {row[0]} times" for path, row in sorted(self._sockets.items())]
+        if self._paths:
+            lines.append("mounts:")
+            for path, row in sorted(self._paths.items()):
+                tried = "; it tried to write: mode: rw" if row[1] else ""
+                lines.append(f"  - {{path: {quoted(path)}, mode: ro}} # {row[0]} times{tried}")
+        if len(lines) == 1 + len(self._left_out):
+            lines.append("# Nothing was tried that needs a rule.\n{}")
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def _who(found: _Destination) -> str:
+        return f" by {', '.join(found.by)}" if found.by else ""
+
+    def _entries(self, host: str, found: _Destination) -> list[str]:
+        who = self._who(found)
+        if found.assumed:
+            if not found.asked and not found.refused:
+                return []
+            how = f"{found.refused} times refused" if found.refused else f"{found.asked} times asked for"
+            return [f"  - {quoted(_at(host, 443))} # only the name, {how}{who}; 443 is a guess"]
+        out = []
+        limited: set[int] = set()
+        for (port, scheme), seen in sorted(found.requests.items()):
+            if port in found.uninspected:
+                continue  # something else than HTTP went there too
+            limited.add(port)
+            usual = {"http": 80, "https": 443}[scheme]
+            place = f"[{host}]" if ":" in host else host
+            url = f"{scheme}://{place}" + ("" if port == usual else f":{port}")
+            total = sum(seen.values())
+            out.append(f"  - dest: {quoted(url)} # {total} request{'' if total == 1 else 's'}{who}")
+            out.append("    http:")
+            methods: dict[str, list[str]] = {}
+            for method, path in sorted(seen):
+                methods.setdefault(method, []).append(path)
+            for method, paths in methods.items():
+                shown = paths if len(paths) <= MOST_PATHS else _common(paths)
+                listed = ", ".join(quoted(path) for path in shown)
+                out.append(f"      - {{methods: [{method}], paths: [{listed}]}}")
+        for (protocol, port), count in sorted(found.ports.items()):
+            if protocol == "tcp" and port in limited:
+                continue
+            out.append(f"  - {quoted(_at(host, port, protocol))} # {count} times{who}")
+        return out
+
+
+def _at(host: str, port: int, protocol: str = "tcp") -> str:
+    place = f"[{host}]" if ":" in host else host
+    return f"{place}:{port}" + ("/udp" if protocol == "udp" else "")
+
+
+def _common(paths: list[str]) -> list[str]:
+    """Many paths as the directories that they share: their first two components."""
+    return sorted({"/".join(path.split("/")[:3]) or "/" for path in paths})[:MOST_PATHS] if paths else ["/"]
+
+
+def learn(runs: Iterable[Iterable[dict[str, Any]]]) -> str:
+    """The policy that admits what all ``runs`` tried."""
+    learner = Learner()
+    for events in runs:
+        learner.begin()
+        for event in events:
+            learner.add(event)
+    return learner.yaml()

@@ -1,0 +1,54 @@
+"""``--trace-log -``: the record in Tracee's form on stderr while the command runs.
+
+Another process follows the record and ends when nobody writes to it any more, so the supervisor's loop converts
+nothing, and whatever source writes to the record is in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from ..errors import HostError
+
+END = 20.0  # seconds for the follower to write what is left
+
+
+class LiveLog:
+    """The follower of one session.
+
+    Args:
+        state: ``$MEMBRANE_HOME``.
+        session: its id; the record is being written.
+
+    Raises:
+        HostError: it can not be started.
+    """
+
+    def __init__(self, state: str, session: str) -> None:
+        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        program = (
+            "import sys; sys.path.append(sys.argv.pop(1)); "
+            "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
+        )
+        argv = [sys.executable, "-I", "-c", program, source, "trace", "export", session, "--follow"]
+        moves = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+        environment = {"MEMBRANE_HOME": state, "LC_ALL": "C.UTF-8"}
+        try:
+            # A group of its own: Ctrl-C is for the command, and the last events come after it.
+            self._pid = os.posix_spawn(sys.executable, argv, environment, file_actions=moves, setpgroup=0)
+        except OSError as error:
+            raise HostError("write the trace log", error.strerror or "", target=sys.executable) from None
+
+    def wait(self) -> None:
+        """Wait until it has written everything, once the record is closed."""
+        deadline = time.monotonic() + END
+        pause = 0.002
+        while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(self._pid, 9)
+                os.waitpid(self._pid, 0)
+                return
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)

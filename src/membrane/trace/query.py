@@ -1,0 +1,746 @@
+"""Questions to a record: which events, who did it, and what the run comes to.
+
+Theory of operation
+-------------------
+Events are the JSON objects of ``docs/events.md``, in order; every function takes an iterable and keeps a bounded
+amount of it.  ``joined`` puts the process to what the network process saw: the command asked the kernel for a
+connection (``SocketCalled``) to the address that stands for a name (``NameResolved``), and the data plane opened it
+(``ConnectionOpened``) with the source port as its id; requests and the end of the connection follow by that id.
+A process is its pid with its start time, never the pid alone.
+
+Everything in an event is text from inside the sandbox or a number that it chose.  ``typed`` is the one place where the
+types of fields are checked: ``reading`` gives nothing that did not pass it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..summary import target_of
+from ..value import Value
+from ..workspace.protect import PROTECTED, fold
+
+MOST = 10_000  # different things of one kind that a summary keeps apart
+NEAR = 5.0  # seconds between a call and the connection that it made
+DENIED_RESULTS = frozenset({"EACCES", "EPERM", "EROFS"})
+WRITING = frozenset({"wronly", "rdwr", "creat", "trunc", "append", "tmpfile"})
+TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/", "/run/")  # noqa: S108 - named, not used
+SYSTEM = ("/usr/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/etc/", "/opt/", "/nix/")
+
+# Beside the protected names: what a tool of the developer runs later.  Path suffix patterns, folded.
+_LATER = (
+    (r".*/\.github/workflows/.*", "CI runs it"),
+    (r".*/\.(gitlab-ci|circleci|drone|travis)(\.yml|/.*)", "CI runs it"),
+    (
+        r".*/(jenkinsfile|azure-pipelines\.yml|bitbucket-pipelines\.yml|\.pre-commit-config\.yaml)",
+        "CI or git runs it",
+    ),
+    (
+        r".*/(package\.json|setup\.py|conftest\.py|build\.rs|gradlew|build\.gradle(\.kts)?)",
+        "a package tool runs it",
+    ),
+    (r".*/(makefile|gnumakefile|justfile|rakefile|taskfile\.yml|noxfile\.py|tox\.ini)", "the build tool runs it"),
+    (
+        r".*/(\.config/(systemd|autostart|fish)/.*|\.local/bin/.*|bin/[^/]+)",
+        "it is started, or found by PATH",
+    ),
+    (r".*/(\.crontab|cron\.[a-z]+/.*)", "cron runs it"),
+    (r".*\.pth", "every start of Python runs it"),
+)
+LATER = tuple((re.compile(pattern), why) for pattern, why in _LATER)
+
+
+def text(value: Any) -> str:
+    """A string field, also where it was cut; empty for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return str(value["text"]) + "..."
+    return ""
+
+
+def number(value: Any) -> int:
+    """A count, 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0
+    return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
+
+
+def items(value: Any) -> list[Any]:
+    """A list field."""
+    return value if isinstance(value, list) else []
+
+
+_WORDS = [
+    "source",
+    "result",
+    "verdict",
+    "family",
+    "call",
+    "protocol",
+    "type",
+    "kind",
+    "cause",
+    "reason",
+    "method",
+    "scheme",
+    "error",
+    "sni",
+    "rule",
+    "hint",
+    "session",
+    "query",
+    "trace_source",
+    "version",
+    "identity",
+    "policy_digest",
+    "start",
+    "end",
+]
+_TEXTS = ["path", "to", "cwd", "workspace", "host", "name", "address"]
+_NUMBERS = [
+    "seq",
+    "port",
+    "id",
+    "number",
+    "count",
+    "bytes_up",
+    "bytes_down",
+    "exit_code",
+    "signal",
+    "parent",
+    "client_port",
+    "local_port",
+    "status",
+    "denied",
+    "lost",
+    "duration_ms",
+    "max_rss_kb",
+]
+_LISTS = ["argv", "command", "flags", "left_behind", "levels"]
+_LARGEST = 1 << 63
+
+
+def _as_text(value: Any) -> Any:
+    return value if isinstance(value, str) or value is None else {"text": text(value)} if text(value) else ""
+
+
+def _as_number(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        return 0
+    return value
+
+
+def _as_process(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return None
+    numbers = {name: number(_as_number(value.get(name))) for name in ("pid", "start")}
+    return {**numbers, "name": text(value.get("name")), "exe": text(value.get("exe"))}
+
+
+def _as_access(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
+        for name, item in value.items()
+    }
+
+
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_WORDS, lambda value: None if value is None else text(value)),
+    **dict.fromkeys(_TEXTS, _as_text),
+    **dict.fromkeys(_NUMBERS, _as_number),
+    **dict.fromkeys(_LISTS, lambda value: [text(item) for item in items(value)]),
+    "process": _as_process,
+    "access": _as_access,
+}
+
+
+def typed(event: dict[str, Any]) -> dict[str, Any]:
+    """The event with every known field of its type, and null or empty where it was of another."""
+    types = _TYPES
+    return {name: types[name](value) if name in types else value for name, value in event.items()}
+
+
+def process_of(event: dict[str, Any]) -> tuple[int, int] | None:
+    """Who did it: pid and start time."""
+    process = event.get("process")
+    if not isinstance(process, dict) or not number(process.get("pid")):
+        return None
+    return number(process["pid"]), number(process.get("start"))
+
+
+def program_of(event: dict[str, Any]) -> str:
+    """The name of the process, empty where it is not known."""
+    process = event.get("process")
+    return text(process.get("name")) if isinstance(process, dict) else ""
+
+
+def is_denied(event: dict[str, Any]) -> bool:
+    """Was something refused, by the policy or by the kernel in its name?"""
+    kind = event["event"]
+    if kind in ("AccessDenied", "NameQuarantined"):
+        return True
+    return event.get("verdict") == "deny" or event.get("result") in DENIED_RESULTS
+
+
+def path_of(event: dict[str, Any]) -> str:
+    """The path that it is about, empty where there is none."""
+    if event["event"] == "AccessDenied":
+        access = event.get("access")
+        return text(access.get("path")) if isinstance(access, dict) and access.get("kind") != "HttpRequest" else ""
+    if event["event"] == "RequestSeen":
+        return ""
+    return text(event.get("path"))
+
+
+def host_of(event: dict[str, Any]) -> str:
+    """The host that it is about: a name or an address."""
+    source = event
+    if event["event"] == "AccessDenied":
+        access = event.get("access")
+        source = access if isinstance(access, dict) else {}
+    elif (event["event"] == "SocketCalled" and event.get("family") not in ("inet", "inet6")) or event["event"] not in (
+        "NameResolved",
+        "ConnectionOpened",
+        "ConnectionClosed",
+        "RequestSeen",
+        "SocketCalled",
+    ):
+        return ""
+    return text(source.get("host")) or text(source.get("name")) or text(source.get("address"))
+
+
+# ---------------------------------------------------------------- joining
+
+
+class Joiner:
+    """Gives events of the network the process that caused them; ``add`` them in order."""
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=1024)
+        self._names: dict[str, str] = {}  # the address that was answered: its name
+        self._connections: dict[int, dict[str, Any]] = {}
+        self._ports: dict[int, dict[str, Any]] = {}  # local port: process, where the tracer saw it
+
+    def add(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event, with ``process`` and ``joined`` where they were found; ``host`` where the connection has one."""
+        kind = event["event"]
+        process = event.get("process")
+        if kind == "NameResolved":
+            if len(self._names) < MOST:
+                self._names[text(event.get("address"))] = text(event.get("name"))
+        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in ("connect", "sendto"):
+            address = text(event.get("address"))
+            name = self._names.get(address)
+            if name:
+                event = {**event, "host": name}
+            self._calls.append((_seconds(event), name or address, number(event.get("port")), process))
+            if number(event.get("local_port")) and len(self._ports) < MOST:
+                self._ports[number(event.get("local_port"))] = process
+        elif process is None and kind == "ConnectionOpened":
+            event = self._with(event, self._opener(event))
+            if len(self._connections) < MOST:
+                self._connections[number(event.get("id"))] = event
+        elif process is None and kind in ("ConnectionClosed", "RequestSeen"):
+            opened = self._connections.get(number(event.get("id")))
+            if opened is not None:
+                event = self._with(event, opened.get("process"))
+                if kind == "ConnectionClosed":
+                    event = {**event, "host": opened.get("host"), "port": opened.get("port")}
+                    del self._connections[number(event.get("id"))]
+        elif process is None and kind == "AccessDenied":
+            access = event.get("access")
+            if isinstance(access, dict) and access.get("kind") == "Connect":
+                target = text(access.get("host")) or text(access.get("address"))
+                event = self._with(event, self._caller(_seconds(event), target, number(access.get("port")), take=False))
+            elif isinstance(access, dict) and access.get("kind") == "NameQuery":
+                event = self._with(event, self._caller(_seconds(event), "", 53, take=False))
+        return event
+
+    @staticmethod
+    def _with(event: dict[str, Any], process: Any) -> dict[str, Any]:
+        return {**event, "process": process, "joined": True} if isinstance(process, dict) else event
+
+    def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        known = self._ports.pop(number(event.get("client_port")), None)
+        if known is not None:
+            return known
+        at, port = _seconds(event), number(event.get("port"))
+        return self._caller(at, text(event.get("host")), port) or self._caller(at, text(event.get("address")), port)
+
+    def _caller(self, at: float, target: str, port: int, take: bool = True) -> dict[str, Any] | None:
+        """The first call to ``target`` (any, if empty) that was not used yet and is not too old."""
+        for index, (when, where, to, process) in enumerate(self._calls):
+            if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
+                if take:
+                    del self._calls[index]
+                return process
+        return None
+
+
+def _seconds(event: dict[str, Any]) -> float:
+    """Seconds of the day are enough to compare what is close."""
+    at = text(event.get("time"))
+    try:
+        return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:].removesuffix("Z"))
+    except ValueError:
+        return 0.0
+
+
+def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """``events`` with the processes that caused them (see ``Joiner``)."""
+    joiner = Joiner()
+    return map(joiner.add, events)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+class Filter(Value):
+    """Which events; everything that is given must hold."""
+
+    kinds: tuple[str, ...] = ()  # names of events, or their beginnings in lower case: file, process, conn
+    pid: int = 0  # of the root of a process tree
+    path: str = ""  # a glob: ``*`` within a component, ``**`` over several
+    host: str = ""  # a name, ``*.name``, or an address
+    program: str = ""
+    denied: bool = False
+    since: str = ""  # ISO 8601, or its beginning
+    until: str = ""
+
+
+class Chooser:
+    """Decides event by event, in order: a process tree grows while it is read."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._wanted = wanted
+        self._tree = {wanted.pid}
+        self._path = Glob(wanted.path) if wanted.path else None
+        self._kinds = tuple(kind.lower() for kind in wanted.kinds)
+        self._host = wanted.host.lower().rstrip(".")
+        self._since, self._until = wanted.since.removesuffix("Z"), wanted.until.removesuffix("Z")
+
+    def takes(self, event: dict[str, Any]) -> bool:
+        """Is this one of those that are wanted?"""
+        wanted = self._wanted
+        if wanted.pid and not self._in_tree(event):
+            return False
+        if self._kinds and not any(_is_kind(event["event"], kind) for kind in self._kinds):
+            return False
+        if wanted.denied and not is_denied(event):
+            return False
+        if wanted.program and program_of(event) != wanted.program:
+            return False
+        if self._host and not _is_host(host_of(event).lower(), self._host):
+            return False
+        if self._path is not None:
+            paths = (path_of(event), text(event.get("to")))
+            if not any(each and self._path.matches(each) for each in paths):
+                return False
+        at = text(event.get("time")).removesuffix("Z")
+        if self._since and at < self._since:
+            return False
+        return not self._until or at <= self._until or at.startswith(self._until)
+
+    def _in_tree(self, event: dict[str, Any]) -> bool:
+        who = process_of(event)
+        if who is None:
+            return False
+        if event["event"] == "ProcessStarted" and number(event.get("parent")) in self._tree:
+            self._tree.add(who[0])
+        if who[0] not in self._tree:
+            return False
+        if event["event"] == "ProcessExited" and who[0] != self._wanted.pid:
+            self._tree.discard(who[0])  # the number may be given to a stranger
+        return True
+
+
+def chosen(events: Iterable[dict[str, Any]], wanted: Filter) -> Iterator[dict[str, Any]]:
+    """Those of ``events`` that ``wanted`` asks for."""
+    return filter(Chooser(wanted).takes, events)
+
+
+def _is_kind(event: str, kind: str) -> bool:
+    name = event.lower()
+    return (
+        name.startswith(kind)
+        or {"exec": "processstarted", "exit": "processexited", "dns": "nameresolved"}.get(kind) == name
+    )
+
+
+def _is_host(host: str, wanted: str) -> bool:
+    return host.endswith(wanted[1:]) if wanted.startswith("*.") else host == wanted
+
+
+class Glob:
+    """A path glob: ``*`` and ``?`` stay within a component, ``**`` stands for any number of them.
+
+    Without a slash it is about the last component.  No backtracking over the whole: a path is chosen inside, and may
+    be as long and as repetitive as somebody likes.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._parts = (pattern if "/" in pattern else "**/" + pattern).split("/")
+
+    def matches(self, path: str) -> bool:
+        """Does the whole of ``path`` match?"""
+        return _match(self._parts, path.split("/"), "**", _component)
+
+
+def _component(pattern: str, name: str) -> bool:
+    return _match(pattern, name, "*", lambda char, have: char in ("?", have))
+
+
+def _match(pattern: Sequence[str], have: Sequence[str], star: str, same: Callable[[str, str], bool]) -> bool:
+    """Match with stars in at most length times length steps: only the last star is ever tried again."""
+    at = index = 0
+    last, mark = -1, 0
+    while index < len(have):
+        if at < len(pattern) and pattern[at] == star:
+            last, mark = at, index
+            at += 1
+        elif at < len(pattern) and same(pattern[at], have[index]):
+            at += 1
+            index += 1
+        elif last >= 0:
+            mark += 1
+            at, index = last + 1, mark
+        else:
+            return False
+    return all(part == star for part in pattern[at:])
+
+
+# ---------------------------------------------------------------- summary
+
+
+class _Counted:
+    """A bounded table of things seen."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, dict[str, Any]] = {}
+        self.beyond = 0
+
+    def row(self, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        row = self.rows.get(key)
+        if row is None:
+            if len(self.rows) >= MOST:
+                self.beyond += 1
+                return make()
+            row = self.rows[key] = make()
+        return row
+
+
+def runs_later(path: str) -> str:
+    """Why something outside may run or obey ``path`` later; empty for an ordinary file."""
+    parts = fold(path).strip("/").split("/")
+    in_git = ".git" in parts[:-1]
+    for row in PROTECTED:
+        wanted = row.name.split("/")
+        places = range(len(parts)) if row.where == "tree" or in_git else ()
+        for at in places:
+            if row.where == "git" and ".git" not in parts[:at]:
+                continue
+            if all(_same(have, want) for have, want in zip(parts[at:], wanted, strict=False)) and len(
+                parts
+            ) - at >= len(wanted):
+                return row.reason
+    folded = "/" + "/".join(parts)
+    for pattern, why in LATER:
+        if pattern.fullmatch(folded):
+            return why
+    return ""
+
+
+def _same(have: str, want: str) -> bool:
+    before, star, after = want.partition("*")
+    return have == want if not star else have.startswith(before) and have.endswith(after)
+
+
+def is_temporary(path: str) -> bool:
+    """Is it in a place that the sandbox has for itself and that ends with it?"""
+    return path.startswith(TEMPORARY) or path in ("/tmp", "/dev")  # noqa: S108
+
+
+class Summary:
+    """What a run comes to; ``add`` its events in order, then ask ``data``."""
+
+    def __init__(self) -> None:
+        self.session: dict[str, Any] = {}
+        self.ended: dict[str, Any] = {}
+        self.first = self.last = ""
+        self.sources: set[str] = set()
+        self.counts: dict[str, int] = {}
+        self._programs, self._written, self._read = _Counted(), _Counted(), _Counted()
+        self._connections, self._requests, self._refused = _Counted(), _Counted(), _Counted()
+        self._later, self._lost, self._moved = _Counted(), _Counted(), _Counted()
+        self._open: dict[int, dict[str, Any]] = {}
+        self._requested = False
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind = event["event"]
+        at = text(event["time"])
+        self.first = self.first or at
+        self.last = max(self.last, at)
+        self.sources.add(text(event.get("source")))
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self._requested = self._requested or event.get("requested") is True
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None:
+            handler(event)
+
+    def _on_SessionStarted(self, event: dict[str, Any]) -> None:
+        self.session = self.session or event
+
+    def _on_SessionEnded(self, event: dict[str, Any]) -> None:
+        self.ended = event
+
+    def _on_ProcessStarted(self, event: dict[str, Any]) -> None:
+        path = text(event.get("path"))
+        row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
+        row["count" if not event.get("result") else "failed"] += 1
+
+    def _wrote(self, event: dict[str, Any], how: str, path: str) -> None:
+        if event.get("result"):
+            if event.get("result") in DENIED_RESULTS:
+                self._kernel_refused(event, path, "write")
+            return
+        if is_temporary(path) or not path:
+            return
+        row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": program_of(event)})
+        row["count"] += 1
+        if how not in row["how"]:
+            row["how"].append(how)
+        if event.get("outside_workspace"):
+            row["outside_workspace"] = True
+        why = runs_later(path) if how != "removed" else ""
+        if why:
+            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
+        elif how == "removed":
+            self._later.rows.pop(path, None)
+
+    def _on_FileOpened(self, event: dict[str, Any]) -> None:
+        path = text(event.get("path"))
+        if WRITING & {flag for flag in items(event.get("flags")) if isinstance(flag, str)}:
+            self._wrote(event, "written", path)
+        elif event.get("result"):
+            if event.get("result") in DENIED_RESULTS:
+                self._kernel_refused(event, path, "read")
+        elif event.get("outside_workspace") and not is_temporary(path):
+            top = next((prefix for prefix in SYSTEM if path.startswith(prefix)), "")
+            key = f"{top}**" if top else path
+            row = self._read.row(key, lambda: {"path": key, "count": 0, "by": program_of(event)})
+            row["count"] += 1
+
+    def _on_FileCreated(self, event: dict[str, Any]) -> None:
+        self._wrote(event, f"created {text(event.get('type'))}".strip(), text(event.get("path")))
+
+    def _on_FileRemoved(self, event: dict[str, Any]) -> None:
+        self._wrote(event, "removed", text(event.get("path")))
+
+    def _on_FileRenamed(self, event: dict[str, Any]) -> None:
+        self._wrote(event, "removed", text(event.get("path")))
+        self._wrote(event, "renamed", text(event.get("to")))
+
+    def _on_NameQuarantined(self, event: dict[str, Any]) -> None:
+        path = text(event.get("path"))
+        self._moved.row(path, lambda: {"path": path, "to": text(event.get("to"))})
+
+    def _on_ConnectionOpened(self, event: dict[str, Any]) -> None:
+        host, port = text(event.get("host")) or text(event.get("address")), number(event.get("port"))
+        protocol = text(event.get("protocol"))
+        row = self._connections.row(
+            (host, port, protocol == "udp"),
+            lambda: {
+                "host": host,
+                "port": port,
+                "protocol": protocol,
+                "count": 0,
+                "bytes_up": 0,
+                "bytes_down": 0,
+                "errors": 0,
+                "by": [],
+            },
+        )
+        row["count"] += 1
+        name = program_of(event)
+        if name and name not in row["by"] and len(row["by"]) < 8:
+            row["by"].append(name)
+        if len(self._open) < MOST:
+            self._open[number(event.get("id"))] = row
+
+    def _on_ConnectionClosed(self, event: dict[str, Any]) -> None:
+        row = self._open.pop(number(event.get("id")), None)
+        if row is not None:
+            row["bytes_up"] += number(event.get("bytes_up"))
+            row["bytes_down"] += number(event.get("bytes_down"))
+            row["errors"] += bool(event.get("error"))
+
+    def _on_RequestSeen(self, event: dict[str, Any]) -> None:
+        key = tuple(text(event.get(name)) for name in ("method", "scheme", "host", "path", "verdict"))
+        row = self._requests.row(
+            (*key, number(event.get("port"))),
+            lambda: {
+                **dict(zip(("method", "scheme", "host", "path", "verdict"), key, strict=True)),
+                "port": number(event.get("port")),
+                "count": 0,
+                "status": [],
+            },
+        )
+        row["count"] += 1
+        status = number(event.get("status"))
+        if status not in row["status"] and len(row["status"]) < 8:
+            row["status"].append(status)
+
+    def _on_AccessDenied(self, event: dict[str, Any]) -> None:
+        access = event.get("access")
+        if not isinstance(access, dict):
+            return
+        target, reason = asked(access), text(event.get("reason"))
+        row = self._refused.row(
+            (target, reason),
+            lambda: {
+                "target": target,
+                "reason": reason,
+                "count": 0,
+                "allow": event.get("hint"),
+                "rule": event.get("rule"),
+                "by": program_of(event),
+            },
+        )
+        row["count"] += max(1, number(event.get("count")))
+
+    def _kernel_refused(self, event: dict[str, Any], path: str, operation: str) -> None:
+        result = text(event.get("result"))
+        row = self._refused.row(
+            (path, result, operation),
+            lambda: {
+                "target": path,
+                "reason": f"{operation}: {result}",
+                "count": 0,
+                "allow": None,
+                "rule": None,
+                "by": program_of(event),
+            },
+        )
+        row["count"] += 1
+
+    def _on_EventsLost(self, event: dict[str, Any]) -> None:
+        key = (text(event.get("source")), text(event.get("kind")), text(event.get("cause")))
+        row = self._lost.row(
+            key,
+            lambda: {
+                "kind": text(event.get("kind")),
+                "cause": text(event.get("cause")),
+                "count": 0,
+                "start": text(event.get("start")),
+            },
+        )
+        row["count"] += number(event.get("count"))
+        row["end"] = text(event.get("end"))
+
+    # ------------------------------------------------------------ answer
+
+    def gaps(self, problems: Iterable[str] = (), running: bool = False) -> list[str]:
+        """Why the record does not hold everything; empty when it does."""
+        out = [
+            f"{row['count']} events of {row['kind']} were lost"
+            + (f" ({row['cause']})" if row["cause"] else "")
+            + f" between {row['start']} and {row['end']}"
+            for row in self._lost.rows.values()
+        ]
+        out += list(problems)
+        if not self.session:
+            out.append("the beginning of the session is missing")
+        if not self.ended:
+            out.append("the session is still running" if running else "the end of the session is missing")
+        out += [
+            f"{table.beyond} more than {MOST} {what} are not told apart"
+            for table, what in (
+                (self._programs, "programs"),
+                (self._written, "written files"),
+                (self._read, "read files"),
+                (self._connections, "destinations"),
+                (self._requests, "requests"),
+                (self._refused, "refusals"),
+            )
+            if table.beyond
+        ]
+        return out
+
+    def blind(self) -> list[str]:
+        """What the sources of this record can not see at all."""
+        source = text(self.session.get("trace_source"))
+        if "ebpf" in source or "ebpf" in self.sources:
+            return []
+        if "notify" in source or "notify" in self.sources:
+            return [
+                "results of calls are predictions (source: notify)",
+                "files that were only read, unless trace: full",
+            ]
+        return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
+
+    def data(self, problems: Iterable[str] = (), running: bool = False) -> dict[str, Any]:
+        """The whole answer, as JSON can hold it.
+
+        Args:
+            problems: what could not be read of the record.
+            running: somebody still writes to it.
+        """
+        gaps = self.gaps(problems, running)
+        blind = self.blind()
+        ended = self.ended
+        left = list(self._later.rows.values())
+        known = {row["path"] for row in left}
+        left += [
+            {"path": path, "why": "a protected name that could not be moved away", "by": ""}
+            for path in map(text, items(ended.get("left_behind")))
+            if path not in known
+        ]
+        return {
+            "session": text(self.session.get("session")) or text(ended.get("session")),
+            "command": [text(word) for word in items(self.session.get("command"))],
+            "workspace": text(self.session.get("workspace")),
+            "trace_source": text(self.session.get("trace_source")),
+            "started": text(self.session.get("time")) or self.first,
+            "ended": text(ended.get("time")) or None,
+            "exit_code": ended.get("exit_code"),
+            "signal": ended.get("signal"),
+            "duration_ms": ended.get("duration_ms"),
+            "events": self.counts,
+            "programs": sorted(self._programs.rows.values(), key=lambda row: -row["count"]),
+            "written": list(self._written.rows.values()),
+            "read_outside": sorted(self._read.rows.values(), key=lambda row: row["path"]),
+            "connections": sorted(
+                self._connections.rows.values(), key=lambda row: -row["bytes_up"] - row["bytes_down"]
+            ),
+            "requests": list(self._requests.rows.values()),
+            "refused": sorted(self._refused.rows.values(), key=lambda row: -row["count"]),
+            "left": left,
+            "moved_away": list(self._moved.rows.values()),
+            "complete": not gaps and not blind,
+            "gaps": gaps,
+            "not_seen": blind,
+        }
+
+
+def asked(access: dict[str, Any]) -> str:
+    """What was asked for in an ``AccessDenied``."""
+    plain = {name: text(value) if isinstance(value, (str, dict)) else value for name, value in access.items()}
+    plain["port"] = number(access.get("port"))
+    return target_of(plain)
+
+
+def summarise(events: Iterable[dict[str, Any]]) -> Summary:
+    """All of ``events`` in one summary."""
+    summary = Summary()
+    for event in events:
+        summary.add(event)
+    return summary

@@ -1,0 +1,111 @@
+"""``membrane learn``: run a command and print the policy that would admit what it tried.
+
+Theory of operation
+-------------------
+The command runs as always: confined, by the policy in force, and nobody is asked.  Its record is read afterwards and
+``trace.learn`` makes the policy.  ``--observe`` is the exception that has to be asked for: every host is allowed and
+requests are looked at, so that one run shows everything; the environment then has no secrets and no variable beyond
+the usual ones, and files stay as confined as ever.
+
+The policy goes to stdout after the command has ended, or to ``--output``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import HostError, PolicyError
+from ..trace import learn, query, reading
+from .options import UsageError
+from .trace import note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..policy.model import Policy
+    from ..settings import Loaded
+    from .options import Invocation
+
+
+def from_records(invocation: Invocation, state: str) -> int:
+    """Learn from sessions that were recorded; the exit status."""
+    if invocation.has("observe"):
+        raise UsageError("parse the command line", "--observe goes with a command, not with --from")
+    entries = [reading.find(state, name) for name in (*invocation.given["from"], *invocation.words)]
+    return _print(invocation, entries, 0, 1)
+
+
+def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]], Loaded], state: str) -> int:
+    """Run the command and learn from its record; the exit status of the command."""
+    if not invocation.words:
+        raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
+    from .. import session
+
+    policy = load(invocation, invocation.words).policy
+    if policy.trace.mode == "off":
+        raise PolicyError(
+            "learn", "trace.mode is off: there is no record to learn from", fix=("leave --no-trace away",)
+        )
+    if invocation.has("observe"):
+        policy = observing(policy)
+        for line in (
+            "membrane: warning: --observe: the command can reach EVERY host; its requests are decrypted and recorded",
+            "  it sees no secret and no variable that the policy passes; files are confined as always",
+        ):
+            print(line, file=sys.stderr)
+    try:
+        stdout = os.dup(1)  # a run lets go of its own
+    except OSError:
+        stdout = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    fields: dict[str, Any] = dict(invocation.fields("run"))
+    options = session.RunOptions(debug=invocation.has("debug"), **fields)
+    run = session.Session(session.RunRequest(command=invocation.words, policy=policy, options=options))
+    status = run.run()
+    return _print(invocation, [reading.find(state, run.id)], status, stdout)
+
+
+def observing(policy: Policy) -> Policy:
+    """``policy`` with every host allowed, requests to the ports of HTTP looked at, and nothing secret handed in."""
+    from ..policy import grammar
+    from ..policy.model import HostRule, Origin, PortRange
+
+    origin = Origin("command line", "--observe")
+    everything: HostRule = grammar.host_rule("**", origin)
+    web = everything.replace(
+        ports=(PortRange("tcp", 80, 80), PortRange("tcp", 443, 443)), inspect=True, text="** (inspected)"
+    )
+    return policy.replace(
+        allow=(*policy.allow, web, everything),
+        secrets=(),
+        env=tuple(rule for rule in policy.env if rule.value is not None and _harmless(rule.name)),
+        digest=f"{policy.digest}-observe",
+    )
+
+
+def _harmless(name: str) -> bool:
+    return name in ("TERM", "LANG", "TZ", "CI", "NO_COLOR", "COLORTERM") or name.startswith("LC_")
+
+
+def _print(invocation: Invocation, entries: list[reading.Entry], status: int, stdout: int) -> int:
+    learner = learn.Learner()
+    problems = []
+    for entry in entries:
+        record = reading.Record(entry.path)
+        learner.begin()
+        for event in query.joined(record.events()):
+            learner.add(event)
+        problems += record.problems
+    note(problems)
+    text = learner.yaml()
+    destination = invocation.last("output", "-")
+    try:
+        fd = stdout
+        if destination != "-":
+            fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=fd != 1) as file:
+            file.write(text)
+    except OSError as error:
+        raise HostError("write the policy", error.strerror or "", target=destination) from None
+    return status

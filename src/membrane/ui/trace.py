@@ -1,0 +1,239 @@
+"""``membrane trace``: what was recorded, for a person and for a script.
+
+Theory of operation
+-------------------
+Finds the record, reads it once, and prints.  ``show`` and ``export`` are streams: the first line comes before the last
+event was read.  What could not be read is said on stderr, and by ``summary`` in its answer.
+
+Exit status: 0; ``verify`` 1 when something does not fit; ``show`` 0 also when nothing was chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import HostError
+from ..summary import colour as may_colour
+from ..summary import shorten, tilde
+from ..trace import export, query, reading
+from . import trace_text
+from .options import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from .options import Invocation
+
+# Which options an action reads; the others are refused, so that none is silently without effect.
+_CHOOSE = frozenset({"kind", "denied", "pid", "program", "path", "host", "since", "until"})
+_READS: dict[str, frozenset[str]] = {
+    "list": frozenset({"json"}),
+    "show": _CHOOSE | {"json", "follow"},
+    "summary": frozenset({"json"}),
+    "report": frozenset({"output"}),
+    "watch": _CHOOSE,
+    "verify": frozenset({"json"}),
+    "export": _CHOOSE | {"format", "follow", "output"},
+}
+_COMMON = frozenset({"debug", "help", "version"})
+
+
+def main(invocation: Invocation, state: str, home: str) -> int:
+    """Run ``membrane trace ACTION``; the exit status."""
+    action = invocation.words[0]
+    for name in invocation.given:
+        if name not in _READS[action] | _COMMON:
+            raise UsageError("parse the command line", f"membrane trace {action} does not take --{name}")
+    if action == "list":
+        if len(invocation.words) > 1:
+            raise UsageError("parse the command line", f"membrane trace list does not take {invocation.words[1]!r}")
+        return _list(invocation, state, home)
+    entry = reading.find(state, invocation.words[1] if len(invocation.words) > 1 else "@last")
+    return _ACTIONS[action](invocation, entry, home)
+
+
+def note(problems: list[str]) -> None:
+    """Say on stderr what is missing."""
+    for problem in problems:
+        print(f"membrane: the record is incomplete: {shorten(problem, 200)}", file=sys.stderr)
+
+
+def wanted(invocation: Invocation) -> query.Filter:
+    """What the options choose.
+
+    Raises:
+        UsageError: ``--pid`` is no number.
+    """
+    pid = invocation.last("pid", "0")
+    if not pid.isdecimal() or len(pid) > 9:
+        raise UsageError("parse the command line", f"--pid is a number, not {pid!r}")
+    return query.Filter(
+        kinds=invocation.given.get("kind", ()),
+        pid=int(pid),
+        path=invocation.last("path"),
+        host=invocation.last("host"),
+        program=invocation.last("program"),
+        denied=invocation.has("denied"),
+        since=invocation.last("since"),
+        until=invocation.last("until"),
+    )
+
+
+def _list(invocation: Invocation, state: str, home: str) -> int:
+    rows: list[dict[str, Any]] = []
+    for entry in reading.sessions(state):
+        head, tail = _ends(entry)
+        rows.append(
+            {
+                "id": entry.id,
+                "started": reading.iso(entry.started),
+                "running": entry.running,
+                "command": [query.text(word) for word in query.items(head.get("command"))],
+                "workspace": query.text(head.get("workspace")),
+                "trace_source": query.text(head.get("trace_source")),
+                "exit_code": tail.get("exit_code"),
+                "denied": query.number(tail.get("denied")),
+                "lost": query.number(tail.get("lost")),
+                "bytes": sum(
+                    os.stat(os.path.join(entry.path, name), follow_symlinks=False).st_size
+                    for name in os.listdir(entry.path)
+                ),
+            }
+        )
+    if invocation.has("json"):
+        for row in rows:
+            print(json.dumps(row))
+        return 0
+    if not rows:
+        print("nothing was recorded yet")
+    for row in rows:
+        status = "running" if row["running"] else "killed" if row["exit_code"] is None else f"exit {row['exit_code']}"
+        refused = f"refused {row['denied']}" if row["denied"] else ""
+        print(
+            f"{row['id']}  {row['started'][:19]}  {status:<8} {refused:<11} {trace_text.size(row['bytes']):>9}  "
+            f"{shorten(tilde(row['workspace'], home), 40)}  {shorten(' '.join(row['command']), 60)}"
+        )
+    return 0
+
+
+def _ends(entry: reading.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first and the last event of the session itself, read without the rest."""
+    record = reading.Record(entry.path)
+    names = record.sources().get("session", [])
+    head: dict[str, Any] = {}
+    tail: dict[str, Any] = {}
+    try:
+        if names:
+            first = reading.read_segment(entry.path, names[0])
+            last = first if len(names) == 1 else reading.read_segment(entry.path, names[-1])
+            head = reading.parse(first.partition(b"\n")[0]) or {}
+            tail = reading.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
+    except Exception:  # a record that can not be read is listed without what it would say
+        return {}, {}
+    return (
+        head if head.get("event") == "SessionStarted" else {},
+        tail if tail.get("event") == "SessionEnded" else {},
+    )
+
+
+def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
+    chosen = wanted(invocation)
+    colour = may_colour(sys.stdout, os.environ)
+
+    def line(event: dict[str, Any]) -> str:
+        return json.dumps(event) if invocation.has("json") else trace_text.event_line(event, colour)
+
+    if invocation.has("follow"):
+        for event in query.chosen(export.arriving(entry.path), chosen):
+            print(line(event), flush=True)
+        return 0
+    record = reading.Record(entry.path)
+    for event in query.chosen(query.joined(record.events()), chosen):
+        print(line(event))
+    sys.stdout.flush()
+    note(record.problems)
+    return 0
+
+
+def _summary(invocation: Invocation, entry: reading.Entry, home: str) -> int:
+    record = reading.Record(entry.path)
+    summary = query.summarise(query.joined(record.events()))
+    data = summary.data(record.problems, record.running)
+    data["session"] = data["session"] or entry.id
+    if invocation.has("json"):
+        print(json.dumps(data))
+    else:
+        print("\n".join(trace_text.summary_lines(data, home, may_colour(sys.stdout, os.environ))))
+    return 0
+
+
+def _report(invocation: Invocation, entry: reading.Entry, home: str) -> int:
+    from ..trace import page
+
+    record = reading.Record(entry.path)
+    html = page.make(query.joined(record.events()), record.problems, running=record.running, home=home)
+    destination = invocation.last("output", f"membrane-{entry.id}.html")
+    with _destination(destination) as stream:
+        stream.write(html.encode("utf-8", "backslashreplace"))
+    if destination != "-":
+        print(f"wrote {shorten(destination, 200)}")
+    return 0
+
+
+def _verify(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
+    found = reading.verify(entry.path)
+    if invocation.has("json"):
+        print(
+            json.dumps(
+                {"session": entry.id, **{name: getattr(found, name) for name in found.field_names}}, default=list
+            )
+        )
+    else:
+        print("\n".join(trace_text.verified_lines([(entry.id, found)])))
+    return 1 if found.problems else 0
+
+
+def _export(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
+    form = invocation.last("format", "tracee")
+    chosen = wanted(invocation)
+    with _destination(invocation.last("output", "-")) as stream:
+        if invocation.has("follow"):
+            for line in export.lines(query.chosen(export.arriving(entry.path), chosen), form):
+                stream.write(line.encode() + b"\n")
+                stream.flush()
+            return 0
+        record = reading.Record(entry.path)
+        for line in export.lines(query.chosen(query.joined(record.events()), chosen), form):
+            stream.write(line.encode() + b"\n")
+    note(record.problems)
+    return 0
+
+
+def _destination(path: str) -> BinaryIO:
+    if path == "-":
+        return os.fdopen(os.dup(1), "wb")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise HostError("write", error.strerror or "", target=path) from None
+    return os.fdopen(fd, "wb")
+
+
+def _watch(invocation: Invocation, entry: reading.Entry, home: str) -> int:
+    from . import trace_watch
+
+    return trace_watch.watch(entry, wanted(invocation), home)
+
+
+_ACTIONS: dict[str, Callable[[Invocation, reading.Entry, str], int]] = {
+    "show": _show,
+    "summary": _summary,
+    "report": _report,
+    "watch": _watch,
+    "verify": _verify,
+    "export": _export,
+}

@@ -1,0 +1,214 @@
+"""Questions to a record: choosing, joining, summing up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from membrane.trace import query
+
+SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
+CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
+OTHER = {"pid": 50, "start": 90, "name": "make", "exe": "/usr/bin/make"}
+
+
+def event(kind: str, at: float = 0.0, process: Any = None, /, **fields: Any) -> dict[str, Any]:
+    stamp = f"2026-01-02T03:{int(at) // 60:02}:{at % 60:06.3f}Z"
+    return {"time": stamp, "session": "s", "seq": 1, "event": kind, "source": "x", "process": process, **fields}
+
+
+def denied(at: float = 0.0, reason: str = "name not allowed", **access: Any) -> dict[str, Any]:
+    return event("AccessDenied", at, access=access, reason=reason, rule=None, hint='allow: ["h:443"]', count=1)
+
+
+RUN = [
+    event("SessionStarted", 0, command=["sh", "-c", "x"], workspace="/w", trace_source="ebpf, network"),
+    event("ProcessStarted", 1, SHELL, parent=1, argv=["sh", "-c", "x"], cwd="/w", path="/bin/sh", result=""),
+    event("ProcessStarted", 2, CURL, parent=10, argv=["curl", "h"], cwd="/w", path="/usr/bin/curl", result=""),
+    event("FileOpened", 3, CURL, path="/etc/hosts", flags=["rdonly"], result="", outside_workspace=True),
+    event("FileOpened", 3, CURL, path="/opt-data/x", flags=["rdonly"], result="", outside_workspace=True),
+    event("FileOpened", 3, CURL, path="/w/a.txt", flags=["rdonly"], result=""),
+    event("NameResolved", 4, name="h.example", type="A", verdict="allow", address="198.18.0.16"),
+    event("SocketCalled", 5, CURL, call="connect", family="inet", address="198.18.0.16", port=443, result=""),
+    event("ConnectionOpened", 5.1, id=7, protocol="tls", host="h.example", address="203.0.113.9", port=443),
+    event(
+        "RequestSeen", 5.5, id=7, number=1, method="GET", scheme="https", host="h.example", port=443, path="/v1",
+        status=200, verdict="allow",
+    ),
+    event("ConnectionClosed", 6, id=7, bytes_up=100, bytes_down=2000, duration_ms=5.0, error=""),
+    event("FileOpened", 7, CURL, path="/w/out.txt", flags=["wronly", "creat"], result=""),
+    event("FileOpened", 7, CURL, path="/tmp/t", flags=["wronly", "creat"], result=""),
+    event("FileOpened", 7, SHELL, path="/w/.github/workflows/ci.yml", flags=["wronly", "creat"], result=""),
+    event("FileOpened", 7, SHELL, path="/root/secret", flags=["rdonly"], result="EACCES", outside_workspace=True),
+    event("FileOpened", 7, OTHER, path="/w/other", flags=["wronly"], result=""),
+    denied(8, kind="NameQuery", name="no.example", type="A"),
+    denied(8.5, kind="Connect", host="no.example", address="", port=443, protocol="tcp"),
+    event("ProcessExited", 9, CURL, exit_code=0, signal=0, duration_ms=5.0),
+    event("SessionEnded", 10, exit_code=3, signal=0, duration_ms=10_000.0, counts={}, denied=2, lost=0, left_behind=[]),
+]  # fmt: skip
+
+
+def take(**wanted: Any) -> list[dict[str, Any]]:
+    return list(query.chosen(query.joined(RUN), query.Filter(**wanted)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ({}, len(RUN)),
+        ({"kinds": ("file",)}, 8),
+        ({"kinds": ("process", "conn")}, 5),
+        ({"kinds": ("exec",)}, 2),
+        ({"kinds": ("nothing",)}, 0),
+        ({"denied": True}, 3),
+        ({"program": "make"}, 1),
+        ({"host": "h.example"}, 5),
+        ({"host": "*.example"}, 7),
+        ({"host": "example"}, 0),
+        ({"path": "*.txt"}, 2),
+        ({"path": "/w/*"}, 3),
+        ({"path": "/w/**"}, 4),
+        ({"path": "/w/**/ci.yml"}, 1),
+        ({"since": "2026-01-02T03:00:08"}, 4),
+        ({"until": "2026-01-02T03:00:01"}, 2),
+        ({"since": "2026-01-02T03:00:07", "until": "2026-01-02T03:00:07", "kinds": ("file",)}, 5),
+        ({"pid": 11}, 11),
+        ({"pid": 10, "kinds": ("process",)}, 3),
+        ({"pid": 50}, 1),
+        ({"pid": 999}, 0),
+    ],
+)
+def test_choosing(wanted: dict[str, Any], count: int) -> None:
+    found = take(**wanted)
+    assert len(found) == count, [(each["event"], each["process"]) for each in found]
+
+
+def test_a_reused_pid_is_a_stranger() -> None:
+    again = {**CURL, "start": 500, "name": "spy"}
+    events = [
+        *RUN[:3],
+        RUN[-2],  # curl is over
+        event("FileOpened", 20, again, path="/w/x", flags=["rdonly"], result=""),
+    ]
+    assert [each["event"] for each in query.chosen(events, query.Filter(pid=10))] == [
+        "ProcessStarted",
+        "ProcessStarted",
+        "ProcessExited",
+    ]
+
+
+def test_one_id_joins_process_name_connection_and_request() -> None:
+    by_kind = {each["event"]: each for each in query.joined(RUN) if each["event"] != "FileOpened"}
+    for kind in ("ConnectionOpened", "RequestSeen", "ConnectionClosed"):
+        assert by_kind[kind]["process"] == CURL
+        assert by_kind[kind]["joined"] is True
+    assert by_kind["SocketCalled"]["host"] == "h.example"
+    assert by_kind["ConnectionClosed"]["host"] == "h.example"
+    assert by_kind["SessionEnded"]["process"] is None
+
+
+def test_connections_of_two_processes_are_told_apart() -> None:
+    """The first call belongs to the first connection; a call is used once; what is too old belongs to nobody."""
+    name = event("NameResolved", 0, name="h", type="A", verdict="allow", address="198.18.0.1")
+
+    def call(at: float, process: Any) -> dict[str, Any]:
+        fields = {"call": "connect", "family": "inet", "address": "198.18.0.1", "port": 443, "result": ""}
+        return event("SocketCalled", at, process, **fields)
+
+    def opened(at: float, number: int) -> dict[str, Any]:
+        return event("ConnectionOpened", at, id=number, protocol="tls", host="h", address="203.0.113.1", port=443)
+
+    events = [name, call(1, SHELL), call(1.1, CURL), opened(1.2, 1), opened(1.3, 2), opened(1.4, 3)]
+    events += [call(2, OTHER), opened(30, 4)]
+    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    assert found == [SHELL, CURL, None, None]
+
+
+def test_a_local_port_joins_exactly() -> None:
+    fields = {"call": "connect", "family": "inet", "address": "198.18.0.1", "port": 443, "result": ""}
+    events = [
+        event("SocketCalled", 1, SHELL, **fields, local_port=4001),
+        event("SocketCalled", 1, CURL, **fields, local_port=4002),
+        event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, client_port=4002),
+        event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, client_port=4001),
+    ]
+    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    assert found == [CURL, SHELL]
+
+
+def test_the_summary_answers_every_question() -> None:
+    data = query.summarise(query.joined(RUN)).data()
+    assert data["command"] == ["sh", "-c", "x"]
+    assert data["exit_code"] == 3
+    assert [(row["path"], row["count"]) for row in data["programs"]] == [("/bin/sh", 1), ("/usr/bin/curl", 1)]
+    assert [row["path"] for row in data["written"]] == ["/w/out.txt", "/w/.github/workflows/ci.yml", "/w/other"]
+    assert [row["path"] for row in data["read_outside"]] == ["/etc/**", "/opt-data/x"]
+    [connection] = data["connections"]
+    assert {name: connection[name] for name in ("host", "port", "bytes_up", "bytes_down", "by")} == {
+        "host": "h.example",
+        "port": 443,
+        "bytes_up": 100,
+        "bytes_down": 2000,
+        "by": ["curl"],
+    }
+    [request] = data["requests"]
+    assert (request["method"], request["path"], request["status"]) == ("GET", "/v1", [200])
+    refused = [(row["target"], row["reason"], row["allow"]) for row in data["refused"]]
+    assert ("no.example", "name not allowed", 'allow: ["h:443"]') in refused
+    assert ("/root/secret", "read: EACCES", None) in refused
+    assert [(row["path"], row["why"]) for row in data["left"]] == [("/w/.github/workflows/ci.yml", "CI runs it")]
+    assert (data["complete"], data["gaps"], data["not_seen"]) == (True, [], [])
+
+
+def test_what_is_missing_makes_it_incomplete() -> None:
+    lost = event("EventsLost", 5, kind="FileOpened", count=7, start="a", end="b", cause="ring full")
+    with_loss = query.summarise([*RUN, lost]).data()
+    assert not with_loss["complete"]
+    assert with_loss["gaps"] == ["7 events of FileOpened were lost (ring full) between a and b"]
+    no_end = query.summarise(RUN[:-1]).data()
+    assert no_end["gaps"] == ["the end of the session is missing"]
+    assert query.summarise(RUN[:-1]).data(running=True)["gaps"] == ["the session is still running"]
+    assert query.summarise(RUN).data(["torn"])["gaps"] == ["torn"]
+    untraced = query.summarise([{**RUN[0], "trace_source": "network"}, RUN[-1]]).data()
+    assert not untraced["complete"]
+    assert untraced["gaps"] == []
+    assert "no tracer" in untraced["not_seen"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "later"),
+    [
+        ("/w/.git/hooks/pre-commit", True),
+        ("/w/sub/.git/config", True),
+        ("/w/.bashrc", True),
+        ("/w/.claude/settings.local.json", True),
+        ("/w/.GitHub/Workflows/x.yml", True),
+        ("/w/package.json", True),
+        ("/w/Makefile", True),
+        ("/home/u/.local/bin/x", True),
+        ("/w/hooks/readme", False),
+        ("/w/src/main.c", False),
+        ("/w/config", False),
+        ("/w/settings.json", False),
+    ],
+)
+def test_what_may_run_later(path: str, later: bool) -> None:
+    assert bool(query.runs_later(path)) is later
+
+
+def test_a_removed_file_is_not_left_behind() -> None:
+    events = [
+        event("FileOpened", 1, SHELL, path="/w/Makefile", flags=["wronly"], result=""),
+        event("FileRemoved", 2, SHELL, path="/w/Makefile", result=""),
+        event("FileRenamed", 3, SHELL, path="/w/a", to="/w/.git/hooks/post-merge", result=""),
+    ]
+    assert [row["path"] for row in query.summarise(events).data()["left"]] == ["/w/.git/hooks/post-merge"]
+
+
+def test_a_summary_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "MOST", 100)
+    events = (event("FileOpened", 1, SHELL, path=f"/w/{n}", flags=["wronly"], result="") for n in range(1000))
+    data = query.summarise(events).data()
+    assert len(data["written"]) == 100
+    assert any("900 more" in gap for gap in data["gaps"])

@@ -1,0 +1,415 @@
+"""The record on disk: what is written can be read, what is missing is said, and the bounds hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.errors import HostError, PolicyError
+from membrane.journal import Journal
+from membrane.trace import reading, record
+
+SPARE_TIME = 60  # seconds; a child on a busy machine
+
+
+def line(number: int, at: str = "", **fields: Any) -> bytes:
+    stamp = at or f"2026-01-02T03:04:{number // 1000 % 60:02}.{number % 1000:03}Z"
+    head = {"time": stamp, "session": "s", "seq": number, "event": "NameResolved", "source": "network"}
+    return json.dumps({**head, "process": None, **fields}).encode() + b"\n"
+
+
+def events_of(path: str) -> tuple[list[dict[str, Any]], list[str]]:
+    found = reading.Record(path)
+    return list(found.events()), found.problems
+
+
+def written(state: Path, count: int = 10, session: str = "0123456789abcdef", **options: Any) -> str:
+    path = record.make(str(state), session)
+    writer = record.Writer(path, "session", **options)
+    for number in range(count):
+        writer.append(line(number))
+    writer.close()
+    return path
+
+
+def test_what_is_written_can_be_read_in_order_and_is_private(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    events, problems = events_of(path)
+    assert [event["seq"] for event in events] == list(range(10))
+    assert problems == []
+    assert reading.Record(path).running is False
+    for name in [path, os.path.dirname(path)]:
+        assert os.stat(name).st_mode & 0o777 == 0o700
+    for name in os.listdir(path):
+        assert os.stat(os.path.join(path, name)).st_mode & 0o777 == 0o600
+    found = reading.verify(path)
+    assert (found.problems, found.closed, found.segments, found.lost) == ((), True, 1, 0)
+
+
+def test_large_segments_are_compressed_and_small_ones_are_not(tmp_path: Path) -> None:
+    small = written(tmp_path, 10, "a" * 16)
+    large = written(tmp_path, 1000, "b" * 16)
+    assert sorted(os.listdir(small)) == ["session-0001.jsonl", "session.chain"]
+    assert sorted(os.listdir(large)) == ["session-0001.jsonl.gz", "session.chain"]
+    assert len(events_of(large)[0]) == 1000
+    assert os.path.getsize(os.path.join(large, "session-0001.jsonl.gz")) < 1000 * 40
+
+
+def test_json_text_is_what_json_gives() -> None:
+    value = {"a": ['x\n"\\\u202e', 1, -2.5, True, None, {}], "b": {"ü": []}, "big": 1 << 70}
+    assert record.json_text(value) == json.dumps(value)
+    for bad in (float("nan"), float("inf"), b"x", object()):
+        with pytest.raises(TypeError):
+            record.json_text(bad)
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_the_limit_holds_and_the_beginning_and_the_end_survive(tmp_path: Path) -> None:
+    """Ten times what fits: what came first and what came last are there, the middle is counted."""
+    limit = 1 << 19
+    path = record.make(str(tmp_path), "f" * 16)
+    writer = record.Writer(path, "session", limit=limit)
+    total = 10_000
+    largest = 0
+    for number in range(total):
+        # Random text does not compress: the limit is about what lies on the disk.
+        writer.append(line(number, noise=os.urandom(250).hex()))
+        if number % 500 == 0:
+            largest = max(largest, sum(entry.stat().st_size for entry in os.scandir(path)))
+    writer.close()
+    assert total * 500 > 9 * limit
+    assert largest <= limit
+    assert sum(entry.stat().st_size for entry in os.scandir(path)) <= limit
+    events, problems = events_of(path)
+    numbers = [event["seq"] for event in events if event["event"] == "NameResolved"]
+    losses = [event for event in events if event["event"] == "EventsLost"]
+    assert numbers[0] == 0
+    assert numbers[-1] == total - 1
+    assert sum(event["count"] for event in losses) + len(numbers) == total
+    assert all("max_size" in event["cause"] for event in losses)
+    assert problems == []
+    found = reading.verify(path)
+    assert found.problems == ()
+    assert found.removed == len(losses)
+
+
+def test_when_the_chain_is_full_everything_further_is_counted(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "f" * 16)
+    writer = record.Writer(path, "session", limit=1 << 16)
+    total = 3000
+    for number in range(total):
+        writer.append(line(number, noise=os.urandom(250).hex()))
+    writer.close()
+    assert sum(entry.stat().st_size for entry in os.scandir(path)) <= 1 << 16
+    assert writer.lost > 0
+    events, problems = events_of(path)
+    losses = [event for event in events if event["event"] == "EventsLost"]
+    assert any(event["cause"] == "trace.max_size is used up" for event in losses)
+    assert sum(event["count"] for event in losses) + len(events) - len(losses) == total
+    assert problems == []
+    assert reading.verify(path).problems == ()
+
+
+def test_old_sessions_go_and_a_running_one_stays(tmp_path: Path) -> None:
+    running = record.Writer(record.make(str(tmp_path), "0" * 16), "session", clock=lambda: 1)
+    for number in range(1, 6):
+        written(tmp_path, 1, f"{number:016}", clock=lambda number=number: number)
+    gone = record.prune(str(tmp_path), keep=3)
+    left = [entry.id for entry in reading.sessions(str(tmp_path))]
+    assert gone == [f"{number:016}" for number in (1, 2, 3)]
+    assert left == ["0" * 16, f"{4:016}", f"{5:016}"]
+    assert [entry.running for entry in reading.sessions(str(tmp_path))] == [True, False, False]
+    running.close()
+    assert record.prune(str(tmp_path), keep=2) == ["0" * 16]
+    assert record.prune(str(tmp_path), keep=2) == []
+
+
+def test_all_records_together_are_bounded(tmp_path: Path) -> None:
+    for number in range(1, 5):
+        written(tmp_path, 2000, f"{number:016}", clock=lambda number=number: number)
+    size = sum(entry.stat().st_blocks * 512 for entry in os.scandir(record.directory_of(str(tmp_path), f"{1:016}")))
+    gone = record.prune(str(tmp_path), max_size=max(1, size * 2 // record.TOTAL))
+    assert len(gone) == 2
+    assert gone[0] == f"{1:016}"
+
+
+def test_a_directory_with_something_else_in_it_is_not_removed(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        written(tmp_path, 1, f"{number:016}", clock=lambda number=number: number)
+    odd = Path(record.directory_of(str(tmp_path), f"{1:016}")) / "directory"
+    odd.mkdir()
+    assert record.prune(str(tmp_path), keep=1) == [f"{2:016}"]
+    assert odd.is_dir()
+    assert len(os.listdir(odd.parent)) == 3
+
+
+# ---------------------------------------------------------------- faults
+
+FULL = """
+import resource, sys
+from membrane.trace import record
+path = record.make(sys.argv[1], "e" * 16)
+writer = record.Writer(path, "session")
+line = b'{"time": "2026-01-02T03:04:05.000Z", "event": "NameResolved", "seq": %d, "pad": "' + b"x" * 900 + b'"}\\n'
+for number in range(10):
+    writer.append(line % number)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10500, resource.RLIM_INFINITY))
+for number in range(10, 20):
+    writer.append(line % number)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+for number in range(20, 30):
+    writer.append(line % number)
+writer.close()
+print(writer.lost)
+"""
+
+
+def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path: Path) -> None:
+    """A file that can not grow (RLIMIT_FSIZE: EFBIG, as ENOSPC comes in the middle of a line)."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=SPARE_TIME, check=True
+    )
+    lost = int(done.stdout)
+    assert lost == 10
+    path = record.directory_of(str(tmp_path), "e" * 16)
+    events, problems = events_of(path)
+    assert [event["seq"] for event in events if event["event"] == "NameResolved"] == [*range(10), *range(20, 30)]
+    [loss] = [event for event in events if event["event"] == "EventsLost"]
+    assert (loss["count"], loss["cause"]) == (10, "File too large")
+    assert problems == []
+    assert reading.verify(path).problems == ()
+    assert reading.verify(path).lost == 10
+
+
+KILLED = """
+import os, signal, sys
+from membrane.trace import record
+writer = record.Writer(record.make(sys.argv[1], "d" * 16), "session")
+for number in range(100):
+    writer.append(b'{"time": "2026-01-02T03:04:05.000Z", "event": "NameResolved", "seq": %d}\\n' % number)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_writer_that_was_killed_leaves_everything_it_had_appended(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=SPARE_TIME, check=False)
+    assert done.returncode == -9
+    path = record.directory_of(str(tmp_path), "d" * 16)
+    events, problems = events_of(path)
+    assert len(events) == 100
+    assert problems == ["the writer of session was killed: its last events may be missing"]
+    assert not reading.Record(path).running
+    found = reading.verify(path)
+    assert not found.closed
+    assert any("no end" in problem for problem in found.problems)
+
+
+def test_a_torn_last_line_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, 5)
+    segment = Path(path, "session-0001.jsonl")
+    segment.write_bytes(segment.read_bytes()[:-7])
+    events, problems = events_of(path)
+    assert [event["seq"] for event in events] == [0, 1, 2, 3]
+    assert len(problems) == 1
+    assert "ends within a line" in problems[0]
+
+
+def test_garbage_in_a_segment_is_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, 3)
+    segment = Path(path, "session-0001.jsonl")
+    deep = b"[" * 100_000 + b"\n"
+    segment.write_bytes(segment.read_bytes() + b"\xff\xfe\n[]\n{}\nnull\n" + deep + line(3))
+    events, problems = events_of(path)
+    assert [event["seq"] for event in events] == [0, 1, 2, 3]
+    assert problems == ["5 lines of session are no events"]
+
+
+def test_a_segment_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
+    import gzip
+
+    path = written(tmp_path, 3)
+    Path(path, "session-0002.jsonl.gz").write_bytes(gzip.compress(b"\0" * (reading.LARGEST + 1)))
+    events, problems = events_of(path)
+    assert len(events) == 3
+    assert len(problems) == 1
+    assert "unpacks to more" in problems[0]
+
+
+def test_a_clock_that_is_set_back_changes_no_order_and_is_said(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "c" * 16)
+    session, notify = record.Writer(path, "session"), record.Writer(path, "notify")
+    for number, at in enumerate(("10:00:00.100Z", "10:00:05.000Z", "09:00:00.000Z", "10:00:09.000Z")):
+        session.append(line(number, f"2026-01-02T{at}"))
+    notify.append(line(100, "2026-01-02T10:00:01.000000Z"))
+    session.close()
+    notify.close()
+    events, problems = events_of(path)
+    assert [event["seq"] for event in events] == [0, 100, 1, 2, 3]
+    assert problems == ["the clock was set back by 3605 s: times of session are not in order"]
+
+
+def test_two_sources_are_merged_by_time(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "b" * 16)
+    writers = [record.Writer(path, "session"), record.Writer(path, "notify")]
+    for number in range(20):
+        writers[number % 2].append(line(number))
+    for writer in writers:
+        writer.close()
+    assert [event["seq"] for event in events_of(path)[0]] == list(range(20))
+
+
+# ---------------------------------------------------------------- tampering
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["changed", "removed", "added", "cut chain", "changed chain", "swapped"])
+def test_tampering_is_found(tmp_path: Path, how: str) -> None:
+    limit = 1 << 19
+    path = Path(written(tmp_path, 1500, limit=limit))
+    segments = sorted(path.glob("*.jsonl*"))
+    chain = path / "session.chain"
+    assert len(segments) > 3
+    before = reading.verify(str(path))
+    assert before.problems == ()
+    if how == "changed":
+        _flip(segments[1])
+    elif how == "removed":
+        segments[1].unlink()
+    elif how == "added":
+        (path / "session-9000.jsonl").write_bytes(line(1))
+    elif how == "cut chain":
+        lines = chain.read_bytes().splitlines(keepends=True)
+        chain.write_bytes(b"".join(lines[:-2]))
+    elif how == "changed chain":
+        chain.write_bytes(chain.read_bytes().replace(b'"records": ', b'"records": 1', 1))
+    else:
+        first, second = segments[0].read_bytes(), segments[1].read_bytes()
+        segments[0].write_bytes(second)
+        segments[1].write_bytes(first)
+    after = reading.verify(str(path))
+    assert after.problems
+    if "chain" in how:
+        assert after.digest != before.digest
+
+
+def test_a_rewritten_chain_has_another_digest(tmp_path: Path) -> None:
+    """Who rewrites everything is found by the digest that was kept elsewhere."""
+    first = reading.verify(written(tmp_path, 3, "1" * 16, clock=lambda: 5))
+    same = reading.verify(written(tmp_path, 3, "2" * 16, clock=lambda: 5))
+    other = reading.verify(written(tmp_path, 4, "3" * 16, clock=lambda: 5))
+    assert first.digest == same.digest
+    assert first.digest != other.digest
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_sessions_are_found_by_id_beginning_and_place(tmp_path: Path) -> None:
+    for number, name in enumerate(("aa11", "aa22", "bb33"), 1):
+        written(tmp_path, 1, name, clock=lambda number=number: number)
+    state = str(tmp_path)
+    assert [entry.id for entry in reading.sessions(state)] == ["aa11", "aa22", "bb33"]
+    for name, wanted in (("aa11", "aa11"), ("b", "bb33"), ("@last", "bb33"), ("@1", "bb33"), ("@3", "aa11")):
+        assert reading.find(state, name).id == wanted
+    for name in ("aa", "zz", "", "@0", "@4", "@x", "../aa11", "@" + "9" * 20):
+        with pytest.raises(PolicyError):
+            reading.find(state, name)
+
+
+def test_a_name_that_is_no_record_is_not_read(tmp_path: Path) -> None:
+    written(tmp_path, 1, "aa11")
+    above = Path(record.directory_of(str(tmp_path)))
+    (above / "link").symlink_to("aa11")
+    (above / "file").write_text("x")
+    (above / "bad name").mkdir()
+    assert [entry.id for entry in reading.sessions(str(tmp_path))] == ["aa11"]
+    target = above / "aa11" / "session-0001.jsonl"
+    target.unlink()
+    target.symlink_to("/etc/passwd")
+    events, problems = events_of(str(above / "aa11"))
+    assert events == []
+    assert len(problems) == 1
+
+
+def test_a_second_session_of_the_same_id_is_refused(tmp_path: Path) -> None:
+    record.make(str(tmp_path), "aa11")
+    with pytest.raises(HostError):
+        record.make(str(tmp_path), "aa11")
+
+
+# ---------------------------------------------------------------- while it is written
+
+
+def test_a_follower_sees_every_event_once(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "aa11")
+    writer = record.Writer(path, "session", limit=1 << 18)
+    follower = reading.Follower(path)
+    seen: list[int] = []
+    for number in range(600):
+        writer.append(line(number))
+        if number % 37 == 0:
+            seen += [event["seq"] for event in follower.poll()]
+            assert not follower.ended()
+    writer.close()
+    assert follower.ended()
+    seen += [event["seq"] for event in follower.poll()]
+    assert seen == list(range(600))
+    assert follower.poll() == []
+
+
+# ---------------------------------------------------------------- with the journal
+
+
+def test_the_journal_puts_every_event_on_the_record_with_its_number(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "aa11")
+    journal = Journal("aa11", "", record.Writer(path, "session"))
+    assert journal.wants_all
+    usual = b'{"time": "2026-01-02T03:04:05.000Z", "session": "aa11", "seq": 0, "event": "NameResolved", "name": "h"}'
+    other = b'{"event": "NameResolved", "time": "2026-01-02T03:04:05.001Z", "name": "x \\"seq\\": 0"}'
+    journal.add_line(usual)
+    journal.add_line(other)
+    journal.add_line(usual.replace(b"05.000", b"06.000"), recorded=True)
+    journal.add_line(usual.replace(b"05.000", b"07.000"))
+    journal.close()
+    events, problems = events_of(path)
+    assert [(event["seq"], event["session"]) for event in events] == [(1, "aa11"), (2, "aa11"), (4, "aa11")]
+    assert events[0]["name"] == "h"
+    assert events[1]["name"] == 'x "seq": 0'
+    assert problems == []
+
+
+def test_a_run_that_did_not_come_about_leaves_no_record(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "aa11")
+    journal = Journal("aa11", "", record.Writer(path, "session"))
+    journal.give_up()
+    assert not os.path.exists(path)
+
+
+def test_a_writer_is_cheap(tmp_path: Path) -> None:
+    """No json, no OpenSSL, no zlib for a short session; the time is measured in ``bench``."""
+    program = (
+        "import sys; before = set(sys.modules)\n"
+        "from membrane.trace import record\n"
+        f"writer = record.Writer(record.make({str(tmp_path)!r}, 'aa11'), 'session')\n"
+        "writer.append(record.json_text({'event': 'x'}).encode() + b'\\n'); writer.close()\n"
+        "print(sorted({'json', 're', 'hashlib', 'zlib', 'gzip', 'typing', 'enum'} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=SPARE_TIME, check=True
+    )
+    assert done.stdout == "[]\n"
+    assert time.time_ns() > record.started(record.directory_of(str(tmp_path), "aa11")) > 0

@@ -248,7 +248,7 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         with Step(channel, "apply Landlock"):
             landlock.restrict(("/",), hardening.landlock_writable)
     with Step(channel, "install the seccomp filter"):
-        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
+        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, unix=hardening.unix, machine=sc.MACHINE))
     send(channel, b"R")
     if channel.recv(1) != b"G":
         os._exit(1)

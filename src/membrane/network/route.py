@@ -77,6 +77,11 @@ class Router:
         self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
         self._checked: dict[tuple[str, int, str, bool], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
 
+    def forget(self) -> None:
+        """The policy has changed."""
+        self._arrivals.clear()
+        self._checked.clear()
+
     def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Relay | Refusal:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
         key = (address, port, protocol)

@@ -18,7 +18,8 @@ Control socket (AF_UNIX stream, its number in argv):
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if not ``verbose``,
   ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
   clean, and last ``{"stats": {...}}``;
-* from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
+* from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
+  ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same).
@@ -29,6 +30,7 @@ An exception that is not one connection's ends the process with status 1, and th
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
+import binascii
 import gc
 import marshal
 import os
@@ -64,12 +66,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..policy.model import Policy, Verdict
+    from ..policy.model import Access, Policy, Verdict
     from .intercept import Inspector
 
 _LARGEST_CONFIG = 64 << 20  # octets
 _DNS_PORT = 53
-_LONGEST_COMMAND = 65536  # octets
+_LONGEST_COMMAND = 16 << 20  # octets
+_READ = 65536
 _CRASHES_TOLD = 10
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
@@ -226,7 +229,8 @@ class Service:
             for ports in rule.ports
         )
         limits = config.get("limits") or {}
-        decide = Decider(policy, own_addresses()).decide
+        self._decider = Decider(policy, own_addresses())
+        decide = self._decide
         self._reactor = reactor = Reactor()
         system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
         resolver = system
@@ -239,7 +243,7 @@ class Service:
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
         budget = Budget(policy.limits.upload)
-        router = Router(names, decide)
+        self._router = router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
         inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
@@ -373,7 +377,7 @@ class Service:
 
     def _read_commands(self) -> None:
         try:
-            data = self._control.recv(_LONGEST_COMMAND)
+            data = self._control.recv(_READ)
         except BlockingIOError:
             return
         except OSError:
@@ -387,11 +391,22 @@ class Service:
         *lines, self._commands = self._commands.split(b"\n")
         for line in lines:
             command = json.loads(line)
+            if command.get("command") == "policy":
+                self._follow(restore(binascii.a2b_base64(command["policy"])))
+                continue
             if command != {"command": "stop"}:
                 raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
         if len(self._commands) > _LONGEST_COMMAND:
             raise InternalError("obey the session", "a command is too long")
+
+    def _decide(self, access: Access) -> Verdict:
+        return self._decider.decide(access)
+
+    def _follow(self, policy: Policy) -> None:
+        """Other rules from now on; what was remembered of the old ones is forgotten."""
+        self._decider = Decider(policy, own_addresses())
+        self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:
         self._journal.tell_repetitions()

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    from ..policy.model import Limits
+    from ..policy.model import FileEffect, Limits
 
 # ---------------------------------------------------------------- host facts
 
@@ -27,6 +27,15 @@ class Support(Value):
     state: Literal["yes", "no", "unknown"]
     why: str = ""
     fix: str = ""
+
+
+class FoundFile(Value):
+    """A path that a file rule names and that exists: ``path`` in the view, shown from ``source``, both resolved."""
+
+    effect: FileEffect
+    path: str
+    source: str
+    directory: bool
 
 
 class HostFacts(Value):
@@ -47,6 +56,8 @@ class HostFacts(Value):
     links: tuple[tuple[str, str], ...] = ()  # of the candidate paths, symlinks and where they lead (resolved)
     git_root: str = ""  # enclosing repository of the workspace
     groups: tuple[int, ...] = ()
+    files: tuple[FoundFile, ...] = ()  # of the policy's file rules
+    file_warnings: tuple[str, ...] = ()  # about those that open nothing
 
 
 class ScanHit(Value):
@@ -81,6 +92,7 @@ class Tmpfs(Value):
     target: str
     mode: int = 0o755
     size: int = 0  # bytes; 0: kernel default
+    sealed: bool = False  # read-only once everything in it is made
 
 
 class Directory(Value):
@@ -153,6 +165,7 @@ OWN_V6 = "fd00:6d65:6d62::2"
 RESOLVER_V4 = "198.18.0.1"  # named in resolv.conf; any other address is answered as well
 FAKE_V4 = ("198.18.0.0", 15)  # RFC 2544 benchmarking range: one address per allowed name
 FAKE_V6 = "fd00:6d65:6d62:1::"  # /96: the same number in the low 32 bits
+PROXY_PORTS = (3128, 1080)  # HTTP and SOCKS5 at the resolver's address, where a policy offers proxies
 INTERCEPT_PORT = 1  # TCP port of the listeners, on the own addresses only
 
 
@@ -175,6 +188,7 @@ class HardeningPlan(Value):
     landlock_writable: tuple[str, ...]
     landlock: bool = True
     nested: bool = False
+    unix: bool = True  # AF_UNIX sockets may be made
 
 
 class RuleBinding(Value):

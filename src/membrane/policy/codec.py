@@ -16,6 +16,7 @@ import marshal
 
 from .model import (
     EnvRule,
+    FileRule,
     HostRule,
     HttpRule,
     Limits,
@@ -45,6 +46,7 @@ _TYPES: tuple[type[Value], ...] = (
     HttpRule,
     HostRule,
     PathRule,
+    FileRule,
     MountRule,
     SocketRule,
     PortRule,

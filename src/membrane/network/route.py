@@ -19,6 +19,8 @@ read what happened; the caller resets what speaks neither.
 from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
+from ..policy.literals import canonical_address
+from ..policy.match import canonical_host
 from ..policy.model import Allow, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
@@ -102,6 +104,25 @@ class Router:
                 return Refusal(AccessDenied(access_as_data(access), "address not allowed", None, None), address)
         else:
             access = Connect(host, "", port, protocol)
+        return self._route(access, host, address, port, protocol)
+
+    def proxied(self, host: str, port: int) -> Relay | Refusal:
+        """What to do with a connection that a client asked a proxy for.
+
+        Args:
+            host: as the client wrote it: a name, a literal in any form, perhaps in brackets.
+        """
+        address = canonical_address(host)
+        if address and is_fake(address):
+            return self.arrive(address, port)  # the client resolved the name itself
+        if address:
+            return self._route(Connect("", address, port), None, address, port, "tcp")
+        lower = host.lower().rstrip(".")
+        # A proxy stands outside: its localhost is the host's.
+        name = HOST_INTERNAL if lower == "localhost" or lower.endswith(".localhost") else host
+        return self._route(Connect(name, "", port), name, "", port, "tcp")
+
+    def _route(self, access: Connect, host: str | None, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
         verdict = self._decide(access)
         if not isinstance(verdict, Allow):
             return Refusal(denial(access, verdict), host or address)
@@ -109,6 +130,8 @@ class Router:
             hint = "requests over UDP (HTTP/3) are not inspected: use TCP"
             return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
         insecure = isinstance(verdict.rule, HostRule) and verdict.rule.insecure
+        if host is not None and not address:
+            host = canonical_host(host)  # the decision found it well formed
         if host is None:
             return Relay("", address, port, port, (address,), protocol, verdict.inspect, insecure)
         if host == HOST_INTERNAL:

@@ -259,6 +259,10 @@ class Service:
             verbose=journal.verbose,
             inspector=inspector,
         )
+        if policy.offer_proxy:
+            from .proxy import Front
+
+            engine.front = Front(engine)
         self._udp = UdpRelay(
             reactor,
             router,

@@ -270,7 +270,7 @@ class Session:
         if self.plan.trust:
             operations += self._trust(facts)
         for warning in facts.file_warnings:
-            self._warn(warning)
+            say(f"warning: {escape(warning)}")
         self.guards: list[Guard] = []
         roots = self._writable_roots(facts)
         _refuse_own_files([root for root, _rules in roots])

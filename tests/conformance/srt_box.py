@@ -76,3 +76,16 @@ class SrtBox:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("ORIGINAL")
         return path
+
+
+def outcomes(box: SrtBox, lines: dict[str, str], **options: Any) -> dict[str, tuple[int, str]]:
+    """Run many lines of shell in one sandbox: name -> (status, output and errors)."""
+    script = (
+        "import json, subprocess, sys\n"
+        "print(json.dumps({name: (lambda r: (r.returncode, r.stdout))(subprocess.run(['bash', '-c', line],"
+        " stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'))"
+        " for name, line in json.loads(sys.argv[1]).items()}))"
+    )
+    done = box.srt("-s", str(box.settings_path), "--", "python3", "-c", script, json.dumps(lines), **options)
+    assert done.returncode == 0, done
+    return {name: (status, out) for name, (status, out) in json.loads(done.stdout).items()}

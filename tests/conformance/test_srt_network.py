@@ -86,12 +86,13 @@ def test_decimal_ip_is_judged_as_the_address(box: SrtBox) -> None:
 
     number = int(ipaddress.ip_address(names.address("example.com")))
     box.settings({"allowedDomains": ["google.com"]})
-    ask = f"import os,socket; s=socket.create_connection({_PROXY}); s.sendall(b'CONNECT {number}:80 HTTP/1.1\\r\\n\\r\\n')"
-    done = box.shell(f'python3 -c "{ask}; print(s.recv(200)[:12])"')
+    script = (
+        "import os, socket, sys; host, port = os.environ['HTTP_PROXY'].rpartition('@')[2].removeprefix('http://')"
+        ".rsplit(':', 1); s = socket.create_connection((host, int(port)));"
+        "s.sendall(f'CONNECT {sys.argv[1]}:80 HTTP/1.1\\r\\n\\r\\n'.encode()); print(s.recv(200)[:12])"
+    )
+    done = box.srt("-s", str(box.settings_path), "--", "python3", "-c", script, str(number))
     assert "403" in done.stdout or "407" in done.stdout, done
-
-
-_PROXY = "tuple((h,int(p)) for h,p in [os.environ['HTTP_PROXY'].rpartition('@')[2].removeprefix('http://').rsplit(':',1)])[0]"
 
 
 def test_empty_allowed_domains_block_http_https_and_dns_but_not_files(box: SrtBox) -> None:

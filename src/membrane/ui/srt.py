@@ -51,6 +51,7 @@ _LONGEST_SETTINGS = 4 << 20  # octets
 _VALUES = {"-s": "settings", "--settings": "settings", "-c": "line", "--control-fd": "control", "--violations": "log"}
 _FLAGS = {"-d": "debug", "--debug": "debug", "-V": "version", "--version": "version", "-h": "help", "--help": "help"}
 SIGTERM = 15
+_F_SETPIPE_SZ = 1031  # fcntl(2)
 
 
 class _Usage(MembraneError):
@@ -304,20 +305,23 @@ def _control(fd: int) -> int:
         raise _Usage("run", f"--control-fd {fd}: {error.strerror}") from None
     if flags & os.O_ACCMODE == os.O_WRONLY:
         raise _Usage("run", f"--control-fd {fd} can not be read")
-    import stat
+    import select
 
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        # epoll takes no regular file: what it holds goes through a pipe, whose end is its end.
-        data = os.read(fd, _LONGEST_SETTINGS)
+    try:
+        with select.epoll() as probe:
+            probe.register(mine, select.EPOLLIN)
+    except PermissionError:  # a file or a device such as /dev/null: what it holds goes through a pipe, whose end is its
+        data = b""
+        while len(data) < _LONGEST_SETTINGS and (part := os.read(mine, 1 << 16)):
+            data += part
         os.close(mine)
-        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        mine, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            fcntl.fcntl(write, 1031, max(65536, len(data)))  # F_SETPIPE_SZ
-        except OSError:
-            pass
-        os.write(write, data[: 1 << 20])
-        os.close(write)
-        mine = read
+            fcntl.fcntl(write, _F_SETPIPE_SZ, max(65536, len(data)))
+            if os.write(write, data) != len(data):
+                raise _Usage("run", f"--control-fd {fd}: a file of {len(data)} octets is too long")
+        finally:
+            os.close(write)
     os.set_blocking(mine, False)
     os.close(fd)
     return mine

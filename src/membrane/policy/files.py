@@ -15,12 +15,14 @@ translated to the patterns of ``match`` (gitignore), so that the workspace guard
 from __future__ import annotations
 
 from .match import Malformed, Pattern
+from .model import FileRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
-    from .model import FileRule
+    from .model import FileEffect, Origin, Policy
 
 GLOB_CHARACTERS = "*?["
 _QUOTED = frozenset("\\*?[] !#")
@@ -176,3 +178,51 @@ class Covering:
         if fixed >= 0 and writable >= 0:
             return True, False, fixing
         return read, write, writing or opening
+
+
+def place(effect: FileEffect, entry: Any, home: str, base: str, origin: Origin) -> FileRule:
+    """One entry: a path, or ``{path, literal}``; ``~`` is ``home``, relative paths start from ``base``.
+
+    Without a base a relative path stays relative, until ``anchored``.
+    """
+    text, literal = (entry["path"], bool(entry.get("literal"))) if isinstance(entry, dict) else (entry, False)
+    path = text
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    elif not path.startswith("/") and base:
+        path = f"{base}/{path}"
+    path = trimmed(path) if not literal else path.rstrip("/") or "/"
+    return FileRule(effect, _plain(path), text, origin, not literal and is_glob(path))
+
+
+def _plain(path: str) -> str:
+    """Without ``.``, ``..`` and doubled slashes; a relative path keeps what leads above its start."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif (part == ".." and not path.startswith("/")) or part not in ("", ".", ".."):
+            parts.append(part)
+    return ("/" if path.startswith("/") else "") + "/".join(parts)
+
+
+def file_rule(effect: FileEffect, entry: Any, home: str, base: str, origin: Origin) -> FileRule:
+    """As ``place``.
+
+    Raises:
+        Malformed: a glob that no rule of the engine can hold.
+    """
+    rule = place(effect, entry, home, base, origin)
+    pattern_components(rule)
+    return rule
+
+
+def anchored(policy: Policy, base: str) -> Policy:
+    """The policy with its file rules made absolute: relative ones start from ``base``."""
+    if policy.file_rules is None or policy.file_base:
+        return policy
+    rules = tuple(
+        rule if rule.path.startswith("/") else rule.replace(path=_plain(f"{base}/{rule.path}"))
+        for rule in policy.file_rules
+    )
+    return policy.replace(file_rules=rules, file_base=base)

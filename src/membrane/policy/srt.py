@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ..errors import EX_CONFIG, PolicyError
 from ..value import Value
-from .files import is_glob, trimmed
+from .files import file_rule, is_glob, place
 from .literals import canonical_address
 from .match import HOST_INTERNAL, Malformed, canonical_host, parse_address
 from .model import EnvRule, FileRule, HostRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
@@ -434,45 +434,14 @@ def default_write_paths(denied: Sequence[str], reopened: Sequence[str], home: st
     kept = [DEFAULT_TMPDIR]
     for name in (".npm/_logs", ".claude/debug"):
         path = f"{home}/{name}"
-        deny = [_file_rule("deny-read", text, home, home, nowhere) for text in denied]
+        deny = [place("deny-read", text, home, home, nowhere) for text in denied]
         if not Covering(deny).access(path)[0]:
-            literal = [_file_rule("allow-read", text, home, home, nowhere) for text in reopened if not is_glob(text)]
+            literal = [place("allow-read", text, home, home, nowhere) for text in reopened if not is_glob(text)]
             below = max((len(rule.path) for rule in deny if not rule.glob), default=0)
             if not any(len(rule.path) > below and Covering([rule, *deny]).access(path)[0] for rule in literal):
                 continue
         kept.append(path)
     return tuple(kept)
-
-
-def _file_rule(effect: FileEffect, entry: Any, home: str, base: str, origin: Origin) -> FileRule:
-    text, literal = (entry["path"], bool(entry.get("literal"))) if isinstance(entry, dict) else (entry, False)
-    path = text
-    if path == "~" or path.startswith("~/"):
-        path = home + path[1:]
-    elif not path.startswith("/"):
-        path = f"{base}/{path}"
-    path = trimmed(path) if not literal else path.rstrip("/") or "/"
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            parts = parts[:-1]
-        elif part not in ("", "."):
-            parts.append(part)
-    path = "/" + "/".join(parts)
-    return FileRule(effect, path, text, origin, not literal and is_glob(path))
-
-
-def file_rule(effect: FileEffect, entry: Any, home: str, base: str, origin: Origin) -> FileRule:
-    """One entry of a list of paths.
-
-    Raises:
-        Malformed: a glob that no rule of the engine can hold.
-    """
-    from .files import pattern_components
-
-    rule = _file_rule(effect, entry, home, base, origin)
-    pattern_components(rule)
-    return rule
 
 
 class _Conversion:
@@ -621,7 +590,7 @@ class _Conversion:
     def sockets(self) -> list[SocketRule]:
         rules = []
         for entry in self.network.get("allowUnixSockets", ()):
-            rule = _file_rule("allow-write", {"path": entry, "literal": True}, self.home, self.base, self.origin(entry))
+            rule = place("allow-write", {"path": entry, "literal": True}, self.home, self.base, self.origin(entry))
             rules.append(SocketRule(rule.path, rule.origin))
         return rules
 
@@ -653,7 +622,7 @@ class _Conversion:
         reopened = [text for text in self.filesystem.get("allowRead", ()) if isinstance(text, str)]
         nowhere = Origin("built-in", "sandbox-runtime")
         paths = default_write_paths(denied, reopened, self.home)
-        return [_file_rule("allow-write", {"path": path, "literal": True}, "/", "/", nowhere) for path in paths]
+        return [place("allow-write", {"path": path, "literal": True}, "/", "/", nowhere) for path in paths]
 
     def take_credentials(self) -> list[FileRule]:
         """Variables that are not passed, secrets, and files that are hidden."""
@@ -664,7 +633,7 @@ class _Conversion:
                     "credentials.files", f"{item['path']!r}: a file can not be masked here", "use mode deny"
                 )
             entry = {"path": item["path"], "literal": True}
-            hidden.append(_file_rule("deny-read", entry, self.home, self.base, self.origin(item["path"])))
+            hidden.append(place("deny-read", entry, self.home, self.base, self.origin(item["path"])))
         without = set(NOT_INHERITED)
         for item in self.credentials.get("envVars", ()):
             name = item["name"]
@@ -698,7 +667,7 @@ class _Conversion:
         temporary = chosen or DEFAULT_TMPDIR
         files += [*hidden, *self.defaults()]
         if chosen:
-            files.append(_file_rule("allow-write", {"path": chosen, "literal": True}, self.home, self.base, own))
+            files.append(place("allow-write", {"path": chosen, "literal": True}, self.home, self.base, own))
         self.env.append(EnvRule("SANDBOX_RUNTIME", "1", own))
         for count, directory in enumerate(self.settings.data.get("git", {}).get("safeDirectories", ())):
             self.env += [

@@ -27,7 +27,7 @@ CASES = {
     "mkfifo": "mkfifo p && test -p p",
     "link of passwd": "ln /etc/passwd here",
     "device node": "mknod dev c 1 3",
-    "sysctl": "echo 1 > /proc/sys/kernel/printk",
+    "sysctl": 'v=$(cat /proc/sys/kernel/printk) && echo "$v" > /proc/sys/kernel/printk',
     "pipeline": "seq 5 | sort -r | head -1",
     "zsh or bash": "bash -c 'echo $BASH_VERSION' | grep -q .",
     "mktemp": "f=$(mktemp) && echo x > $f && cat $f",

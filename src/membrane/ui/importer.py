@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 _LONGEST = 4 << 20  # octets
 _KINDS = ("srt", "claude", "codex")
-_LISTS = (("denyRead", "deny_read"), ("allowRead", "allow_read"), ("allowWrite", "allow_write"))
-_LISTS += (("denyWrite", "deny_write"),)
+_LISTS = (
+    ("denyRead", "deny_read"),
+    ("allowRead", "allow_read"),
+    ("allowWrite", "allow_write"),
+    ("denyWrite", "deny_write"),
+)
 
 
 def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
@@ -129,10 +133,9 @@ def _srt(text: str, path: str) -> str:
     proxy = parent.get("https") or parent.get("http")
     if proxy:
         out.line(f"upstream_proxy: env  # network.parentProxy: set HTTPS_PROXY={visible(proxy)} for membrane itself")
-    out.items(
-        "extra_ca", [(p, "extraCaCertPaths") for p in network.get("tlsTerminate", {}).get("extraCaCertPaths", ())]
-    )
-    out.line('env:\n  pass: ["*"]  # sandbox-runtime passes every variable')
+    authorities = network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
+    out.items("extra_ca", [(file, "extraCaCertPaths") for file in authorities])
+    out.comment("env", "sandbox-runtime passes every variable; name the needed ones: env: {pass: [NAME, PREFIX_*]}")
     done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "parentProxy"}
     for key, value in network.items():
         if key not in done:
@@ -274,9 +277,8 @@ def _mounts(out: _Text, paths: Sequence[str], key: str) -> None:
         if path in (".", "./"):
             continue  # the workspace is writable
         if is_glob(path) or path == "/" or not path.startswith(("/", "~", "..")):
-            out.comment(
-                key, f"{entry!r}: the workspace is writable as it is" if path != "/" else "'/' opens everything"
-            )
+            why = "it would open everything" if path == "/" else "the workspace is writable as it is"
+            out.comment(key, f"{entry!r}: {why}")
             continue
         rows.append(f"  - {{path: {json.dumps(path, ensure_ascii=False)}, mode: rw}}  # {visible(key)}")
     if rows:
@@ -308,7 +310,7 @@ def _codex(text: str, path: str) -> str:
         out.line('allow: ["**"]  # sandbox_workspace_write.network_access')
     for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):
         if key in writes:
-            out.comment(key, "/tmp of the host is read-only; TMPDIR is the sandbox's own")
+            out.comment(key, "the host's temporary directory is read-only; TMPDIR is the sandbox's own")
     for key, value in data.items():
         if key not in ("sandbox_mode", "sandbox_workspace_write"):
             out.comment(key, f"not about the boundary: {json.dumps(value, default=str)[:200]}")

@@ -67,7 +67,7 @@ def wrap(path: str) -> list[str]:
         raise HostError("read the servers", error.strerror or "", target=path) from None
     try:
         text = data.decode()
-        content = json.loads(text) if len(data) <= _LONGEST else None
+        content: Any = json.loads(text) if len(data) <= _LONGEST else None
     except ValueError as error:
         raise PolicyError("read the servers", f"it is not JSON: {error}", where=path) from None
     sections = [name for name in _SECTIONS if isinstance(content, dict) and isinstance(content.get(name), dict)]
@@ -140,8 +140,7 @@ def serve() -> int:
         raise HostError("serve", "the mcp SDK is not installed", fix=("pip install 'membrane[mcp]'",)) from None
     server = MCPServer("membrane")
 
-    @server.tool()
-    async def run_command(command: list[str], timeout: float = 60.0) -> dict[str, Any]:
+    async def run_command(command: list[str], timeout: float = 60.0) -> dict[str, object]:
         """Run a command behind the boundary: only allowed hosts and files are reached.
 
         Args:
@@ -150,8 +149,7 @@ def serve() -> int:
         """
         return await _run_command(command, timeout)
 
-    @server.tool()
-    def check(target: str, method: str = "GET") -> dict[str, Any]:
+    def check(target: str, method: str = "GET") -> dict[str, object]:
         """Ask whether a host, host:port, URL, address or path is allowed, and by which rule.
 
         Args:
@@ -160,6 +158,8 @@ def serve() -> int:
         """
         return _check(target, method)
 
+    server.add_tool(run_command)
+    server.add_tool(check)
     server.run("stdio")
     return 0
 
@@ -169,7 +169,7 @@ def _argv(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "membrane", *arguments]
 
 
-async def _run_command(command: Sequence[str], timeout: float) -> dict[str, Any]:
+async def _run_command(command: Sequence[str], timeout: float) -> dict[str, object]:
     import asyncio
     import subprocess
 
@@ -217,7 +217,7 @@ async def _head(stream: Any) -> tuple[str, bool]:
     return kept.decode("utf-8", "replace"), total > _LONGEST_OUTPUT
 
 
-def _check(target: str, method: str) -> dict[str, Any]:
+def _check(target: str, method: str) -> dict[str, object]:
     import subprocess
 
     argv = _argv("check", "--json", f"--method={method}", "--", target)

@@ -77,7 +77,7 @@ def test_our_server_runs_and_checks(tmp_path: Path) -> None:
     assert (result["exit_code"], result["stdout"], result["stderr"]) == (3, "out\n", "err\n")
     assert (tmp_path / "work" / "made").read_text() == "x\n"
     assert "exit_code" in json.loads(outside[1]) and not (tmp_path / "outside").exists()
-    assert '"deny"' in checked[1]
+    assert json.loads(checked[1])["verdict"] == "deny"
     assert json.loads(late[1])["timed_out"] is True
     assert nothing[0]
 

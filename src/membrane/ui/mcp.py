@@ -149,12 +149,12 @@ def serve() -> int:
         """
         return await _run_command(command, timeout)
 
-    def check(target: str, method: str = "GET") -> dict[str, object]:
+    def check(target: str, method: str = "") -> dict[str, object]:
         """Ask whether a host, host:port, URL, address or path is allowed, and by which rule.
 
         Args:
             target: what to ask about.
-            method: of a URL; read or write for a path.
+            method: of a URL (GET if empty); read or write for a path.
         """
         return _check(target, method)
 
@@ -220,10 +220,10 @@ async def _head(stream: Any) -> tuple[str, bool]:
 def _check(target: str, method: str) -> dict[str, object]:
     import subprocess
 
-    argv = _argv("check", "--json", f"--method={method}", "--", target)
+    argv = _argv("check", "--json", *([f"--method={method}"] if method else []), "--", target)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise ValueError(done.stderr.strip()[-2000:] or f"check ended with status {done.returncode}") from None
+        return {"error": done.stderr.strip()[-2000:] or f"check ended with status {done.returncode}"}
     return dict(answer)

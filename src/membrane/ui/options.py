@@ -434,7 +434,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "config",
         "show|path|init|import srt|claude|codex FILE [--json] [OPTIONS]",
-        "show the policy in force, say which files are read, write a commented one, convert settings",
+        "show the policy in force and its files, write a commented one, import settings",
         ("membrane config show", "membrane config import srt ~/.srt-settings.json > .membrane.yaml"),
         scopes=("policy", "own"),
         options=("json",),

@@ -20,3 +20,21 @@ def test_files_without_the_view_of_the_host_stop_the_run(box: Box) -> None:
     box.allow(files={"allow_write": ["."]})
     done = box.run("--", "true")
     assert done.returncode == 78 and "view: host" in done.stderr
+
+
+def test_ignore_holds_beside_files(box: Box) -> None:
+    (box.workspace / "token.key").write_text("hidden")
+    (box.workspace / "plain").write_text("shown")
+    box.allow(view="host", files={"allow_write": ["."]}, ignore=["*.key"])
+    done = box.run("--", "sh", "-c", "cat plain; cat token.key")
+    assert done.returncode != 0 and done.stdout == "shown", done
+    assert box.run("check", "token.key").returncode == 1 and box.run("check", "plain").returncode == 0
+
+
+def test_what_files_would_drop_stops_the_run(box: Box) -> None:
+    box.allow(view="host", files={}, ignore=["*.key"])
+    done = box.run("--", "true")
+    assert done.returncode == 78 and "deny_read" in done.stderr
+    box.allow(view="host", files={}, mounts=[{"path": "/usr"}])
+    done = box.run("--", "true")
+    assert done.returncode == 78 and "allow_write" in done.stderr

@@ -100,6 +100,22 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     Raises:
         PolicyError: with the rule.
     """
+    if policy.mounts:
+        raise PolicyError(
+            "bind a rule",
+            "mounts: with files the host's tree is in the view already",
+            where=str(policy.mounts[0].origin),
+            fix=("name the tree in files: allow_write",),
+        )
+    roots = [each.path for each in facts.files if each.effect == "allow-write" and each.directory]
+    hidden = next((rule for rule in policy.paths if rule.effect == "hide"), None)
+    if hidden is not None and not any(inside(facts.workspace, root) for root in roots):
+        raise PolicyError(
+            "bind a rule",
+            f"{hidden.text!r} hides names of the workspace, which files do not open for writing",
+            where=str(hidden.origin),
+            fix=("use files: deny_read instead, and presets: []",),
+        )
     for rule in policy.file_rules or ():
         if rule.effect in ("allow-write", "allow-read") and not rule.glob:
             made = next((made for made in (MASK_SOURCE, *OWN_TREES[:2]) if inside(made, rule.path)), "")
@@ -152,6 +168,8 @@ def guarded(policy: Policy, facts: HostFacts) -> list[tuple[str, tuple[PathRule,
             name = facts.state[len(root.rstrip("/")) :]
             patterns.append(PathRule(name, Origin("built-in", "membrane's own state"), "hide"))
         out.append((root, tuple(dict.fromkeys(patterns))))
+    if policy.paths and any(inside(facts.workspace, root) for root in made.roots):
+        out.append((facts.workspace, policy.paths))
     return out
 
 

@@ -73,10 +73,22 @@ def bench_start(bench: Bench, work: str) -> None:
     a, b = alternate(lambda: seconds(run, work), lambda: seconds(base, work))
     bench.add("membrane -- true", [1000 * x for x in a], "ms", "", "")
     bench.add("membrane -- true / python -c pass", ratios(a, b), "x", "bare interpreter", "<= 3")
-    srt = shutil.which("srt")
-    if srt:
-        a, b = alternate(lambda: seconds(run, work), lambda: seconds([srt, "true"], work), 5)
-        bench.add("membrane -- true / srt true", ratios(a, b), "x", "sandbox-runtime", "<= 0.15")
+    ours = shutil.which("srt", path=os.path.dirname(sys.executable))
+    if ours:
+        a, b = alternate(lambda: seconds([ours, "true"], work), lambda: seconds(run, work))
+        bench.add("srt true / membrane -- true", ratios(a, b), "x", "membrane", "<= 1.2")
+    original = sandbox_runtime()
+    if original:
+        a, b = alternate(lambda: seconds(run, work), lambda: seconds([original, "true"], work), 5)
+        bench.add("membrane -- true / srt true of npm", ratios(a, b), "x", "sandbox-runtime", "<= 0.15")
+
+
+def sandbox_runtime() -> str:
+    """The path of npm's ``srt``: ``$SANDBOX_RUNTIME``, or the first one in PATH that is Node's; empty without one."""
+    for path in (os.environ.get("SANDBOX_RUNTIME", ""), *(f"{d}/srt" for d in os.environ["PATH"].split(":"))):
+        if os.access(path, os.X_OK) and b"node" in Path(path).read_bytes()[:80]:
+            return path
+    return ""
 
 
 def bench_tree(bench: Bench, work: str) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .journal import Journal
+    from .policy.model import Policy
 
 NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
 NETWORK_END = 2.0  # seconds for the network process to send its last events
@@ -84,6 +85,28 @@ class Network:
         self._config = {}  # secrets were in it
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
+
+    def update(self, policy: Policy) -> None:
+        """Decide by another policy from now on.
+
+        Raises:
+            HostError: the process does not take it.
+        """
+        from .policy.codec import dump
+
+        if self._socket is None:
+            self._config["policy"] = dump(policy)
+            return
+        import binascii
+
+        line = b'{"command": "policy", "policy": "%b"}\n' % binascii.b2a_base64(dump(policy), newline=False)
+        try:
+            self._socket.settimeout(NETWORK_END)
+            self._socket.sendall(line)
+        except OSError as error:
+            raise HostError("change the network rules", error.strerror or "it does not answer") from None
+        finally:
+            self._socket.setblocking(False)
 
     def read(self) -> bool:
         """Take events; False at the end of the stream."""

@@ -15,6 +15,7 @@ from .events import AccessDenied, encode, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .events import Event
@@ -62,6 +63,7 @@ class Journal:
         self.refused = 0
         self.lost = 0
         self.bytes_up = self.bytes_down = 0  # of closed connections, or of all so far where that is more
+        self.on_refusal: Callable[[AccessDenied], None] | None = None
         self._closed_up = self._closed_down = 0
         self._unwritten: list[bytes] = []
         self._unrecorded: list[bytes] = []
@@ -162,6 +164,8 @@ class Journal:
 
     def _keep(self, event: AccessDenied) -> None:
         self.refused += 1
+        if self.on_refusal is not None:
+            self.on_refusal(event)
         # The A and the AAAA query of one look-up are one refusal to a person.
         key = (repr(sorted(item for item in event.access.items() if item[0] != "type")), event.reason)
         if len(self.denied) < MOST_KEPT:

@@ -29,7 +29,7 @@ import time
 
 from . import homes, ports, runs
 from .errors import HostError, MembraneError, PolicyError
-from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
+from .events import AccessDenied, Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import (
     HELD_DURING_FORK,
     MESSAGE,
@@ -94,6 +94,21 @@ class RunOptions(Value):
     debug: bool = False
 
 
+class Hooks:
+    """What a caller of ``Session`` takes part in; the methods do nothing here."""
+
+    fd = -1  # watched while the command runs
+
+    def started(self, session: Session) -> None:
+        """The command was released."""
+
+    def readable(self, session: Session) -> None:
+        """``fd`` can be read."""
+
+    def refused(self, event: AccessDenied) -> None:
+        """An access was refused; what it holds is escaped."""
+
+
 class RunRequest(Value):
     command: tuple[str, ...]
     policy: Policy
@@ -102,13 +117,19 @@ class RunRequest(Value):
 
 def facts_for(policy: Policy) -> HostFacts:
     """Host facts for a run of ``policy`` in the current directory."""
-    return gather(
+    facts = gather(
         os.environ,
         named=[rule.path for rule in policy.mounts],
         sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
         want_bound=policy.view == "host",
     )
+    if policy.file_rules is None:
+        return facts
+    from .workspace import hostfiles
+
+    found, warnings = hostfiles.find(policy.file_rules)
+    return facts.replace(files=found, file_warnings=warnings)
 
 
 def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
@@ -123,6 +144,14 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
 
     facts = facts_for(policy)
     plan = build(policy, facts)
+    if policy.file_rules is not None:
+        from .plan.hosttree import guarded
+
+        operations: list[MountOp] = []
+        for root, rules in guarded(policy, facts):
+            found = scan(root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+        return plan.replace(mounts=(*plan.mounts, *operations))
     found = scan(facts.workspace, policy.paths)
     return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
 
@@ -130,7 +159,8 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
 class Session:
     """One run; ``run`` may be called once."""
 
-    def __init__(self, request: RunRequest) -> None:
+    def __init__(self, request: RunRequest, hooks: Hooks | None = None) -> None:
+        self.hooks = hooks or Hooks()
         ensure_streams()  # before anything is opened: it would take the number of a closed stream
         self.request = request
         self.options = request.options
@@ -204,6 +234,8 @@ class Session:
         self.home = mounts.home_store(self.policy, facts)
         self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
         homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
+        if type(self.hooks) is not Hooks:
+            self.journal.on_refusal = self.hooks.refused
         if self.options.trace_log == "-":
             from .trace.live import LiveLog
 
@@ -298,6 +330,8 @@ class Session:
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
+        for warning in facts.file_warnings:
+            say(f"warning: {escape(warning)}")
         self.guards: list[Guard] = []
         roots = self._writable_roots(facts)
         _refuse_own_files([root for root, _rules in roots])
@@ -458,6 +492,10 @@ class Session:
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
         """The trees that the command can write on the host; path rules speak of the workspace only."""
+        if self.policy.file_rules is not None:
+            from .plan.hosttree import guarded
+
+            return guarded(self.policy, facts)
         roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, self.policy.paths)]
         for rule in self.policy.mounts:
             source, target = mounts.places(rule, facts)
@@ -505,6 +543,8 @@ class Session:
         if self._tracer is not None:
             self._watch(self._tracer.control, self._on_tracer)
             self._watch(self._tracer.pidfd, self._on_tracer_end)
+        if self.hooks.fd >= 0:
+            self._watch(self.hooks.fd, self._on_hook)
         limit = self.policy.limits.time
         time_out_at = time.monotonic() + limit if limit else 0.0
         if launch.terminal >= 0:
@@ -629,6 +669,30 @@ class Session:
             return receive(channel)
         except ConnectionError:
             return b"", b"", []
+
+    def _on_hook(self) -> None:
+        self.hooks.readable(self)
+        if self.hooks.fd < 0:
+            for fd in [fd for fd, handler in self._handlers.items() if handler == self._on_hook]:
+                self._unwatch(fd)
+
+    def update_network(self, policy: Policy) -> None:
+        """Decide by the network rules of ``policy`` from now on; connections that are open stay.
+
+        Raises:
+            PolicyError: it needs what the sandbox was not started with: inspection, or listeners for UDP.
+        """
+        from .plan import network
+
+        plan = network.plan_network(policy)
+        if network.inspects(policy) != self.plan.inspect or set(plan.udp_ports) - set(self.plan.network.udp_ports):
+            raise PolicyError("change the network rules", "inspection and UDP ports are fixed when a run starts")
+        self.policy = self.policy.replace(allow=policy.allow, deny=policy.deny)
+        self.network.update(self.policy)
+
+    def end(self, number: int) -> None:
+        """Ask the command to end, as if the signal ``number`` had come from outside."""
+        self._told_to_end(number)
 
     def _on_first_packet(self) -> None:
         for _role, fd in self.network.sockets:
@@ -914,9 +978,9 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[Binding, ...]:
     return tuple(out)
 
 
-def run(request: RunRequest) -> int:
+def run(request: RunRequest, hooks: Hooks | None = None) -> int:
     """Run one command behind the boundary and return its exit status (see ``Session.run``)."""
-    return Session(request).run()
+    return Session(request, hooks).run()
 
 
 list_sessions = runs.list_sessions

@@ -259,7 +259,7 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
                 listener = notify.install(reads=start.notify == "reads")
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
+        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, unix=hardening.unix, machine=sc.MACHINE))
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody

@@ -185,12 +185,13 @@ _CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0x40008, 0xFFFFFFFF)
 
 
-def program(*, nested: bool = False, allow_ptrace: bool = True, machine: str) -> bytes:
+def program(*, nested: bool = False, allow_ptrace: bool = True, unix: bool = True, machine: str) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
 
     Args:
         nested: allow namespaces and mounts, for containers inside the sandbox.
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
+        unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -204,7 +205,7 @@ def program(*, nested: bool = False, allow_ptrace: bool = True, machine: str) ->
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    for name, body in _judged(nested):
+    for name, body in _judged(nested, unix):
         if _NUMBERS[name][column] < 0:
             continue
         # The body ends every path, so what follows is reached by a false comparison only.
@@ -288,7 +289,7 @@ def _refused(nested: bool, allow_ptrace: bool) -> list[tuple[str, tuple[str, ...
     return [(result, names) for group in groups for result, names in group.items()]
 
 
-def _judged(nested: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
+def _judged(nested: bool, unix: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
@@ -298,7 +299,7 @@ def _judged(nested: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     ]
     calls += [
         ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
-        ("socket", _socket()),
+        ("socket", _socket(unix)),
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
     ]
@@ -327,11 +328,11 @@ def _one_of(argument: int, values: tuple[int, ...], listed: str, other: str) -> 
     return body
 
 
-def _socket() -> list[tuple[str, Instruction]]:
+def _socket(unix: bool) -> list[tuple[str, Instruction]]:
     """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
     return [
         _load(0),
-        ("", (_EQUAL, _AF_UNIX, "allow", "")),
+        ("", (_EQUAL, _AF_UNIX, "allow" if unix else "EPERM", "")),
         ("", (_EQUAL, _AF_INET, "inet", "")),
         ("", (_EQUAL, _AF_INET6, "inet", "")),
         ("", (_EQUAL, _AF_NETLINK, "", "EAFNOSUPPORT")),

@@ -74,6 +74,9 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
 def seal(mounts: Sequence[MountOp]) -> None:
     """Make our own tmpfs read-only: the command's uid owns them, and must not change them."""
     _seal(MASK_SOURCE)
+    for op in mounts:
+        if isinstance(op, Tmpfs) and op.sealed:
+            _seal(op.target)
     if not any(isinstance(op, Bind) and op.target == "/" for op in mounts):
         _seal("/")
 

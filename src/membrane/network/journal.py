@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
-    from ..policy.model import Access, Ask, HostRule, PathRule
+    from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
 
 WINDOW = 10.0  # seconds
 QUEUE = 8192  # events
@@ -47,7 +47,7 @@ def denial(access: Access, verdict: Deny | Ask) -> AccessDenied:
     return AccessDenied(access_as_data(access), verdict.reason, rule, verdict.hint or None)
 
 
-def str_of_rule(rule: HostRule | PathRule) -> str:
+def str_of_rule(rule: HostRule | PathRule | FileRule) -> str:
     """The rule as written and where: ``"*.tracker.example (user ~/.membrane/config.yaml:7)"``."""
     return f"{rule.text} ({rule.origin})"
 

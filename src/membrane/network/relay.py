@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .budgets import Ledger
     from .dns import Answerer
     from .intercept import Inspector
+    from .proxy import Front
     from .reactor import Reactor
     from .upstream import Answer, Handshake, Upstreams
 
@@ -74,14 +75,14 @@ LINGER = 2.0  # seconds for a refused client to read the answer
 DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
-_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, _DEAD, _ASKING = range(9)
+_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, DEAD, _ASKING = range(9)
 _DISCARD = 1 << 20  # octets read from a client that was answered already
 _RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
 _ENDED = RDHUP | HUP | ERR
 _READABLE = IN | _ENDED
 _NOT_FRESH = _ENDED | PRI  # an end follows the bytes, or a read stops at the urgent mark (``Pump.move``)
-_ALL = IN | PRI | OUT | RDHUP | EDGE
+ALL = IN | PRI | OUT | RDHUP | EDGE
 
 
 class Engine:
@@ -128,6 +129,7 @@ class Engine:
         self.linger = reactor.wait(LINGER, Connection.reset)
         self.dns_idle = reactor.wait(DNS_IDLE, Connection.reset)
         self.waits = (self.connect, self.attempt, self.hello, self.explain, self.linger, self.dns_idle)
+        self.front: Front | None = None  # serves the proxies that are offered inside
         self._pause = reactor.wait(0.1, Listener.start)
         self._busy: dict[Connection, None] = {}
         self._next_id = 1
@@ -154,6 +156,8 @@ class Engine:
 
     def _arrived(self, client: Socket, address: str, port: int, client_port: int) -> None:
         self.accepted += 1
+        if self.front is not None and self.front.takes(client, address, port, client_port):
+            return
         connection = Connection(self, client, self.number(), client_port)
         self.connections.add(connection)
         connection.begin(address, port)
@@ -306,7 +310,7 @@ class Connection:
             else:
                 self._router = router
                 self._arrive(address, port)
-            self._engine.reactor.change(self._client.fileno(), _ALL)  # what came meanwhile is told again
+            self._engine.reactor.change(self._client.fileno(), ALL)  # what came meanwhile is told again
 
     @guarded
     def resolved(self, answer: Answer) -> None:
@@ -315,8 +319,7 @@ class Connection:
             self._resolved(answer)
 
     @guarded
-    def too_late(self) -> None:
-        """No connection within ``CONNECT`` seconds."""
+    def too_late(self) -> None:  # no connection within ``CONNECT`` seconds
         self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
         self._addresses.clear()
         self._upstream_failed()
@@ -336,19 +339,18 @@ class Connection:
         assert refusal is not None
         self._refuse(refusal)
 
-    def reset(self) -> None:
-        """Nothing more to say: RST."""
+    def reset(self) -> None:  # nothing more to say: RST
         self._client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
         self.finish("")
 
     def finish(self, error: str) -> None:
         """Close both sides and tell."""
         engine = self._engine
-        if self._state == _DEAD:
+        if self._state == DEAD:
             return
         relayed = self._state <= _OPEN
         waits = self._held or self._state != _OPEN  # what is open and judged waits for nothing
-        self._state = _DEAD
+        self._state = DEAD
         engine.connections.discard(self)
         if waits:
             for wait in engine.waits:
@@ -369,7 +371,7 @@ class Connection:
             self._state = _EXPLAINING
             self.reset()
             return
-        engine.reactor.watch(self._client.fileno(), _ALL, self.on_client)
+        engine.reactor.watch(self._client.fileno(), ALL, self.on_client)
         # A server that a rule opens is that server; every other one is ours.
         if port == DNS_PORT and isinstance(self._router.arrive(address, port), Refusal):
             self._state = _DNS
@@ -393,7 +395,7 @@ class Connection:
             if engine.inspector is None:
                 self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
                 return
-            self._state = _DEAD  # for this one; the client lives on in its successor
+            self._state = DEAD  # for this one; the client lives on in its successor
             engine.inspector.take(engine, self, route)
             return
         self._reach(route)
@@ -456,7 +458,7 @@ class Connection:
                 continue
             self._upstream = upstream
             self._state = _CONNECTING
-            engine.reactor.watch(upstream.fileno(), _ALL, self.on_upstream)
+            engine.reactor.watch(upstream.fileno(), ALL, self.on_upstream)
             if self._addresses:
                 engine.attempt.begin(self)
             return
@@ -655,7 +657,7 @@ class Connection:
 
     def _start_to_explain(self, refusal: Refusal | str) -> None:
         engine = self._engine
-        for wait in (engine.connect, engine.attempt, engine.hello):
+        for wait in (self._engine.connect, self._engine.attempt, self._engine.hello):
             wait.end(self)
         self._drop_upstream()
         self._refusal = refusal
@@ -693,6 +695,10 @@ class Connection:
             return
         self._engine.explain.end(self)
         self._client.recv(sniff.ENOUGH)
+        self._answer(answer)
+
+    def _answer(self, answer: bytes) -> None:
+        """The last word to the client."""
         if self._client.send(answer) != len(answer):
             self.reset()
             return

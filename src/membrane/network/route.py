@@ -19,6 +19,8 @@ read what happened; the caller resets what speaks neither.
 from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
+from ..policy.literals import canonical_address
+from ..policy.match import canonical_host
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
@@ -79,6 +81,11 @@ class Router:
         self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
         self._checked: dict[tuple[str, int, str, bool], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
 
+    def forget(self) -> None:
+        """The policy has changed."""
+        self._arrivals.clear()
+        self._checked.clear()
+
     def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Relay | Refusal:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
         key = (address, port, protocol)
@@ -91,11 +98,6 @@ class Router:
             _remember(self._arrivals, key, route)
         return route
 
-    def forget(self) -> None:
-        """The policy has changed."""
-        self._arrivals.clear()
-        self._checked.clear()
-
     def _arrive(self, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
         host = self._names.name(address)
         if host is None:
@@ -104,6 +106,25 @@ class Router:
                 return Refusal(AccessDenied(access_as_data(access), "address not allowed", None, None), address)
         else:
             access = Connect(host, "", port, protocol)
+        return self._route(access, host, address, port, protocol)
+
+    def proxied(self, host: str, port: int) -> Relay | Refusal:
+        """What to do with a connection that a client asked a proxy for.
+
+        Args:
+            host: as the client wrote it: a name, a literal in any form, perhaps in brackets.
+        """
+        address = canonical_address(host)
+        if address and is_fake(address):
+            return self.arrive(address, port)  # the client resolved the name itself
+        if address:
+            return self._route(Connect("", address, port), None, address, port, "tcp")
+        lower = host.lower().rstrip(".")
+        # A proxy stands outside: its localhost is the host's.
+        name = HOST_INTERNAL if lower == "localhost" or lower.endswith(".localhost") else host
+        return self._route(Connect(name, "", port), name, "", port, "tcp")
+
+    def _route(self, access: Connect, host: str | None, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
         verdict = self._decide(access)
         if not isinstance(verdict, Allow):
             question = access if isinstance(verdict, Ask) else None
@@ -112,6 +133,8 @@ class Router:
             hint = "requests over UDP (HTTP/3) are not inspected: use TCP"
             return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
         insecure = isinstance(verdict.rule, HostRule) and verdict.rule.insecure
+        if host is not None and not address:
+            host = canonical_host(host)  # the decision found it well formed
         if host is None:
             addresses = (address,)
             return Relay("", address, port, port, addresses, protocol, verdict.inspect, insecure, verdict.budgets)

@@ -20,7 +20,8 @@ Control socket (AF_UNIX stream, its number in argv):
   clean, and last ``{"stats": {...}}``;
 * with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
   which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
-* from the session: ``{"command": "stop"}``, or its end: flush and exit 0.
+* from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
+  ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
@@ -34,6 +35,7 @@ An exception that is not one connection's ends the process with status 1, and th
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
+import binascii
 import gc
 import marshal
 import os
@@ -77,7 +79,8 @@ if TYPE_CHECKING:
 
 _LARGEST_CONFIG = 64 << 20  # octets
 _DNS_PORT = 53
-_LONGEST_COMMAND = 65536  # octets
+_LONGEST_COMMAND = 16 << 20  # octets
+_READ = 65536
 _CRASHES_TOLD = 10
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
@@ -252,7 +255,8 @@ class Service:
             )
             decide: Callable[[Access], Verdict] = self._asking.decide
         else:
-            decide = Decider(policy, own_addresses()).decide
+            self._decider = Decider(policy, own_addresses())
+            decide = self._decide
         system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
         resolver = system
         if policy.dns_resolver:
@@ -280,6 +284,10 @@ class Service:
             inspector=inspector,
         )
         engine.asking = self._asking
+        if policy.offer_proxy:
+            from .proxy import Front
+
+            engine.front = Front(engine)
         self._udp = UdpRelay(
             reactor,
             router,
@@ -413,7 +421,7 @@ class Service:
 
     def _read_commands(self) -> None:
         try:
-            data = self._control.recv(_LONGEST_COMMAND)
+            data = self._control.recv(_READ)
         except BlockingIOError:
             return
         except OSError:
@@ -430,6 +438,9 @@ class Service:
             if command.get("command") == "answer" and self._asking is not None:
                 self._asking.answer(command["number"], command["answer"])
                 continue
+            if command.get("command") == "policy":
+                self._follow(restore(binascii.a2b_base64(command["policy"])))
+                continue
             if command != {"command": "stop"}:
                 raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
@@ -440,6 +451,16 @@ class Service:
         self._journal.note(line)
 
     def _forget(self) -> None:
+        self._router.forget()
+
+    def _decide(self, access: Access) -> Verdict:
+        return self._decider.decide(access)
+
+    def _follow(self, policy: Policy) -> None:
+        """Other rules from now on; what was remembered of the old ones is forgotten."""
+        if self._asking is not None:
+            raise InternalError("obey the session", "the rules can not change while somebody is asked")
+        self._decider = Decider(policy, own_addresses())
         self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:

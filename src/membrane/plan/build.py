@@ -31,7 +31,12 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     Raises:
         PolicyError: with the rule, the reason and what to do instead.
     """
-    _refuse_workspace(facts)
+    if policy.file_rules is None:
+        _refuse_workspace(facts)
+    else:
+        from . import hosttree
+
+        hosttree.refuse(policy, facts)
     for rules in (policy.allow, policy.deny):
         for rule in rules:
             if rule.insecure and not rule.constrained:
@@ -219,6 +224,10 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     for mount in policy.mounts:
         name = "git-root" if mount.git_root else mount.path
         out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
+    for file in policy.file_rules or ():
+        opens = file.effect.startswith("allow")
+        binding = ("mount namespace", "Landlock") if opens else ("mount", "re-mount on replacement")
+        out.append(RuleBinding(f"{file.effect} {file.text}", str(file.origin), binding))
     for socket in policy.unix_sockets:
         label = f"unix socket {socket.path}" + (f" as {socket.adapter}" if socket.adapter else "")
         label += f" allow {', '.join(socket.allow)}" if socket.allow else ""

@@ -8,7 +8,7 @@ that name proxies or CA bundles of the host, or that inject code into every prog
 
 from __future__ import annotations
 
-from .model import HardeningPlan
+from .model import PROXY_PORTS, RESOLVER_V4, HardeningPlan
 from .mounts import absolute, in_view, places
 
 TYPE_CHECKING = False
@@ -115,6 +115,8 @@ def environment(
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
+    if policy.offer_proxy:
+        out.update(proxy_variables())
     out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
     if trust:
         out.update(dict.fromkeys(TRUST_VARIABLES, trust))
@@ -137,8 +139,28 @@ def _socket_variables(policy: Policy, facts: HostFacts) -> dict[str, str]:
     return out
 
 
+def proxy_variables() -> dict[str, str]:
+    """What points programs at the proxies inside; connections that ignore them are captured anyway."""
+    http, socks = (f"{RESOLVER_V4}:{port}" for port in PROXY_PORTS)
+    found = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "GRPC_PROXY", "ALL_PROXY"), f"http://{http}")
+    found["FTP_PROXY"] = f"socks5h://{socks}"
+    found["NO_PROXY"] = "localhost,127.0.0.1,::1,169.254.0.0/16,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
+    found.update({name.lower(): value for name, value in found.items()})
+    found["RSYNC_PROXY"] = socks
+    return found
+
+
 def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan:
     """Limits and Landlock paths; everything that Landlock does not list is read-only."""
+    if policy.file_rules is not None:
+        from .hosttree import layout
+
+        made = layout(facts.files)
+        scratch = [path for path in WRITABLE_SCRATCH if path not in ("/tmp", "/var/tmp")]  # noqa: S108
+        sockets = [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
+        listed = (*scratch, *made.roots, *made.files, *sockets)
+        # The host's tree is in the view, and with it the sockets of its services: mounts do not stop a connect.
+        return HardeningPlan(policy.limits, listed, unix=bool(policy.unix_sockets))
     writable = [*WRITABLE_SCRATCH, facts.workspace]
     if policy.view == "project":
         writable.append(home)

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
-    from ..policy.model import Limits
+    from ..policy.model import FileEffect, Limits
 
 # ---------------------------------------------------------------- host facts
 
@@ -36,6 +36,15 @@ class SocketFact(Value):
     resolved: str  # without symbolic links
     kind: Literal["stream", "datagram", "dead", "forbidden", "not a socket"]
     uid: int = 0  # its owner
+
+
+class FoundFile(Value):
+    """A path that a file rule names and that exists: ``path`` in the view, shown from ``source``, both resolved."""
+
+    effect: FileEffect
+    path: str
+    source: str
+    directory: bool
 
 
 class HostFacts(Value):
@@ -58,6 +67,8 @@ class HostFacts(Value):
     groups: tuple[int, ...] = ()
     sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
     bound: tuple[str, ...] = ()  # for the host's view: paths of all unix sockets that are bound now
+    files: tuple[FoundFile, ...] = ()  # of the policy's file rules
+    file_warnings: tuple[str, ...] = ()  # about those that open nothing
 
 
 class ScanHit(Value):
@@ -92,6 +103,7 @@ class Tmpfs(Value):
     target: str
     mode: int = 0o755
     size: int = 0  # bytes; 0: kernel default
+    sealed: bool = False  # read-only once everything in it is made
 
 
 class Directory(Value):
@@ -178,6 +190,7 @@ OWN_V6 = "fd00:6d65:6d62::2"
 RESOLVER_V4 = "198.18.0.1"  # named in resolv.conf; any other address is answered as well
 FAKE_V4 = ("198.18.0.0", 15)  # RFC 2544 benchmarking range: one address per allowed name
 FAKE_V6 = "fd00:6d65:6d62:1::"  # /96: the same number in the low 32 bits
+PROXY_PORTS = (3128, 1080)  # HTTP and SOCKS5 at the resolver's address, where a policy offers proxies
 INTERCEPT_PORT = 1  # TCP port of the listeners, on the own addresses only
 
 
@@ -201,6 +214,7 @@ class HardeningPlan(Value):
     landlock_writable: tuple[str, ...]
     landlock: bool = True
     nested: bool = False
+    unix: bool = True  # AF_UNIX sockets may be made
 
 
 class RuleBinding(Value):

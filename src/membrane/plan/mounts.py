@@ -374,8 +374,14 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     ops: list[MountOp] = []
     links = dict(facts.links)
     size = policy.limits.disk
+    made = None
+    if policy.file_rules is not None:
+        from .hosttree import layout, state_pins
+
+        made = layout(facts.files)
     if policy.view == "host":
-        ops.append(Bind("/", "/", own=True))
+        if made is None or not made.root_hidden:
+            ops.append(Bind("/", "/", own=True))
         ops.append(Tmpfs("/sys", 0o755))
     else:
         for tree in SYSTEM_TREES:
@@ -391,14 +397,19 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         Proc(freeze_settings=facts.root),
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
-        Tmpfs("/tmp", 0o1777, size),  # noqa: S108
-        Tmpfs("/var/tmp", 0o1777, size),  # noqa: S108
+        *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108
         Tmpfs("/run", 0o755, size),
         Directory("/run/lock", 0o1777),
         Directory("/run/user"),
         Directory(f"/run/user/{facts.uid}", 0o700),
         Tmpfs(MASK_SOURCE, 0o755),
     ]
+    if made is not None:
+        ops += made.ops
+        if not made.root_hidden or any(each.path == "/etc" for each in facts.files):
+            ops += _etc(policy, facts)
+        ops += [*state_pins(facts, made.roots), *_sockets(policy, facts), *_masks(policy, facts)]
+        return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
     ops += _etc(policy, facts)
     if policy.view == "project":
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.

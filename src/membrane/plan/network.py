@@ -7,7 +7,7 @@ connection may do is decided later, by name and port, in the network process.
 from __future__ import annotations
 
 from ..errors import PolicyError
-from .model import NetworkPlan
+from .model import PROXY_PORTS, NetworkPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def plan_network(policy: Policy) -> NetworkPlan:
                 tcp.update(span)
         if not rule.ports:
             tcp.update((22, 80, 443))
+    if policy.offer_proxy:
+        tcp.update(PROXY_PORTS)
     exposed = tuple((rule.inside, rule.outside) for rule in policy.expose)
     return NetworkPlan(udp_ports=tuple(sorted(udp - {53})), tcp_ports=tuple(sorted(tcp)), exposed=exposed)
 

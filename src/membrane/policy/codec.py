@@ -16,6 +16,7 @@ import marshal
 
 from .model import (
     EnvRule,
+    FileRule,
     HostRule,
     HttpRule,
     Limits,
@@ -47,6 +48,7 @@ _TYPES: tuple[type[Value], ...] = (
     RuleBudget,
     HostRule,
     PathRule,
+    FileRule,
     MountRule,
     SocketRule,
     PortRule,

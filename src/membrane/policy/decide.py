@@ -42,6 +42,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from .files import Covering
     from .match import Address
     from .model import Access, Verdict
 
@@ -187,6 +188,7 @@ class Decider:
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
         self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
         self._matchers: dict[str, Callable[[str], bool]] = {}
+        self._covering: Covering | None = None
 
     def decide(self, access: Access) -> Verdict:
         """May this be done?  The only place where this is answered."""
@@ -438,12 +440,18 @@ class Decider:
 
     def _path(self, access: PathAccess) -> Verdict:
         path = access.path
-        directory = access.directory or path.endswith("/")
+        if self.policy.file_rules is not None:
+            return self._host_file(path, access)
         if path.startswith("/"):
             return self._outside(path, access)
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in path:
             return Deny(None, "not in the view")
+        return self._in_workspace(parts, access) or Allow(None, "in the workspace")
+
+    def _in_workspace(self, parts: list[str], access: PathAccess) -> Deny | None:
+        """What ``ignore`` and ``readonly`` say about a path relative to the workspace."""
+        directory = access.directory or access.path.endswith("/")
         if not self._paths:
             for effect in ("hide", "readonly"):
                 rules = [rule for rule in reversed(self.policy.paths) if rule.effect == effect]
@@ -455,7 +463,30 @@ class Decider:
             fixed = self._match_path("readonly", parts, directory)
             if fixed is not None:
                 return Deny(fixed, "read-only")
-        return Allow(None, "in the workspace")
+        return None
+
+    def _host_file(self, path: str, access: PathAccess) -> Verdict:
+        """A path of the host's tree, under ``files``."""
+        from .files import Covering, components
+
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts or "\0" in path:
+            return Deny(None, "not in the view")
+        if self._covering is None:
+            self._covering = Covering(self.policy.file_rules or ())
+        whole = path if path.startswith("/") else f"{self.policy.file_base}/{path}"
+        read, write, rule = self._covering.access(whole)
+        if not read:
+            return Deny(rule, "hidden")
+        if access.operation == "write" and not write:
+            return Deny(rule, "read-only", _hint("files: {allow_write: [", whole, "]}"))
+        base = components(self.policy.file_base)
+        whole_parts = components(whole)
+        if self.policy.paths and len(whole_parts) > len(base) and whole_parts[: len(base)] == base:
+            refusal = self._in_workspace(whole_parts[len(base) :], access)
+            if refusal is not None:
+                return refusal
+        return Allow(rule, "file rules")
 
     def _match_path(self, effect: str, parts: list[str], directory: bool) -> PathRule | None:
         """The rule that decides for the path or for the first of its parents that a rule matches."""

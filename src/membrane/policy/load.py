@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, ParamSpec, TypeVar
 
     from .document import Node, Placed
-    from .model import Level, PathEffect
+    from .model import FileEffect, FileRule, Level, PathEffect
 
     T = TypeVar("T")
     P = ParamSpec("P")
@@ -54,6 +54,12 @@ _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _WORKSPACES = ("cow", "live")
 _ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
+_FILE_EFFECTS: dict[str, FileEffect] = {
+    "deny_read": "deny-read",
+    "allow_read": "allow-read",
+    "allow_write": "allow-write",
+    "deny_write": "deny-write",
+}
 _WIDE = {4: 8, 6: 16}  # a shorter prefix than this contains private ranges beside public ones
 
 
@@ -152,6 +158,8 @@ class _Loader:
         self.wanted_profiles: list[str] = []
         self.profile_names: list[str] = []
         self.state: list[str] = []
+        self.files: list[FileRule] = []
+        self.has_files = False
         self.read: list[str] = []  # what was read, in order
         self.digested: list[str] = []
         self.seen: set[tuple[str, tuple[str, ...]]] = set()  # presets that were read, with their arguments
@@ -424,6 +432,23 @@ class _Loader:
             at = target[1].scalar("target").string("target") if target else ""
             rule = self._checked(path[1], "path", grammar.mount_rule, source, at, access, origin, self.home)
             self.levels[self.level].mounts.append(rule)
+
+    def _files(self, key: str, node: Node) -> None:
+        """Rules over the host's tree; relative paths start from the workspace (``files.anchored``)."""
+        from .files import file_rule
+
+        entry = node.mapping(key)
+        for name, effect in _FILE_EFFECTS.items():
+            taken = entry.take(name)
+            for item, text in taken[1].sequence(name).strings(f"{key}.{name}") if taken else ():
+                if effect.startswith("allow"):
+                    self._widens(f"{key}.{name}", item)
+                rule = self._checked(item, f"{key}.{name}", file_rule, effect, text, self.home, "", self._origin(item))
+                if rule.path == "/" and effect == "allow-write":
+                    item.refuse(f"{text!r} opens the whole machine; name the trees that are needed")
+                self.files.append(rule)
+        entry.finish(key)
+        self.has_files = True
 
     def _sockets(self, key: str, node: Node) -> None:
         for item in node.sequence(key).items:
@@ -751,10 +776,13 @@ class _Loader:
             state_dirs=tuple(name[:-1] for name in self.state if name.endswith("/")),
             state_files=tuple(name for name in self.state if not name.endswith("/")),
             extra_ca=joined("extra_ca"),
+            file_rules=tuple(self.files) if self.has_files else None,
             levels=tuple(self.read),
             digest=digest,
             **self.scalars,
         )
+        if self.has_files and policy.view != "host":
+            raise PolicyError("read the policy", "files are rules over the host's tree", fix=("add view: host",))
         return Result(policy, tuple(self.warnings), tuple(self.widening), tuple(sorted(self.variables.items())))
 
 
@@ -773,6 +801,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("ignore", ("ignore", "hide"), "patterns"),
     ("readonly", ("readonly",), "patterns"),
     ("mounts", ("mounts",), "mounts"),
+    ("files", ("files",), "files"),
     ("unix_sockets", ("unix_sockets",), "sockets"),
     ("ports", ("ports",), "ports"),
     ("env", ("env",), "env"),

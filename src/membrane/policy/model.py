@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Protocol: TypeAlias = Literal["tcp", "udp"]
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
     PathEffect: TypeAlias = Literal["hide", "readonly"]
+    FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
 
 
 class Origin(Value):
@@ -100,6 +101,16 @@ class PathRule(Value):
     origin: Origin
     effect: PathEffect
     best_effort: bool = False
+
+
+class FileRule(Value):
+    """One entry of ``files``: what may be read and written on the host, as ``policy.files`` understands it."""
+
+    effect: FileEffect
+    path: str  # absolute, without a trailing slash
+    text: str  # as written
+    origin: Origin
+    glob: bool = False
 
 
 class MountRule(Value):
@@ -193,6 +204,10 @@ class Policy(Value):
     home: Literal["workspace", "shared", "ephemeral"] = "workspace"
     view: Literal["project", "host"] = "project"
     workspace: Literal["live", "cow"] = "live"
+    # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
+    file_rules: tuple[FileRule, ...] | None = None
+    file_base: str = ""  # the directory that relative questions start from, when there are file rules
+    offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order
     digest: str = ""  # SHA-256 over all that was read, hex
 
@@ -267,7 +282,7 @@ class Allow(Value):
     them must have something left.
     """
 
-    rule: HostRule | PathRule | MountRule | SocketRule | PortRule | None
+    rule: HostRule | PathRule | FileRule | MountRule | SocketRule | PortRule | None
     reason: str
     inspect: bool = False
     budgets: tuple[HostRule, ...] = ()
@@ -276,7 +291,7 @@ class Allow(Value):
 class Deny(Value):
     """Refuse.  ``reason`` is one of ``REASONS``; ``hint`` is the YAML that would allow it, or empty."""
 
-    rule: HostRule | PathRule | None
+    rule: HostRule | PathRule | FileRule | None
     reason: str
     hint: str = ""
 

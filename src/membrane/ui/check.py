@@ -193,6 +193,13 @@ def _layout_keys(path: str) -> set[str]:
 def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts: HostFacts) -> tuple[Access, Verdict]:
     root = facts.workspace
     write = operation == "write"
+    if policy.file_rules is not None:
+        named = PathAccess(path, "write" if write else "read", directory)
+        answer = decide(policy, named)
+        below = path[len(root.rstrip("/")) + 1 :] if path.startswith(root.rstrip("/") + "/") else ""
+        if write and below and isinstance(answer, Allow) and _protected(root, below):
+            answer = Deny(None, "protected name")
+        return named, answer
     if path != root and not path.startswith(root.rstrip("/") + "/"):
         access = PathAccess(path, "write" if write else "read", directory)
         return access, _mounted(path, operation, policy, facts)

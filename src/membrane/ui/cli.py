@@ -152,6 +152,10 @@ def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
     if not invocation.has("quiet"):
         for warning in loaded.warnings:
             _note(f"warning: {warning}")
+    if loaded.policy.file_rules is not None:
+        from ..policy.files import anchored
+
+        return loaded.replace(policy=anchored(loaded.policy, _workspace()))
     return loaded
 
 
@@ -328,6 +332,11 @@ def _config(invocation: Invocation) -> int:
     state = _state()
     user = settings.config_path(state)
     action = invocation.words[0]
+    if action == "import":
+        from . import importer
+
+        sys.stdout.write(importer.convert_file(invocation.words[1], invocation.words[2], dict(os.environ)))
+        return 0
     if action == "show":
         policy = _load(invocation, ()).policy
         if invocation.has("json"):
@@ -366,6 +375,16 @@ def _learn(invocation: Invocation) -> int:
     return learn.from_run(invocation, _load, _state())
 
 
+def _mcp(invocation: Invocation) -> int:
+    from . import mcp
+
+    if invocation.words[0] == "serve":
+        return mcp.serve()
+    for line in mcp.wrap(invocation.words[1]):
+        print(line)
+    return 0
+
+
 def _completion(invocation: Invocation) -> int:
     from . import completion
 
@@ -383,5 +402,6 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "ps": _ps,
     "gc": _gc,
     "config": _config,
+    "mcp": _mcp,
     "completion": _completion,
 }

@@ -70,6 +70,7 @@ class Command(Value):
     options: tuple[str, ...] = ()  # of scope "command"
     words: Words = "none"
     choices: tuple[str, ...] = ()  # closed choice of its first word
+    further: tuple[tuple[str, int], ...] = ()  # how many words follow a choice; none if it is not named
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -536,12 +537,21 @@ COMMANDS: tuple[Command, ...] = (
     Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
     Command(
         "config",
-        "show|path|init [--json] [OPTIONS]",
-        "show the policy in force, say which files are read, write a commented one",
-        ("membrane config show", "membrane config init"),
+        "show|path|init|import srt|claude|codex FILE [--json] [OPTIONS]",
+        "show the policy in force and its files, write a commented one, import settings",
+        ("membrane config show", "membrane config import srt ~/.srt-settings.json > .membrane.yaml"),
         scopes=("policy", "own"),
         options=("json",),
-        choices=("show", "path", "init"),
+        choices=("show", "path", "init", "import"),
+        further=(("import", 2),),
+    ),
+    Command(
+        "mcp",
+        "wrap FILE | serve",
+        "put the servers of an .mcp.json behind the boundary; serve run_command and check",
+        ("membrane mcp wrap .mcp.json", "membrane mcp serve"),
+        choices=("wrap", "serve"),
+        further=(("wrap", 1),),
     ),
     Command(
         "trace",
@@ -740,8 +750,10 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
             raise UsageError("parse the command line", f"{of} does not take {words[2]!r}", fix=(f"{of} --help",))
         return
     if command.choices:
-        if len(words) != 1 or words[0] not in command.choices:
+        if not words or words[0] not in command.choices:
             raise UsageError("parse the command line", f"{of} needs one of: {', '.join(command.choices)}")
+        if len(words) != 1 + dict(command.further).get(words[0], 0):
+            raise UsageError("parse the command line", f"usage: {of} {command.usage}")
         return
     if command.words == "target" and not words:
         raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)

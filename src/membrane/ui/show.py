@@ -14,6 +14,7 @@ from ..policy.model import (
     Ask,
     Deny,
     EnvRule,
+    FileRule,
     HostRule,
     HttpRequest,
     MountRule,
@@ -97,6 +98,8 @@ def rule_text(rule: object) -> str:
         return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
         return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
+    if isinstance(rule, FileRule):
+        return f'{rule.effect} "{escape(rule.text)}"'
     if isinstance(rule, MountRule):
         name = "git-root" if rule.git_root else escape(rule.path)
         return f"mount {name} {rule.mode}" + (f" at {escape(rule.target)}" if rule.target else "")

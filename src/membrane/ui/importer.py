@@ -1,0 +1,317 @@
+"""``membrane config import``: settings of other tools -> a policy file with comments.
+
+Theory of operation
+-------------------
+What is read becomes the same rules that a run under the source would have; each line says where it comes from, and
+what has no equivalent is left as a comment, so nothing is dropped in silence.  The text is then read back by the
+policy loader: what is printed is a policy.  Sources: sandbox-runtime (``srt``), Claude Code (``sandbox`` and
+``permissions`` of its settings.json), Codex (``sandbox_mode`` and ``sandbox_workspace_write`` of config.toml).
+"""
+
+from __future__ import annotations
+
+import json
+
+from ..errors import HostError, PolicyError
+from ..events import visible
+from .options import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+_LONGEST = 4 << 20  # octets
+_KINDS = ("srt", "claude", "codex")
+_LISTS = (
+    ("denyRead", "deny_read"),
+    ("allowRead", "allow_read"),
+    ("allowWrite", "allow_write"),
+    ("denyWrite", "deny_write"),
+)
+
+
+def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
+    """The policy text for a settings file.
+
+    Raises:
+        UsageError: an unknown kind.
+        HostError: the file can not be read.
+        PolicyError: it is not what the kind says.
+    """
+    if kind not in _KINDS:
+        raise UsageError("import", f"{kind!r} is not one of {', '.join(_KINDS)}")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LONGEST + 1)
+    except OSError as error:
+        raise HostError("read the settings", error.strerror or "", target=path) from None
+    if len(data) > _LONGEST:
+        raise PolicyError("read the settings", f"longer than {_LONGEST} octets", where=path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise PolicyError("read the settings", "it is not UTF-8", where=path) from None
+    out = {"srt": _srt, "claude": _claude, "codex": _codex}[kind](text, path)
+    check(out, environ)
+    return out
+
+
+def check(text: str, environ: Mapping[str, str]) -> None:
+    """Read the text back.
+
+    Raises:
+        PolicyError: it is no policy.
+    """
+    from ..policy.load import Source, load
+
+    load([Source("user", "imported policy", text)], presets={"default": ""}, home=environ.get("HOME", "/"))
+
+
+class _Text:
+    """Lines of a policy file."""
+
+    def __init__(self, kind: str, path: str, source: str) -> None:
+        self._source = source
+        self._lines = [f"# imported from {visible(path)} ({kind})", "presets: []"]
+
+    def origin(self, key: str, entry: str) -> str:
+        at = self._source.find(json.dumps(entry))
+        line = f":{self._source.count(chr(10), 0, at) + 1}" if at >= 0 else ""
+        return f"{key}{line}"
+
+    def line(self, text: str) -> None:
+        self._lines.append(text)
+
+    def comment(self, key: str, why: str) -> None:
+        self._lines.append(f"# {visible(key)}: {visible(why)}")
+
+    def entry(self, value: str, key: str, indent: str = "  ", shown: str = "") -> None:
+        quoted = json.dumps(value, ensure_ascii=False)
+        self._lines.append(f"{indent}- {quoted}  # {visible(self.origin(key, shown or value))}")
+
+    def items(self, name: str, values: Sequence[tuple[str, str]], indent: str = "") -> None:
+        """A list of (value, key of the source)."""
+        if values:
+            self._lines.append(f"{indent}{name}:")
+            for value, key in values:
+                self.entry(value, key, indent + "  ")
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _srt(text: str, path: str) -> str:
+    from ..policy import srt
+    from ..policy.files import trimmed
+
+    settings = srt.read(text, path)
+    data = settings.data
+    out = _Text("sandbox-runtime", path, text)
+    network, files = data["network"], data["filesystem"]
+    out.line("view: host  # the host's tree, read-only where nothing else is said")
+    for name, key in (("allow", "allowedDomains"), ("deny", "deniedDomains")):
+        _domains(out, name, key, network[key])
+    out.line("files:" if any(files.get(key) for key, _name in _LISTS) else "files: {}")
+    for key, name in _LISTS:
+        values = []
+        for item in files.get(key, ()):
+            entry = item if isinstance(item, str) else item["path"]
+            if not isinstance(item, str) and item.get("literal") and any(char in entry for char in "*?["):
+                out.comment(f"filesystem.{key}", f"{entry!r} as a literal name has no equivalent")
+            elif key == "allowWrite" and trimmed(entry) == "/":
+                out.comment(f"filesystem.{key}", "'/' would open the whole machine")
+            else:
+                values.append((entry, f"filesystem.{key}"))
+        out.items(name, values, "  ")
+    sockets = [entry for entry in network.get("allowUnixSockets", ()) if entry.startswith(("/", "~"))]
+    out.items("unix_sockets", [(entry.replace("$", "$$"), "network.allowUnixSockets") for entry in sockets])
+    for entry in network.get("allowUnixSockets", ()):
+        if entry not in sockets:
+            out.comment("network.allowUnixSockets", f"{entry!r}: a socket needs an absolute path")
+    parent = network.get("parentProxy", {})
+    proxy = parent.get("https") or parent.get("http")
+    if proxy:
+        out.line(f"upstream_proxy: env  # network.parentProxy: set HTTPS_PROXY={visible(proxy)} for membrane itself")
+    authorities = network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
+    out.items("extra_ca", [(file, "extraCaCertPaths") for file in authorities])
+    out.comment("env", "sandbox-runtime passes every variable; name the needed ones: env: {pass: [NAME, PREFIX_*]}")
+    done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "parentProxy"}
+    for key, value in network.items():
+        if key not in done:
+            out.comment(f"network.{key}", f"no equivalent here: {json.dumps(value)}")
+    for key in ("disabled", "allowGitConfig"):
+        if key in files:
+            out.comment(f"filesystem.{key}", f"no equivalent here: {json.dumps(files[key])}")
+    for key, value in data.items():
+        if key not in ("network", "filesystem"):
+            out.comment(key, f"no equivalent here: {json.dumps(value)}")
+    return out.text()
+
+
+def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:
+    from ..policy import grammar, srt
+    from ..policy.match import Malformed
+    from ..policy.model import Origin
+
+    values: list[tuple[str, str]] = []
+    for entry in entries:
+        kind, host, ports = srt.parse_domain(entry, deny=name == "deny")
+        port = f":{ports[0].first}" if ports else ""
+        shown = f"[{host}]{port}" if ":" in host and port else host + port
+        if kind == "any":
+            shown = f"**{port}"
+        elif kind == "wildcard":
+            shown = f"*.{host}{port}"
+        elif host == "localhost":
+            shown = f"host.internal{port}"
+        try:
+            if host == "localhost" and not port and name == "allow":
+                raise Malformed('"localhost" without a port: name the ports, as host.internal:PORT')
+            grammar.host_rule(shown, Origin("user", ""), deny=name == "deny")
+        except Malformed as error:
+            out.comment(f"network.{key}", f"{entry!r} has no equivalent: {error}")
+            continue
+        values.append((shown, f"network.{key}"))
+    out.items(name, values)
+
+
+def _object(text: str, path: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PolicyError("read the settings", f"it is not JSON: {error}", where=path) from None
+    if not isinstance(data, dict):
+        raise PolicyError("read the settings", "expected an object", where=path)
+    return data
+
+
+def _strings(value: Any, path: str, key: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise PolicyError("read the settings", f"{key}: expected an array of strings", where=path)
+    return value
+
+
+def _section(data: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
+    value = data.get(key, {})
+    if not isinstance(value, dict):
+        raise PolicyError("read the settings", f"{key}: expected an object", where=path)
+    return value
+
+
+def _claude(text: str, path: str) -> str:
+    """Claude Code: ``sandbox.network``, ``sandbox.filesystem``, ``permissions`` of file tools and WebFetch."""
+    from ..policy import srt
+    from ..policy.match import Malformed
+
+    data = _object(text, path)
+    sandbox, permissions = _section(data, "sandbox", path), _section(data, "permissions", path)
+    network, files = _section(sandbox, "network", path), _section(sandbox, "filesystem", path)
+    out = _Text("Claude Code", path, text)
+    hosts: dict[str, list[str]] = {"allow": _strings(network.get("allowedDomains"), path, "allowedDomains")}
+    hosts["deny"] = _strings(network.get("deniedDomains"), path, "deniedDomains")
+    hidden = [(entry, "sandbox.filesystem.denyRead") for entry in _strings(files.get("denyRead"), path, "denyRead")]
+    fixed = [(entry, "sandbox.filesystem.denyWrite") for entry in _strings(files.get("denyWrite"), path, "denyWrite")]
+    for effect in ("allow", "deny", "ask"):
+        for rule in _strings(permissions.get(effect), path, f"permissions.{effect}"):
+            tool, _, argument = rule.removesuffix(")").partition("(")
+            if tool == "WebFetch" and argument.startswith("domain:") and effect != "ask":
+                hosts[effect].append(argument.removeprefix("domain:"))
+            elif tool == "Read" and effect == "deny" and argument:
+                hidden.append((argument, "permissions.deny"))
+            elif tool in ("Edit", "Write") and effect == "deny" and argument:
+                fixed.append((argument, "permissions.deny"))
+            else:
+                out.comment(f"permissions.{effect}", f"{rule} is about the agent's own tools, not about what runs")
+    for name in ("allow", "deny"):
+        known = []
+        for host in hosts[name]:
+            try:
+                srt.parse_domain(host, deny=name == "deny")
+                known.append(host)
+            except Malformed as error:
+                out.comment(f"{name} {host!r}", f"no equivalent: {error}")
+        _domains(out, name, f"{name}edDomains", known)
+    _patterns(out, "ignore", hidden)
+    _patterns(out, "readonly", fixed)
+    mounts = _strings(files.get("allowWrite"), path, "allowWrite")
+    mounts += _strings(permissions.get("additionalDirectories"), path, "additionalDirectories")
+    _mounts(out, mounts, "allowWrite or additionalDirectories")
+    for key, value in data.items():
+        if key not in ("sandbox", "permissions"):
+            out.comment(key, f"not about the boundary: {json.dumps(value)[:200]}")
+    for section, taken in ((sandbox, {"network", "filesystem"}), (network, {"allowedDomains", "deniedDomains"})):
+        for key, value in section.items():
+            if key not in taken:
+                out.comment(f"sandbox {key}", f"no equivalent here: {json.dumps(value)[:200]}")
+    return out.text()
+
+
+def _patterns(out: _Text, name: str, entries: Sequence[tuple[str, str]]) -> None:
+    """Paths below the workspace become gitignore patterns; others are not in the view anyway."""
+    from ..policy.match import Malformed, Pattern
+
+    values = []
+    for entry, key in entries:
+        if entry.startswith(("~", "//")) or (entry.startswith("/") and key.startswith("sandbox")):
+            out.comment(key, f"{entry!r}: nothing of the home and of other trees is in the view, unless it is mounted")
+            continue
+        pattern = entry.removeprefix("./")
+        try:
+            Pattern(pattern)
+        except Malformed as error:
+            out.comment(key, f"{entry!r} has no equivalent: {error}")
+            continue
+        values.append((pattern, key))
+    out.items(name, values)
+
+
+def _mounts(out: _Text, paths: Sequence[str], key: str) -> None:
+    from ..policy.files import is_glob, trimmed
+
+    rows = []
+    for entry in dict.fromkeys(paths):
+        path = trimmed(entry)
+        if path in (".", "./"):
+            continue  # the workspace is writable
+        if is_glob(path) or path == "/" or not path.startswith(("/", "~", "..")):
+            why = "it would open everything" if path == "/" else "the workspace is writable as it is"
+            out.comment(key, f"{entry!r}: {why}")
+            continue
+        rows.append(f"  - {{path: {json.dumps(path, ensure_ascii=False)}, mode: rw}}  # {visible(key)}")
+    if rows:
+        out.line("mounts:\n" + "\n".join(rows))
+
+
+def _codex(text: str, path: str) -> str:
+    """Codex: ``sandbox_mode`` and the table ``sandbox_workspace_write``."""
+    import tomllib
+
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError("read the settings", f"it is not TOML: {error}", where=path) from None
+    out = _Text("Codex", path, text)
+    mode = data.get("sandbox_mode", "read-only")
+    writes = _section(data, "sandbox_workspace_write", path)
+    if mode == "read-only":
+        out.line("view: host  # Codex reads everywhere")
+        out.line("files: {}  # sandbox_mode: read-only")
+    elif mode == "workspace-write":
+        out.line("view: host  # Codex reads everywhere")
+        roots = [".", *_strings(writes.get("writable_roots"), path, "writable_roots")]
+        out.line("files:")
+        out.items("allow_write", [(root, "sandbox_workspace_write.writable_roots") for root in roots], "  ")
+    else:
+        out.comment("sandbox_mode", f"{mode!r} is no boundary; the default view of membrane holds")
+    if writes.get("network_access"):
+        out.line('allow: ["**"]  # sandbox_workspace_write.network_access')
+    for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):
+        if key in writes:
+            out.comment(key, "the host's temporary directory is read-only; TMPDIR is the sandbox's own")
+    for key, value in data.items():
+        if key not in ("sandbox_mode", "sandbox_workspace_write"):
+            out.comment(key, f"not about the boundary: {json.dumps(value, default=str)[:200]}")
+    return out.text()

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .tools import Interactive, children, cmdline, membrane, ratios, rss
+from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
 
 if TYPE_CHECKING:
     from .__main__ import Bench
@@ -209,6 +209,23 @@ def bench_http(bench: Bench, work_name: str) -> None:
         bench.add("TLS handshakes, mitmproxy", theirs, "per s", "", "")
         first = [first_ms(inside, f"https://{NAME}:{port}/a") for _ in range(5)]
         bench.add("first intercepted request", first, "ms", "", "<= 200")
+        # What a request costs the one process that all requests go through, whoever else uses the machine.
+        url = f"https://{NAME}:{port}/a"
+        told = f"echo ready; while read -r options; do h2load $options {url} >/dev/null 2>&1; echo done; done"
+        with Interactive([*inside, "bash", "-c", told], work_name) as run:
+            network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]
+            run.say("--h1 -n 20 -c 2")
+            for name, options, count in (
+                ("HTTP/1.1 request", "--h1 -n 2000 -c 4", 2000),
+                ("HTTP/2 request", "-n 4000 -c 1 -m 25", 4000),
+                ("new connection with a request", "--h1 -n 200 -c 200", 200),
+            ):
+                spent = []
+                for _ in range(ROUNDS):
+                    before = cpu(network[0])
+                    run.say(options)
+                    spent.append(1e6 * (cpu(network[0]) - before) / count)
+                bench.add(f"network process, CPU per {name}", spent, "us", "", "")
         hold = ["/usr/bin/python3", "-I", "-c", HOLD]
         with Interactive([*inside, *hold, NAME, str(port)], work_name) as run:
             network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]

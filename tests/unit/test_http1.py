@@ -773,3 +773,13 @@ def test_an_exception_of_the_policy_sends_nothing() -> None:
     with pytest.raises(RuntimeError):
         core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
     assert not [each for each in core.upstream_eof() if isinstance(each, SendUpstream)]
+
+
+def test_an_answer_that_has_begun_has_no_deadline() -> None:
+    core = connection()
+    core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert core.waiting == "server"
+    core.upstream_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert core.waiting == "nothing"
+    core.upstream_data(b"0\r\n\r\n")
+    assert core.waiting == "request"

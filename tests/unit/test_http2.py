@@ -765,3 +765,25 @@ def test_a_head_that_never_ends_is_bounded() -> None:
     core.upstream_data(big)
     header = (LONGEST_HEAD + 1).to_bytes(3, "big") + frame(h2.HEADERS, 0, 1)[3:]
     assert goaway(core.client_data(header)) == h2.ENHANCE_YOUR_CALM
+
+
+def test_what_a_deadline_runs_for() -> None:
+    core, client = connection()
+    assert core.waiting == "request"
+    core.client_data(client.request(1))
+    assert core.waiting == "server"
+    core.client_data(client.request(3, b"/pkg.Svc/Watch", b"POST", (b"content-type", b"application/grpc"), end=True))
+    assert core.waiting == "nothing"  # a call of gRPC is answered when there is something to say
+    core, client = connection()
+    core.client_data(client.request(1))
+    core.upstream_data(answer(1, end=False))
+    assert core.waiting == "nothing"  # an answer that has begun may be silent
+
+
+def test_a_server_that_is_late_is_a_504() -> None:
+    core, client = connection()
+    core.client_data(client.request(1))
+    commands = core.upstream_failed("the server did not answer", late=True)
+    (told,) = [command for command in commands if isinstance(command, Seen)]
+    assert (told.status, told.error) == (504, "the server did not answer")
+    assert core.closed

@@ -46,6 +46,8 @@ def redact_query(query: str) -> str:
     mark = "?" if query.startswith("?") else ""
     cut = len(query) > LONGEST_QUERY
     text = query[len(mark) : LONGEST_QUERY]
+    if cut:  # half a token has no form by which it would be known
+        text = text[: max(text.rfind("&"), text.rfind(";")) + 1]
     out, start = [], 0
     for at in range(len(text) + 1):
         if at == len(text) or text[at] in "&;":

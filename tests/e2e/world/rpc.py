@@ -33,7 +33,6 @@ http {{
   fastcgi_temp_path {directory}/nginx-fastcgi; uwsgi_temp_path {directory}/nginx-uwsgi;
   scgi_temp_path {directory}/nginx-scgi;
   client_max_body_size 0;
-  http2_max_field_size 64k; http2_max_header_size 128k;
   server {{
     listen [::]:{port} ssl http2 ipv6only=off;
     server_name nginx.test;

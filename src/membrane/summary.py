@@ -33,6 +33,7 @@ FLOORS = {
     "limit reached": "a limit of the policy or of the sandbox",
     "protected name": "a program outside the sandbox would run it or obey it",
     "query type not answered": "only A and AAAA are answered",
+    "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
 }
 _KINDS = {
     "NameQuery": "host",

@@ -284,4 +284,5 @@ REASONS = (
     "not in the view",
     "socket not allowed",
     "query type not answered",
+    "caller can not be read",
 )

@@ -381,15 +381,19 @@ def process_status(thread: int) -> tuple[int, int, int, int] | None:
         return None
     finally:
         os.close(fd)
-    fields = {}
-    for line in data[data.find(b"\nTgid:") :].split(b"\n"):
-        name, _, value = line.partition(b":\t")
-        fields[name] = value
     try:
-        inside_process, inside_thread = fields[b"NStgid"].split()[1], fields[b"NSpid"].split()[1]
-        return int(fields[b"Tgid"]), int(inside_process), int(inside_thread), int(fields[b"PPid"])
-    except (KeyError, IndexError, ValueError):
+        at = data.index(b"\nTgid:\t")  # the name before it is escaped: it holds no newline
+        process, parent, inside, thread_inside = (
+            _field(data, name, at) for name in (b"\nTgid:\t", b"\nPPid:\t", b"\nNStgid:\t", b"\nNSpid:\t")
+        )
+        return int(process[0]), int(inside[1]), int(thread_inside[1]), int(parent[0])
+    except (IndexError, ValueError):
         return None
+
+
+def _field(data: bytes, name: bytes, at: int) -> list[bytes]:
+    begin = data.index(name, at) + len(name)
+    return data[begin : data.index(b"\n", begin)].split()
 
 
 def start_time(process: int) -> tuple[str, int] | None:

@@ -330,4 +330,5 @@ REASONS = (
     "secret not for this place",
     "operation not allowed",  # of the service behind a socket
     "query type not answered",
+    "caller can not be read",
 )

@@ -37,7 +37,6 @@ from ..events import (
     FileOpened,
     FileRemoved,
     FileRenamed,
-    Process,
     ProcessExited,
     ProcessStarted,
     SocketCalled,
@@ -104,9 +103,12 @@ class _Known:
         self.name, self.exe, self.stale, self._shown = name, exe, True, ""
 
     def shown(self) -> str:
-        """The process of an event, as JSON."""
+        """The process of an event (``events.Process``), as JSON."""
         if not self._shown:
-            self._shown = json_text(plain(Process(self.pid, self.start, self.name, self.exe)))
+            self._shown = (
+                f'{{"pid": {self.pid}, "start": {self.start}, '
+                f'"name": {_value_text(self.name)}, "exe": {_value_text(self.exe)}}}'
+            )
         return self._shown
 
 

@@ -70,8 +70,7 @@ else:
 
 LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
 REFUSED_ROOM = 1 << 18  # bytes of refusals that do
-LARGEST_BATCH = 48 << 10  # bytes of one message
-LONGEST_LINE = 32 << 10
+LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record only
 END = 5.0  # seconds for the tracer to write its last events
 ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
@@ -259,6 +258,7 @@ class _Loop:
         self._room, self._refused_room = LIVE_ROOM, REFUSED_ROOM
         self._lost: dict[str, int] = {}  # not sent
         self._lost_since = 0
+        self._fitted = False  # the last line was sent with the others
         self._epoll = select.epoll()
         self._wants_write = False
         self._totals: dict[str, int] = {}
@@ -324,20 +324,23 @@ class _Loop:
     def _write(self, line: bytes) -> None:
         if self._store is not None:
             self._store.append(line)
-        if self._live:
-            if len(line) <= min(self._room, LONGEST_LINE):
-                self._room -= len(line)
-                self._lines.append(line)
-            else:
-                self._not_sent("event")
+        self._fitted = self._live and len(line) <= min(self._room, LARGEST_BATCH)
+        if self._fitted:
+            self._room -= len(line)
+            self._lines.append(line)
+        elif self._live:
+            self._not_sent("event")
 
     def _refused(self, line: bytes) -> None:
-        if self._live:
-            return  # sent as all others
-        if len(line) <= min(self._refused_room, LONGEST_LINE):
+        """A refusal, written just now: it is sent also when a flood has left no room for events."""
+        if self._fitted:
+            return
+        if len(line) <= min(self._refused_room, LARGEST_BATCH):
             self._refused_room -= len(line)
             self._refusals.append(line)
-        else:
+            if self._live:
+                self._lost["event"] -= 1  # as which ``_write`` has just counted it
+        elif not self._live:
             self._not_sent("AccessDenied")
 
     def _not_sent(self, kind: str) -> None:
@@ -376,6 +379,8 @@ class _Loop:
     def _tell_losses(self, more: dict[str, int]) -> None:
         now = time.time_ns()
         for kind, count in (*self._lost.items(), *more.items()):
+            if not count:
+                continue
             start = _text(self._lost_since or now)
             event = EventsLost(kind, count, start, _text(now), source="notify")
             record = encode(event, time=_text(now), session=self._scope.session, seq=0)

@@ -11,7 +11,8 @@ Control socket (AF_UNIX stream, its number in argv):
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
   somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
-  ``inspect`` (some rule needs requests to be judged), ``authorities`` (PEM, certificates that servers are trusted with beside the system's), ``secrets``
+  ``inspect`` (some rule needs requests to be judged), ``authorities`` (PEM, certificates that servers are trusted
+  with beside the system's), ``secrets``
   (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers

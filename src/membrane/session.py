@@ -450,6 +450,7 @@ class Session:
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
             "verbose": self.journal.wants_all,
+            "totals": True,  # for ps
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,

@@ -10,14 +10,15 @@ Control socket (AF_UNIX stream, its number in argv):
 * first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  somebody reads the events; if not, only refusals are told), ``inspect`` (some rule needs requests to be judged),
-  ``authorities`` (PEM, certificates that servers are trusted with beside the system's), ``secrets``
+  somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
+  ``inspect`` (some rule needs requests to be judged), ``authorities`` (PEM, certificates that servers are trusted
+  with beside the system's), ``secrets``
   (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
-  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while,
-  ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}`` before an end that is not
-  clean, and last ``{"stats": {...}}``;
+  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
+  ``totals`` or not ``verbose``, ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}``
+  before an end that is not clean, and last ``{"stats": {...}}``;
 * with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
   which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
 * from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
@@ -308,6 +309,7 @@ class Service:
         self._company = reactor.wait(_COMPANY, self._write)
         self._totals = reactor.wait(_TOTALS, self._tell_totals)
         self._bytes_told = 0
+        self._tells_totals = config.get("totals", not journal.verbose)
         for role, socket in sockets:
             self._serve(role, socket)
         control.setblocking(False)
@@ -479,7 +481,7 @@ class Service:
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
         journal = self._journal
-        if not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+        if self._tells_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
             self._totals.begin(None)
         if journal.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)

@@ -30,7 +30,7 @@ _FIRST = frozenset(
 )
 
 _STYLE = """
-:root{color-scheme:light dark;--line:#8884;--bad:#c62828;--soft:#8888}
+:root{color-scheme:light dark;--line:#8884;--bad:#c62828;--soft:#7a7a7a}
 *{box-sizing:border-box}
 body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:12px;max-width:1100px}
 h1{font-size:1.25rem;margin:.2em 0;overflow-wrap:anywhere}
@@ -42,7 +42,7 @@ summary{cursor:pointer}
 table{border-collapse:collapse;width:100%;font-size:.87rem}
 td,th{border-top:1px solid var(--line);padding:3px 8px 3px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}
 td.t,td.k{white-space:nowrap}
-th{font-weight:600}
+th{font-weight:600;white-space:nowrap}
 .bad,.bad td{color:var(--bad)}
 code,.m{font-family:ui-monospace,monospace;font-size:.86rem;overflow-wrap:anywhere}
 ul{list-style:none;margin:0;padding-left:1em;border-left:1px solid var(--line)}

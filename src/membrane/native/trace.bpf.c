@@ -17,7 +17,7 @@
 char LICENSE[] SEC("license") = "GPL";
 
 #define COMPONENTS 48
-#define NESTING 3 
+#define NESTING 3
 #define LEVELS 8 /* pid namespaces inside each other that are looked through; the kernel allows 32 */
 #define QUIET 20000000ull /* ns between two wake-ups of the reader */
 #define TELL_AGAIN 10000000000ull /* ns after which a repeated open is told again, with its count */
@@ -358,6 +358,7 @@ INLINE int is_noise(struct member *m, struct slot *s, s64 result)
 }
 #define O_ACCMODE 3
 #define O_CREAT 0100
+#define O_EXCL 0200
 #define O_TRUNC 01000
 /* How many opens the next event stands for; 0: none, it was told a moment ago.  Reads are told once for the whole
  * sandbox, everything else once per process. */
@@ -393,13 +394,13 @@ SEC("tp_btf/sys_exit") int do_open(u64 *ctx)
 		READ(super, inode, struct inode, i_sb); READ(key.device, super, struct super_block, s_dev);
 		READ(d, f, struct file, f_path.dentry); READ(q, d, struct dentry, d_name);
 		key.name = q.hash; key.id = m->id;
-		/* f_flags has lost O_CREAT and O_TRUNC, which say what the caller wanted */
+		/* f_flags has lost those that say what the caller wanted */
 		u64 asked = argument(t, r, c->x1);
 		if (c->flags & OPEN_HOW) { u64 p = asked; asked = 0; read_user(&asked, 8, (void *)p); }
 		if (c->x1 > 5) asked = O_CREAT | O_TRUNC | 1; /* creat(2) */
-		u32 flags = key.flags | ((u32)asked & (O_CREAT | O_TRUNC));
+		u32 flags = key.flags | ((u32)asked & (O_CREAT | O_EXCL | O_TRUNC));
 		key.flags = flags;
-		if (flags & (O_ACCMODE | O_CREAT | O_TRUNC)) key.process = tgid;
+		if (flags & (O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC)) key.process = tgid;
 		if (!(s->flags & SEE_REPEATS)) times = told_before(s, m, &key);
 		if (!times) return 0;
 		struct scratch *x = begin(OPEN, LOST_FILE, m, s);

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-The table is data for both ends: ``rows`` fills the map ``calls`` of the programs (``native/trace.bpf.c``, struct call),
-``NAMES`` turns a number of an event back into the call.  Numbers of the 32-bit table are stored 512 higher; inside a
-sandbox seccomp refuses them all, and that is seen.  x86_64 only: arch/x86/entry/syscalls/syscall_64.tbl, syscall_32.tbl.
+The table is data for both ends: ``rows`` fills the map ``calls`` of the programs (``native/trace.bpf.c``), ``NAMES``
+turns a number of an event back into the call.  Numbers of the 32-bit table are stored 512 higher; inside a sandbox
+seccomp refuses them all, and that is seen.  x86_64 only: arch/x86/entry/syscalls/syscall_64.tbl and syscall_32.tbl.
 
 The last group are calls that change no file and open no connection; only their refusals are events.
 """

@@ -60,7 +60,7 @@ _DISCARDED, _BUSY, _LENGTH = 0x40000000, 0x80000000, 0x3FFFFFFF
 _ENDPOINT = 64  # where the address of a call begins in SOCKET and SEND
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
-# asm-generic/fcntl.h, as x86_64 has it
+# asm-generic/fcntl.h, as x86_64 has it; close-on-exec is the descriptor's and not told
 _FLAGS = (
     (0o100, "creat"),
     (0o200, "excl"),
@@ -70,14 +70,13 @@ _FLAGS = (
     (0o40000, "direct"),
     (0o200000, "directory"),
     (0o400000, "nofollow"),
-    (0o2000000, "cloexec"),
     (0o10000000, "path"),
     (0o20000000, "tmpfile"),
 )
 _FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink", 17: "packet", 38: "alg", 40: "vsock"}
 _TYPES = {0o010000: "fifo", 0o020000: "device", 0o060000: "device", 0o140000: "socket"}  # S_IFMT
 _AT_REMOVEDIR = 0x200
-_CHANGES = 0o1103  # O_ACCMODE | O_CREAT | O_TRUNC: such an open is told once per process (trace.bpf.c)
+_CHANGES = 0o1303  # O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC: such an open is told once per process (trace.bpf.c)
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 
@@ -165,7 +164,7 @@ class Decoder:
     def _in_order(
         self, data: bytes, pending: list[tuple[tuple[Any, ...], int, int]]
     ) -> Iterator[tuple[int, Event, Process]]:
-        """The records of one draining.  They come ring after ring; what a process runs must be known before its opens."""
+        """The records of one draining, which come ring after ring: an exec must be read before the opens after it."""
         pending.sort(key=_by_time)
         processes, paths, all_flags, opened = self._processes, self._paths, self._flags, self._opened
         offset = self._offset

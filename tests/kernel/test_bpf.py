@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -49,6 +50,14 @@ PYTHON = os.path.realpath(sys.executable)
 # ---------------------------------------------------------------- who may
 
 
+def hold_only(*capabilities: int) -> None:
+    """capset(2), version 3."""
+    mask = sum(1 << number for number in capabilities)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = struct.pack("<6I", low, low, 0, high, high, 0)
+    assert ctypes.CDLL(None).syscall(126, struct.pack("<II", 0x20080522, 0), data) == 0
+
+
 @pytest.mark.as_user
 def test_plain_user_is_told_why() -> None:
     assert ebpf.best_source() == "eBPF tracing needs CAP_PERFMON and CAP_BPF"
@@ -62,12 +71,7 @@ def test_plain_user_is_told_why() -> None:
 @pytest.mark.as_root
 def test_two_capabilities_are_enough() -> None:
     def body() -> list[str]:
-        header = struct.pack("<II", 0x20080522, 0)
-        low, high = 0, 1 << (38 - 32) | 1 << (39 - 32)  # CAP_PERFMON, CAP_BPF
-        import ctypes
-
-        data = struct.pack("<6I", low, low, 0, high, high, 0)
-        assert ctypes.CDLL(None).syscall(126, header, data) == 0  # capset
+        hold_only(38, 39)  # CAP_PERFMON, CAP_BPF
         source = ebpf.best_source()
         assert isinstance(source, EbpfSource)
         return [
@@ -82,6 +86,20 @@ def test_a_wheel_without_the_object_says_so(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(ebpf, "OBJECT", str(tmp_path / "none.o"))
     reason = ebpf.best_source()
     assert isinstance(reason, str) and "built without a compiler" in reason
+
+
+@pytest.mark.as_root
+def test_one_capability_is_enough_after_the_preparation() -> None:
+    """The tracer gives everything else up before it reads what the command did."""
+
+    def body() -> list[tuple[str, int]]:
+        source = EbpfSource()
+        source.prepare()
+        hold_only(39)  # CAP_BPF
+        seen = trace(execute("/bin/true"), source)
+        return [(type(event).__name__, process.pid > 1) for event, process in seen if not isinstance(event, FileOpened)]
+
+    assert children.run(body, seconds=60) == [("ProcessStarted", True), ("ProcessExited", True)]
 
 
 # ---------------------------------------------------------------- what is seen
@@ -223,8 +241,6 @@ def test_refused_calls_with_their_errno(tmp_path) -> None:
                 action()  # type: ignore[no-untyped-call]
             except OSError:
                 pass
-        import ctypes
-
         ctypes.CDLL(None).syscall(425, 8, 0)  # io_uring_setup
         return None
 
@@ -416,6 +432,7 @@ def test_losses_are_counted_and_told(tmp_path) -> None:
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             follow(source, pieces, lambda: True)
             losses, events = source.losses(), source.left_out()["events"]
+            assert source.ended and source.losses() == {}
     finally:
         source.close()
     seen = events_of(pieces)

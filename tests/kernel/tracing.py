@@ -88,8 +88,7 @@ def follow(source: EbpfSource, pieces: list[bytes], done: Callable[[], bool]) ->
         assert time.monotonic() < end, "the traced processes did not end"
         select.select([source.fileno()], [], [], 0.05)
         source.drain(pieces.append)
-    source._looked_at = 0.0  # losses and repeats are looked at now
-    source.drain(pieces.append)
+    source.finish(pieces.append)
 
 
 def ended(pid: int) -> bool:

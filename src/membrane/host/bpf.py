@@ -493,7 +493,8 @@ def refused(tried: str, error: OSError, target: str = "") -> HostError:
         fix = ("run as root, or with CAP_BPF and CAP_PERFMON", "sudo membrane setup tracing")
     elif error.errno == errno.ENOSYS:
         fix = ("use a kernel with CONFIG_BPF_SYSCALL",)
-    return HostError(tried, error.strerror or os.strerror(error.errno or 0), target=target, fix=fix)
+    cause = (error.strerror or os.strerror(error.errno or 0)).removeprefix("bpf: ")
+    return HostError(tried, cause, target=target, fix=fix)
 
 
 def attach(program: int) -> int:

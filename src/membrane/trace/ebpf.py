@@ -20,6 +20,9 @@ half a second later.
 
 ``drain`` copies what is in the rings, behind a record that says what time it is, and before one that says what was
 lost; ``decode`` reads that.
+
+``prepare`` needs CAP_BPF and CAP_PERFMON, and to share CAP_SYS_ADMIN; everything after it CAP_BPF alone, so a tracer
+gives the others up in between.
 """
 
 from __future__ import annotations
@@ -147,7 +150,9 @@ class EbpfSource:
         self._timer = -1
         self._slot, self._slot_lock, self._id = -1, -1, 0
         self._cgroup = 0
-        self._lost = [0] * _LOST_KINDS
+        self._lost = [0] * _LOST_KINDS  # told in the spans
+        self._answered = [0] * _LOST_KINDS  # told by losses()
+        self.ended = False  # no process of the sandbox is left; seen by drain
         self._told_repeats = 0
         self._looked_at = 0.0
         self._looked_boot = 0
@@ -226,10 +231,22 @@ class EbpfSource:
             span.release()
         return len(piece)
 
+    def timeout(self) -> float | None:
+        """None: ``fileno`` tells everything, a timer is part of it."""
+        return None
+
+    def finish(self, write: Callable[[bytes], object]) -> None:
+        """No process of the sandbox is left, or the record ends here: the last of everything, losses and repeats."""
+        self._looked_at = 0.0
+        while self.drain(write):
+            pass
+
     def losses(self) -> dict[str, int]:
-        """What was lost so far, by kind; kinds without a loss are left out."""
-        counts = self._counters()
-        return {decode.LOST_KINDS[kind]: counts[kind] for kind in range(_LOST_KINDS) if counts[kind]}
+        """What was lost since the last question, by kind.  The spans tell it too: it is for who can not read them."""
+        counts = self._counters()[:_LOST_KINDS]
+        more = {decode.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
+        self._answered = counts
+        return {kind: count for kind, count in more.items() if count}
 
     def left_out(self) -> dict[str, int]:
         """What was left out on purpose: failed look-ups and repeated opens; and how many events were told."""
@@ -418,7 +435,10 @@ class EbpfSource:
                 out.append(decode.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
         self._lost = counts[:_LOST_KINDS]
         self._looked_boot = now
-        if counts[_REPEATED] != self._told_repeats and not self.alive():
+        if not counts[_EVENTS] or self.alive():
+            return out
+        self.ended = True
+        if counts[_REPEATED] != self._told_repeats:
             self._told_repeats = counts[_REPEATED]
             out += self._repeats(now)
         return out

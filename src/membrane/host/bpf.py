@@ -578,12 +578,16 @@ class Ring:
         """All finished records that were not released yet, as they are; call ``release`` with its length after use."""
         begin, end = self._read_to[0], self._written_to[0]
         base = begin % self.size
-        position, limit, words = base, base + (end - begin), self._words
-        while position < limit:
-            length = words[position >> 2]
-            if length & _BUSY:
-                break
-            position += ((length & _LENGTH) + 15) & ~7
+        # in words of 4 bytes; the data is mapped twice, so that nothing wraps
+        at, limit, words = base >> 2, base + (end - begin) >> 2, self._words
+        while at < limit:
+            length = words[at]
+            if length > _LENGTH:
+                if length & _BUSY:
+                    break
+                length &= _LENGTH  # discarded
+            at += (length + 15 >> 3) << 1
+        position = at << 2
         return self._data[base:position]
 
     def release(self, length: int) -> None:

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
+import shutil
 import signal
 import socket
 import struct
@@ -23,6 +25,7 @@ from tracing import (
     of_type,
     private_mounts,
     python,
+    system_python,
     trace,
     waiting,
 )
@@ -41,7 +44,7 @@ from membrane.events import (
 )
 from membrane.host import bpf, seccomp
 from membrane.host import syscalls as sc
-from membrane.trace import ebpf
+from membrane.trace import ebpf, grant
 from membrane.trace.ebpf import EbpfSource, Scope
 
 PYTHON = os.path.realpath(sys.executable)
@@ -60,7 +63,8 @@ def hold_only(*capabilities: int) -> None:
 
 @pytest.mark.as_user
 def test_plain_user_is_told_why() -> None:
-    assert ebpf.best_source() == "eBPF tracing needs CAP_PERFMON and CAP_BPF"
+    reason = "eBPF tracing needs CAP_PERFMON and CAP_BPF, or root's permission (membrane setup tracing)"
+    assert ebpf.best_source() == reason
     with pytest.raises(HostError) as caught:
         EbpfSource().prepare()
     assert caught.value.cause == os.strerror(errno.EPERM)
@@ -593,3 +597,127 @@ def test_no_descriptor_survives_exec() -> None:
                     assert error.errno == errno.EBADF  # the directory's own
     finally:
         source.close()
+
+
+# ---------------------------------------------------------------- plain users
+
+NOBODY = 64321  # an uid that nobody has
+
+
+def become(uid: int) -> None:
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+
+
+def read_some(fd: int) -> bytes:
+    return os.read(fd, 4096) if select.select([fd], [], [], 30)[0] else b"nothing"
+
+
+def _as_user_with_grant(granted: str, body) -> object:  # type: ignore[no-untyped-def]
+    """``body()`` in a process of the user who was given sets."""
+
+    def child() -> object:
+        become(NOBODY)
+        return body()
+
+    return children.run(child, seconds=60)
+
+
+@pytest.mark.as_root
+def test_a_user_with_a_grant_traces_his_own_processes_only() -> None:
+    """Not root's, not a set-user-ID program that he starts; a positive control beside each."""
+
+    def world() -> object:
+        private_mounts()
+        sc.mount("t", "/run", "tmpfs", 0, "mode=0755")
+        granted = "/run/membrane-tracing"
+        out: dict[str, object] = {"made": (grant.grant(NOBODY, each=2), grant.grant(NOBODY, each=2))}
+        shutil.copy("/usr/bin/id", "/run/set-uid")
+        os.chmod("/run/set-uid", 0o4755)
+        shutil.copy("/usr/bin/id", "/run/plain")
+        os.chmod("/run/plain", 0o755)
+
+        def programs(seen: list[object]) -> list[str]:
+            return [event.path for event in of_type(seen, ProcessStarted)]  # type: ignore[arg-type,attr-defined]
+
+        def own() -> object:
+            code = "import subprocess\nfor name in 'plain', 'set-uid', 'plain': subprocess.run(['/run/' + name])\n"
+            seen = trace(system_python(code))
+            return programs(seen), sorted({process.exe for _event, process in seen} - {""})
+
+        def forbidden() -> object:
+            place = f"{granted}/{NOBODY}/{sorted(os.listdir(f'{granted}/{NOBODY}'))[0]}"
+            outcomes = {}
+            for name in ("owner", "handlers", "members", "counted"):
+                outcomes[name] = children.outcome(lambda name=name: os.close(bpf.reuse(f"{place}/{name}")))  # type: ignore[misc]
+            outcomes["counted, to read"] = children.outcome(
+                lambda: os.close(bpf.reuse(f"{place}/counted", read_only=True))
+            )
+            outcomes["seeds"] = children.outcome(lambda: os.close(bpf.reuse(f"{place}/seeds")))
+            outcomes["new name"] = children.outcome(lambda: os.mkdir(f"{place}/new"))
+            return outcomes
+
+        def all_in_use() -> object:
+            sources = [EbpfSource(), EbpfSource()]
+            for source in sources:
+                source.prepare()
+            try:
+                EbpfSource().prepare()
+            except HostError as error:
+                return error.cause
+            return "three"
+
+        def other() -> object:
+            return ebpf.best_source()
+
+        out["own"] = _as_user_with_grant(granted, own)
+        out["forbidden"] = _as_user_with_grant(granted, forbidden)
+        out["all in use"] = _as_user_with_grant(granted, all_in_use)
+        told, tell = os.pipe()
+        with waiting(execute("/bin/true")) as (victim, go):
+
+            def tracer() -> None:
+                """Names a process of root's, which root then releases."""
+                become(NOBODY)
+                source = EbpfSource()
+                source.open(Scope(victim))
+                os.write(tell, b"named")
+                pieces: list[bytes] = []
+                follow(source, pieces, lambda: not os.path.exists(f"/proc/{victim}"))
+                os.write(tell, repr((source.left_out()["events"], events_of(pieces))).encode())
+
+            with waiting(tracer) as (_pid, start):
+                start()
+                out["named"] = read_some(told)
+                go()
+                os.waitpid(victim, 0)
+                out["root's"] = read_some(told)
+
+        def somebody_else() -> object:
+            become(NOBODY + 1)
+            return other()
+
+        out["somebody else"] = children.run(somebody_else)
+        grant.revoke()
+        out["left"] = sorted(name for name in os.listdir("/run") if name.startswith("membrane"))
+        return out
+
+    assert children.run(world, seconds=120) == {
+        "made": (2, 0),
+        "own": (["/usr/bin/python3.11", "/run/plain", "/run/plain"], ["/run/plain", "/usr/bin/python3.11"]),
+        "forbidden": {
+            "owner": "EACCES",
+            "handlers": "EACCES",
+            "members": "ENOENT",
+            "counted": "EACCES",
+            "counted, to read": "ok",
+            "seeds": "ok",
+            "new name": "EACCES",
+        },
+        "all in use": "all 2 sets of tracing programs of this user are in use",
+        "named": b"named",
+        "root's": b"(0, [])",
+        "somebody else": "eBPF tracing needs CAP_PERFMON and CAP_BPF, or root's permission (membrane setup tracing)",
+        "left": [],
+    }

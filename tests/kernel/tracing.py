@@ -51,6 +51,7 @@ def waiting(body: Callable[[], object]) -> Iterator[tuple[int, Callable[[], None
     def go() -> None:
         nonlocal released
         released = True
+        os.write(release, b"x")  # not its end alone: children of others may have inherited that
         os.close(release)
 
     try:
@@ -79,6 +80,11 @@ def execute(*argv: str, cwd: str = "/") -> Callable[[], object]:
 
 def python(code: str, *arguments: str, cwd: str = "/") -> Callable[[], object]:
     return execute(sys.executable, "-I", "-S", "-c", code, *arguments, cwd=cwd)
+
+
+def system_python(code: str) -> Callable[[], object]:
+    """With the interpreter that every user can reach."""
+    return execute(os.path.realpath("/usr/bin/python3"), "-I", "-S", "-c", code)
 
 
 def follow(source: EbpfSource, pieces: list[bytes], done: Callable[[], bool]) -> None:

@@ -176,7 +176,7 @@ def test_sizes_of_maps(source: ObjectFile) -> None:
 
 
 def test_handlers_and_calls(source: ObjectFile) -> None:
-    assert set(calls.HANDLERS.values()) | set(ebpf._ATTACHED) == set(source.programs)
+    assert set(calls.HANDLERS.values()) | set(ebpf.ATTACHED) == set(source.programs)
     rows = calls.rows()
     assert len({key for key, _value in rows}) == len(rows)
     assert all(struct.unpack("<I", key)[0] < source.maps["calls"].max_entries for key, _value in rows)

@@ -39,7 +39,8 @@ VMLINUX = "/sys/kernel/btf/vmlinux"
 # enum bpf_cmd
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_NEXT_KEY, _PROG_LOAD, _OBJ_PIN, _OBJ_GET = range(8)
 _OBJ_INFO, _RAW_TRACEPOINT_OPEN, _LINK_BY_ID = 15, 17, 30
-_MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH, _MAP_DELETE_BATCH = 24, 26, 27
+_MAP_FREEZE, _MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH, _MAP_DELETE_BATCH = 22, 24, 26, 27
+_READ_ONLY = 1 << 3  # BPF_F_RDONLY
 _TRACING, _TRACE_RAW_TP = 26, 23  # BPF_PROG_TYPE_TRACING, attach type BPF_TRACE_RAW_TP
 _MAP_OF_MAPS = (12, 13)
 _NAME_LENGTH = 15
@@ -374,6 +375,10 @@ class Map:
             key = found.raw
             yield key
 
+    def freeze(self) -> None:
+        """BPF_MAP_FREEZE: user space can not change it any more, whoever holds it."""
+        sc.bpf(_MAP_FREEZE, struct.pack("<I", self.fd))
+
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -541,14 +546,14 @@ def pin(fd: int, path: str) -> None:
     sc.bpf(_OBJ_PIN, struct.pack("<QII", ctypes.addressof(name), fd, 0))
 
 
-def reuse(path: str) -> int:
-    """BPF_OBJ_GET: a descriptor of what was pinned.
+def reuse(path: str, *, read_only: bool = False) -> int:
+    """BPF_OBJ_GET: a descriptor of what was pinned; only maps can be had ``read_only``.
 
     Raises:
         OSError: as bpf(2).
     """
     name = _buffer(os.fsencode(path) + b"\0")
-    return sc.bpf(_OBJ_GET, struct.pack("<QII", ctypes.addressof(name), 0, 0))
+    return sc.bpf(_OBJ_GET, struct.pack("<QII", ctypes.addressof(name), 0, _READ_ONLY if read_only else 0))
 
 
 # ---------------------------------------------------------------- ring buffers

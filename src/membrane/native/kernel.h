@@ -63,6 +63,9 @@ struct pid { u32 level; struct upid numbers[1]; } CORE;
 typedef struct { s32 counter; } CORE atomic_t;
 struct signal_struct { atomic_t live; } CORE;
 struct mm_struct { unsigned long arg_start, arg_end; struct file *exe_file; } CORE;
+typedef struct { u32 val; } CORE kuid_t;
+struct user_namespace { s32 level; } CORE;
+struct cred { kuid_t uid, suid, euid; u64 cap_permitted; struct user_namespace *user_ns; } CORE;
 struct thread_info { u32 status; } CORE;
 struct task_struct {
 	struct thread_info thread_info;
@@ -70,6 +73,7 @@ struct task_struct {
 	u64 start_boottime;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
+	const struct cred *cred;
 	struct files_struct *files;
 	struct fs_struct *fs;
 	struct signal_struct *signal;

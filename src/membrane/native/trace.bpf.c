@@ -54,6 +54,9 @@ struct { __uint(type, LRU_HASH); __uint(max_entries, 16384); __type(key, struct 
 struct { __uint(type, PERCPU_ARRAY); __uint(max_entries, NESTING); __type(key, u32); __type(value, struct scratch); } scratches SEC(".maps");
 struct { __uint(type, ARRAY); __uint(max_entries, 1024); __type(key, u32); __type(value, struct call); } calls SEC(".maps");
 struct { __uint(type, PROG_ARRAY); __uint(max_entries, 16); __type(key, u32); __type(value, u32); } handlers SEC(".maps");
+/* whose processes may be traced; 0: everybody's.  User space freezes it, so that a set that was given to a user stays
+ * that user's whatever the user writes into the other maps. */
+struct { __uint(type, ARRAY); __uint(max_entries, 1); __type(key, u32); __type(value, u32); } owner SEC(".maps");
 /* rings[2 * slot]: must keep, rings[2 * slot + 1]: bulk */
 struct ring { __uint(type, RINGBUF); __uint(max_entries, 4096); };
 struct { __uint(type, HASH_OF_MAPS); __uint(max_entries, 2 * SLOTS); __type(key, u32); __type(value, u32); __array(values, struct ring); } rings SEC(".maps");
@@ -71,6 +74,18 @@ INLINE u64 control_value(u32 key)
 
 /* ------------------------------------------------------------------ scope */
 
+/* Is it a process that the owner of this set could not look into either?  As ptrace(2): other uids, or capabilities
+ * over the host. */
+INLINE int foreign(struct task_struct *t)
+{
+	u32 key = 0, *uid = map_lookup(&owner, &key);
+	u64 capabilities = 0;
+	if (!uid || !*uid) return 0;
+	const struct cred *c = t->cred;
+	if (c->uid.val != *uid || c->suid.val != *uid || c->euid.val != *uid) return 1;
+	READ(capabilities, c, struct cred, cap_permitted);
+	return capabilities && !c->user_ns->level;
+}
 INLINE u32 pid_at(struct pid *pid, u32 level)
 {
 	struct upid *numbers = (void *)pid + OFFSET(struct pid, numbers);
@@ -113,7 +128,7 @@ INLINE struct member *seeded(struct task_struct *t)
 		READ(ns, numbers + i, struct upid, ns);
 		READ(key.ns, ns, struct pid_namespace, ns.inum);
 		struct place *p = map_lookup(&seeds, &key);
-		if (!p) continue;
+		if (!p || foreign(t)) continue;
 		u64 id = p->id; u32 slot = p->slot, came_up = 1;
 		if (map_delete(&seeds, &key)) return NULL; /* another thread was first */
 		u64 *n = map_lookup(&control, &came_up);
@@ -131,7 +146,7 @@ INLINE struct member *in_cgroup(struct task_struct *t)
 		u64 id = ancestor_cgroup_id(level);
 		if (!id) return NULL;
 		struct place *p = map_lookup(&cgroups, &id);
-		if (!p) continue;
+		if (!p || foreign(t)) continue;
 		u32 slot = p->slot;
 		struct slot *s = map_lookup(&slots, &slot);
 		if (!s || s->id != p->id) return NULL;
@@ -559,6 +574,11 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 	if (!m) return 0;
 	struct slot *s = slot_of(m);
 	if (!s) return 0;
+	if (foreign(t)) { /* it gained privileges: from here on it is none of the owner's business */
+		u32 tgid = t->tgid;
+		if (!map_delete(&members, &tgid)) __sync_fetch_and_add(&s->population, -1ll);
+		return 0;
+	}
 	struct scratch *x = begin(EXEC, LOST_PROCESS, m, s);
 	if (!x) return 0;
 	struct event *e = &x->e;

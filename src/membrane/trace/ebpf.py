@@ -15,6 +15,9 @@ A sandbox has a slot: two rings, a setting, counters.  Its owner holds a lock on
 holds is emptied by the next tracer, or by ``collect``.  Membership carries the number of the sandbox, so processes of
 a slot's earlier sandbox are nobody's.
 
+A plain user has the sets that root gave to him with ``membrane setup tracing`` (``grant``): whole ones with their
+rings, one for each of his sandboxes at a time, which trace his own processes only.  He attaches them himself.
+
 Without a place to pin (no CAP_SYS_ADMIN, a read-only ``/run``) a tracer loads a set for itself alone: the same events,
 half a second later.
 
@@ -48,9 +51,10 @@ if TYPE_CHECKING:
 OBJECT: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "native", "trace.bpf.o")
 SYSTEM_BPFFS: Final = "/sys/fs/bpf"
 STATE: Final = "/run/membrane"
+GRANTED: Final = "/run/membrane-tracing"  # sets of plain users: UID/SET-NUMBER/
 
 SLOTS: Final = 128  # native/wire.h
-_ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
+ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
 _KEPT: Final = ("slots", "seeds", "control", "counted", "rings", "seen", "cgroups", "members")  # maps used from here
 _PREFIX: Final = "trace-"  # of the directory of pins; the object's digest follows
 _LAST: Final = "control"  # pinned last: its name says that the set is whole
@@ -59,6 +63,8 @@ _LAST: Final = "control"  # pinned last: its name says that the set is whole
 KEEP, BULK = 4 << 20, 16 << 20
 KEEP_OF_MANY, BULK_OF_MANY = 1 << 20, 4 << 20
 MANY = 8
+
+GRANTED_RINGS: Final = ("ring-keep", "ring-bulk")
 
 _SEE_NOISE, _SEE_REPEATS = 1, 2
 _SLOT = struct.Struct("<QQQIIII")  # trace.bpf.c, struct slot
@@ -95,8 +101,8 @@ def best_source() -> EbpfSource | str:
     if sc.MACHINE != "x86_64":
         return f"the tracing programs are for x86_64, this is {sc.MACHINE}"
     missing = missing_capabilities()
-    if missing:
-        return f"eBPF tracing needs {' and '.join(missing)}"
+    if missing and not os.path.isdir(os.path.join(GRANTED, str(os.geteuid()))):
+        return f"eBPF tracing needs {' and '.join(missing)}, or root's permission (membrane setup tracing)"
     source = EbpfSource()
     try:
         source.prepare()
@@ -137,11 +143,13 @@ class EbpfSource:
         *,
         state: str = STATE,
         system: str = SYSTEM_BPFFS,
+        granted: str = GRANTED,
         shared: bool = True,
         keep: int = 0,
         bulk: int = 0,
     ) -> None:
         self._state, self._system, self._shared = state, system, shared
+        self._granted = os.path.join(granted, str(os.geteuid()))
         self._sizes = keep, bulk
         self._set = bpf.Loaded()
         self._links: list[int] = []
@@ -157,6 +165,7 @@ class EbpfSource:
         self._looked_at = 0.0
         self._looked_boot = 0
         self._processors = 0
+        self._before = [0] * _COUNTERS  # of the slot's counters, when we began
 
     # ------------------------------------------------------------ life
 
@@ -174,8 +183,11 @@ class EbpfSource:
                     self._share()
             else:
                 self._shared = False
-                self._load()
-                self._links = [bpf.attach(self._set.programs[name]) for name in _ATTACHED]
+                if missing_capabilities() and os.path.isdir(self._granted):
+                    self._take_granted()
+                else:
+                    self._set = load_programs()
+                self._links = [bpf.attach(self._set.programs[name]) for name in ATTACHED]
         except OSError as error:
             self.close()
             raise bpf.refused("attach the tracing programs", error) from None
@@ -287,37 +299,23 @@ class EbpfSource:
 
     # ------------------------------------------------------------ programs
 
-    def _load(self) -> bpf.ObjectFile:
-        try:
-            with open(OBJECT, "rb", opener=_cloexec) as file:
-                source = bpf.ObjectFile(file.read())
-        except (OSError, ValueError) as error:
-            cause = error.strerror if isinstance(error, OSError) else str(error)
-            raise HostError("read the tracing programs", cause or "", target=OBJECT) from None
-        self._set = bpf.load(source, bpf.kernel_types())
-        maps, programs = self._set.maps, self._set.programs
-        maps["calls"].set_many(calls.rows())
-        for number, name in calls.HANDLERS.items():
-            maps["handlers"].set(struct.pack("<I", number), struct.pack("<I", programs[name]))
-        return source
-
     def _share(self) -> None:
         """Under the lock: the pinned set, made if there is none, and the links of those who trace already."""
-        place, identity = _bpffs(self._state, self._system), _identity()
-        directory = os.path.join(place, identity)
+        place, own = _bpffs(self._state, self._system), identity()
+        directory = os.path.join(place, own)
         try:
             self._reuse(directory)
         except FileNotFoundError:
             for other in os.listdir(place):  # half made, or another version's: who uses it holds it
                 if other.startswith(_PREFIX):
-                    _remove_pins(os.path.join(place, other))
-            self._load()
+                    remove_pins(os.path.join(place, other))
+            self._set = load_programs()
             os.mkdir(directory, 0o700)
-            for name in _ATTACHED:
+            for name in ATTACHED:
                 bpf.pin(self._set.programs[name], f"{directory}/{name}")
             for name in sorted(self._set.maps, key=lambda name: name == _LAST):
                 bpf.pin(self._set.maps[name].fd, f"{directory}/{name}")
-        self._join(os.path.join(self._state, f"links-{identity}"))
+        self._join(os.path.join(self._state, f"links-{own}"))
 
     def _reuse(self, directory: str) -> None:
         specs = _specs()
@@ -325,17 +323,57 @@ class EbpfSource:
         try:
             for name in (_LAST, *(name for name in _KEPT if name != _LAST)):
                 self._set.maps[name] = bpf.Map(bpf.reuse(f"{directory}/{name}"), specs[name])
-            for name in _ATTACHED:
+            for name in ATTACHED:
                 self._set.programs[name] = bpf.reuse(f"{directory}/{name}")
         except OSError:
             self._set.close()
             raise
 
+    def _take_granted(self) -> None:
+        """A set of this user that no other tracer of his has."""
+        own = identity()
+        names = [name for name in sorted(os.listdir(self._granted)) if name.startswith(own)]
+        if not names:
+            raise HostError(
+                "use the tracing programs of this user",
+                "they are of another version of membrane",
+                target=self._granted,
+                fix=("sudo membrane setup tracing",),
+            )
+        specs = _specs()
+        for name in names:
+            directory = os.path.join(self._granted, name)
+            lock = os.open(lock_of(directory), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._slot_lock = lock
+            for kind, read_only in (
+                ("slots", False),
+                ("seeds", False),
+                ("control", False),
+                ("counted", True),
+                ("seen", True),
+            ):
+                self._set.maps[kind] = bpf.Map(bpf.reuse(f"{directory}/{kind}", read_only=read_only), specs[kind])
+            for program in ATTACHED:
+                self._set.programs[program] = bpf.reuse(f"{directory}/{program}")
+            for ring, size in zip(GRANTED_RINGS, (KEEP_OF_MANY, BULK_OF_MANY), strict=True):
+                self._rings.append(bpf.Ring(bpf.reuse(f"{directory}/{ring}"), size))
+            return
+        raise HostError(
+            "trace the command",
+            f"all {len(names)} sets of tracing programs of this user are in use",
+            fix=("--no-trace",),
+        )
+
     def _join(self, path: str) -> None:
         """Hold the links that are there, make those that are not, and write down their numbers."""
         numbers = _numbers(path)
         joined = []
-        for name in _ATTACHED:
+        for name in ATTACHED:
             program = self._set.programs[name]
             wanted, _tag = bpf.program_info(program)
             link = -1
@@ -384,19 +422,24 @@ class EbpfSource:
         maps, slot = self._set.maps, self._slot
         keep, bulk = self._sizes
         many = slot >= MANY
-        sizes = (keep or (KEEP_OF_MANY if many else KEEP), bulk or (BULK_OF_MANY if many else BULK))
+        sizes: tuple[int, ...] = (keep or (KEEP_OF_MANY if many else KEEP), bulk or (BULK_OF_MANY if many else BULK))
         key = struct.pack("<I", slot)
         self._id = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._looked_boot = self._id
-        for size in sizes:
-            self._rings.append(bpf.Ring(bpf.create_ring(size), size))
-        maps["counted"].set(key, bytes(8 * _COUNTERS * self._processors))
-        maps["rings"].set_many(
-            [
-                (struct.pack("<I", 2 * slot + number), struct.pack("<I", ring.fd))
-                for number, ring in enumerate(self._rings)
-            ]
-        )
+        if self._rings:  # granted: they are in their places, with what the last tracer left
+            sizes = tuple(ring.size for ring in self._rings)
+            for ring in self._rings:
+                left = ring.ready()
+                ring.release(len(left))
+                left.release()
+        else:
+            for size in sizes:
+                self._rings.append(bpf.Ring(bpf.create_ring(size), size))
+            places = [struct.pack("<I", 2 * slot + number) for number in (0, 1)]
+            maps["rings"].set_many(
+                [(place, struct.pack("<I", ring.fd)) for place, ring in zip(places, self._rings, strict=True)]
+            )
+        self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
         maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, flags, min(sizes) // 4, 0, 0))
         self._epoll = select.epoll()
@@ -418,12 +461,16 @@ class EbpfSource:
             self._set.maps["cgroups"].delete(struct.pack("<Q", self._cgroup))
             _count_cgroups(self._set.maps)
 
-    def _counters(self) -> list[int]:
+    def _raw_counters(self) -> list[int]:
+        """Of the slot, whoever had it."""
         data = self._set.maps["counted"].get(struct.pack("<I", self._slot), 8 * _COUNTERS * self._processors)
         totals = [0] * _COUNTERS
         for values in struct.iter_unpack(f"<{_COUNTERS}Q", data or b""):
             totals = [a + b for a, b in zip(totals, values, strict=True)]
         return totals
+
+    def _counters(self) -> list[int]:
+        return [now - before for now, before in zip(self._raw_counters(), self._before, strict=True)]
 
     def _own_records(self) -> list[bytes]:
         """What was lost since the last time, and, when no process is left, the counts of repeated opens."""
@@ -451,6 +498,25 @@ class EbpfSource:
             if owner == self._id and count:
                 out.append(decode.repeated_record(device, inode, flags, process, count, now))
         return out
+
+
+def load_programs() -> bpf.Loaded:
+    """The programs and maps of our object file, with the table of calls.
+
+    Raises:
+        HostError: the file can not be read, or the kernel refused.
+    """
+    try:
+        with open(OBJECT, "rb", opener=_cloexec) as file:
+            source = bpf.ObjectFile(file.read())
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise HostError("read the tracing programs", cause or "", target=OBJECT) from None
+    loaded = bpf.load(source, bpf.kernel_types())
+    loaded.maps["calls"].set_many(calls.rows())
+    for number, name in calls.HANDLERS.items():
+        loaded.maps["handlers"].set(struct.pack("<I", number), struct.pack("<I", loaded.programs[name]))
+    return loaded
 
 
 # ---------------------------------------------------------------- what is shared
@@ -494,7 +560,7 @@ def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loade
     try:
         if opened is None:
             try:
-                directory = os.path.join(_place(state, system), _identity())
+                directory = os.path.join(_place(state, system), identity())
                 specs = _specs()
                 for name in ("rings", "slots", "seeds", "control"):
                     loaded.maps[name] = bpf.Map(bpf.reuse(f"{directory}/{name}"), specs[name])
@@ -533,11 +599,11 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
     """
     place = _place(state, system)
     with _Lock(state):
-        for name in os.listdir(place) if _is_bpffs(os.path.dirname(place)) or _is_bpffs(place) else ():
+        for name in os.listdir(place) if is_bpffs(os.path.dirname(place)) or is_bpffs(place) else ():
             if name.startswith(_PREFIX):
-                _remove_pins(os.path.join(place, name))
+                remove_pins(os.path.join(place, name))
         if place == os.path.join(state, "bpf"):
-            if _is_bpffs(place):
+            if is_bpffs(place):
                 sc.umount(place)
         elif os.path.isdir(place):
             os.rmdir(place)
@@ -546,7 +612,8 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
 def _release(loaded: bpf.Loaded, slot: int) -> None:
     """The slot is nobody's: no events any more, its rings are freed."""
     loaded.maps["slots"].set(struct.pack("<I", slot), _SLOT.pack(*(0,) * 7))
-    loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
+    if "rings" in loaded.maps:  # a granted set keeps its own
+        loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
 
 
 def _forget_seeds(loaded: bpf.Loaded) -> None:
@@ -578,7 +645,7 @@ def _count_cgroups(maps: dict[str, bpf.Map]) -> None:
 
 
 def _place(state: str, system: str) -> str:
-    return os.path.join(system, "membrane") if _is_bpffs(system) else os.path.join(state, "bpf")
+    return os.path.join(system, "membrane") if is_bpffs(system) else os.path.join(state, "bpf")
 
 
 def _bpffs(state: str, system: str) -> str:
@@ -589,7 +656,7 @@ def _bpffs(state: str, system: str) -> str:
         OSError: mount(2), mkdir(2).
     """
     place = _place(state, system)
-    if place == os.path.join(state, "bpf") and not _is_bpffs(place):
+    if place == os.path.join(state, "bpf") and not is_bpffs(place):
         os.makedirs(place, 0o700, exist_ok=True)
         sc.mount("bpf", place, "bpf", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC, "mode=0700")
     else:
@@ -600,14 +667,21 @@ def _bpffs(state: str, system: str) -> str:
     return place
 
 
-def _is_bpffs(path: str) -> bool:
+def is_bpffs(path: str) -> bool:
     """proc(5), mountinfo: the fields after the dash are type, source, options."""
     with open("/proc/self/mountinfo", opener=_cloexec) as file:
         lines = [line.split() for line in file]
     return any(line[4] == path and line[line.index("-") + 1] == "bpf" for line in lines)
 
 
-def _identity() -> str:
+def lock_of(directory: str) -> str:
+    """The file that a tracer holds while it uses a granted set; it can not be in a BPF file system."""
+    home, number = os.path.split(directory)
+    granted, user = os.path.split(home)
+    return os.path.join(f"{granted}.locks", f"{user}-{number}")
+
+
+def identity() -> str:
     """A name for exactly this object file: another version's pins are not ours."""
     from _blake2 import blake2b  # hashlib loads OpenSSL, which takes longer than all the rest
 
@@ -645,7 +719,7 @@ def _numbers(path: str) -> dict[str, int]:
         return {}
 
 
-def _remove_pins(directory: str) -> None:
+def remove_pins(directory: str) -> None:
     if os.path.isdir(directory):
         for name in os.listdir(directory):
             os.unlink(os.path.join(directory, name))

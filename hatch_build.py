@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -54,7 +55,11 @@ def compile_object(root: str, output: str) -> bool:
     # In its directory and with its bare name: the object names no path of the machine that built it.
     directory = os.path.join(root, NATIVE)
     flags = [*FLAGS, os.path.abspath(output), "-fdebug-prefix-map=" + os.path.abspath(directory) + "=."]
-    result = subprocess.run([*command, *flags], cwd=directory, capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as cache:  # zig would keep one in the home of whoever installs
+        environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        result = subprocess.run(
+            [*command, *flags], cwd=directory, env=environment, capture_output=True, text=True, check=False
+        )
     if result.returncode:
         raise RuntimeError(f"{' '.join(command)}: {result.stderr}")
     return True

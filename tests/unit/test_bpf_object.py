@@ -188,8 +188,6 @@ def test_handlers_and_calls(source: ObjectFile) -> None:
 
 def test_a_rebuild_gives_the_same(source: ObjectFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same instructions, compared for a kernel that is not here; as root also the tags that this kernel gives."""
-    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(tmp_path / "global"))
-    monkeypatch.setenv("ZIG_LOCAL_CACHE_DIR", str(tmp_path / "local"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     hook = load_hook()
     output = tmp_path / "again.o"

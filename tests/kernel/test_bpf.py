@@ -217,6 +217,22 @@ def test_long_and_odd_names(tmp_path) -> None:
 
 
 @pytest.mark.as_root
+def test_a_path_that_is_too_deep_is_told_as_cut(tmp_path) -> None:
+    code = (
+        "import os\n"
+        "for number in range(60):\n"
+        "    os.mkdir('etc')\n"
+        "    os.chdir('etc')\n"
+        "os.close(os.open('passwd', os.O_CREAT | os.O_WRONLY))\n"
+        "os.unlink('passwd')\n"
+    )
+    seen = trace(python(code, cwd=str(tmp_path)))
+    cut = "…/" + "etc/" * 47 + "passwd"
+    assert [event.path for event, _process in seen if type(event) is FileOpened and "creat" in event.flags] == [cut]
+    assert [event.path for event in of_type(seen, FileRemoved)] == ["…/" + "etc/" * 48 + "passwd"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.as_root
 def test_refused_calls_with_their_errno(tmp_path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "secret").chmod(0o600)

@@ -78,6 +78,13 @@ def test_paths_that_were_written(argument, base, path) -> None:
     assert events(record(d.OPEN, argument, base, result=-13)) == [FileOpened(path, ("rdonly",), "EACCES")]
 
 
+def test_a_cut_path_never_looks_absolute() -> None:
+    assert events(
+        record(d.OPEN, b"passwd/etc/\0/", result=3, time=1),
+        record(d.PATH, b"x", b"d/\0/", nr=NUMBERS["unlink"], time=2),
+    ) == [FileOpened("…/etc/passwd", ("rdonly",)), FileRemoved("…/d/x")]
+
+
 def test_changes() -> None:
     def call(name, kind, *parts, **fields):
         return record(kind, *parts, nr=NUMBERS[name], **fields)

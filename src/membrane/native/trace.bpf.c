@@ -40,7 +40,7 @@ struct call { u8 handler, fd, path, fd2, path2, x1, x2, flags; };
 
 /* State of a walk lives in map memory, not in registers: every turn of the loop then looks the same to the verifier,
  * and 48 components cost it 25,000 instructions instead of more than its limit. */
-struct walk { struct vfsmount *mount, *root_mount; struct dentry *top, *at, *root; u64 offset, limit; };
+struct walk { struct vfsmount *mount, *root_mount; struct dentry *top, *at, *root; u64 offset, limit, cut; };
 struct scratch { u32 busy, pad; struct walk walk; struct event e; };
 
 struct { __uint(type, ARRAY); __uint(max_entries, SLOTS); __type(key, u32); __type(value, struct slot); } slots SEC(".maps");
@@ -215,24 +215,24 @@ INLINE void end(struct scratch *x, u64 length, struct member *m, struct slot *s,
 /* ------------------------------------------------------------------ paths */
 
 /* Append the names from a dentry up to the caller's root, each followed by '/', innermost first; the reader turns
- * them round.  Crosses mounts. */
+ * them round.  Crosses mounts.  When there are too many, a name of one NUL stands for the outer ones. */
 INLINE u64 walk(struct scratch *x, u64 offset, struct vfsmount *mount, struct dentry *at, struct task_struct *t)
 {
 	struct walk *w = &x->walk;
 	struct event *e = &x->e;
 	if (!mount || !at) return offset;
 	w->root_mount = t->fs->root.mnt; w->root = t->fs->root.dentry;
-	w->mount = mount; w->at = at; w->offset = offset; w->limit = offset + 4000;
+	w->mount = mount; w->at = at; w->offset = offset; w->limit = offset + 4000; w->cut = 1;
 	READ(w->top, mount, struct vfsmount, mnt_root);
 	for (int i = 0; i < COMPONENTS; i++) {
 		struct { u32 hash, len; const u8 *name; } q; struct dentry *parent;
 		at = w->at; mount = w->mount;
-		if (at == w->root && mount == w->root_mount) break;
+		if (at == w->root && mount == w->root_mount) { w->cut = 0; break; }
 		READ(parent, at, struct dentry, d_parent);
 		if (at == w->top || at == parent) { /* the top of a mount: go on where it is mounted */
 			struct mount *m = (void *)mount - OFFSET(struct mount, mnt), *below = NULL;
 			READ(below, m, struct mount, mnt_parent);
-			if (below == m || !below) break;
+			if (below == m || !below) { w->cut = 0; break; }
 			READ(w->at, m, struct mount, mnt_mountpoint);
 			mount = (void *)below + OFFSET(struct mount, mnt);
 			w->mount = mount;
@@ -247,6 +247,12 @@ INLINE u64 walk(struct scratch *x, u64 offset, struct vfsmount *mount, struct de
 		e->text[o] = '/';
 		w->offset = o + 1;
 		w->at = parent;
+	}
+	if (w->cut) {
+		u64 o = BOUND(w->offset, 0x3fff);
+		e->text[o] = 0;
+		e->text[o + 1] = '/';
+		w->offset = o + 2;
 	}
 	return w->offset;
 }

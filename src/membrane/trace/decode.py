@@ -10,7 +10,7 @@ piece can be read alone), what was lost, and the counts of repeated opens.
 Everything in a record comes from inside a sandbox: lengths are bounded by slices, unknown records are passed over, a
 torn record at the end stops the reading and is told by ``Decoder.torn``.
 
-A successful open has the path as the kernel resolved it.  All else has the path that the caller wrote, made absolute
+A successful open has the path as the kernel resolved it; one that begins with ``…/`` lies deeper than is walked.  All else has the path that the caller wrote, made absolute
 with its base directory; symbolic links in it are not resolved.  Both as the caller's root directory sees them.
 
 ``Decoder`` remembers which program each process runs, from fork and exec; with one decoder over all pieces of a
@@ -305,7 +305,10 @@ class Decoder:
         if not names[-1]:
             names.pop()
         names.reverse()
-        path = "/" + _text(b"/".join(names))
+        if names[:1] == [b"\0"]:  # more than the kernel's program walks
+            path = "…/" + _text(b"/".join(names[1:]))
+        else:
+            path = "/" + _text(b"/".join(names))
         self._paths[raw] = path
         return path
 
@@ -332,6 +335,7 @@ def join(base: str, path: str) -> str:
     ``..`` is resolved at the beginning of a relative path only, where it is exact: ``base`` holds no symbolic link.
     """
     out = [part for part in base.split("/") if part]
+    start = "" if base.startswith("…") else "/"
     leading = not path.startswith("/")
     for part in path.split("/"):
         if part in ("", "."):
@@ -342,7 +346,7 @@ def join(base: str, path: str) -> str:
             continue
         leading = False
         out.append(part)
-    return "/" + "/".join(out)
+    return start + "/".join(out)
 
 
 def iso(time_ns: int) -> str:

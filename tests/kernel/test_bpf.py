@@ -596,6 +596,15 @@ def test_state_that_others_can_write_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.as_root
+def test_without_a_place_to_pin_a_set_of_its_own(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    source = EbpfSource(state=str(tmp_path / "file"), system="/nonexistent")
+    seen = trace(execute("/bin/true"), source)
+    assert [event.path for event in of_type(seen, ProcessStarted)] == ["/usr/bin/true"]  # type: ignore[attr-defined]
+    assert source._shared is False
+
+
+@pytest.mark.as_root
 def test_no_descriptor_survives_exec() -> None:
     source = EbpfSource(shared=False)
     before = set(os.listdir("/proc/self/fd"))

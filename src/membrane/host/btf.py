@@ -54,7 +54,8 @@ class Btf:
             raise ValueError("BTF: cut off")
         self._strings = data[header + strings_at : header + strings_at + strings_length]
         self.words: Sequence[int] = memoryview(data)[start : start + types_length].cast("I")
-        self._index: dict[tuple[int, int], int] = {}
+        self._names: list[int] = []  # of each type, as an offset
+        self._found: dict[tuple[str, tuple[int, ...]], int] = {}
         fixed = [3 + _FIXED.get(kind, 0) for kind in range(32)]
         each = [_EACH.get(kind, 0) for kind in range(32)]
         words, position, end = self.words, 0, types_length // 4
@@ -99,20 +100,30 @@ class Btf:
 
     def find(self, name: str, kinds: tuple[int, ...]) -> int:
         """The first type of one of the kinds with this name, or 0."""
-        if not self._index:
-            words, index = self.words, self._index
-            for number, at in enumerate(self._starts):
-                if number:
-                    index.setdefault((words[at + 1] >> 24 & 31, words[at]), number)
+        known = self._found.get((name, kinds))
+        if known is not None:
+            return known
+        if not self._names:
+            words = self.words
+            self._names = [-1, *(words[at] for at in self._starts[1:])]
         wanted = b"\0" + name.encode() + b"\0"
         at = self._strings.find(wanted)
-        while at >= 0:
-            for kind in kinds:
-                found = self._index.get((kind, at + 1))
-                if found:
-                    return found
+        found = 0
+        while at >= 0 and not found:
+            found = self._named(at + 1, kinds)
             at = self._strings.find(wanted, at + 1)
-        return 0
+        self._found[name, kinds] = found
+        return found
+
+    def _named(self, offset: int, kinds: tuple[int, ...]) -> int:
+        number = 0
+        try:
+            while True:  # in C, once per name: faster than an index of all names, of which we want fifty
+                number = self._names.index(offset, number + 1)
+                if self.kind(number) in kinds:
+                    return number
+        except ValueError:
+            return 0
 
     def members(self, type_id: int) -> Iterator[tuple[str, int, int]]:
         """Name, type and offset in bits of each member of a structure or union."""

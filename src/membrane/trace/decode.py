@@ -10,8 +10,9 @@ piece can be read alone), what was lost, and the counts of repeated opens.
 Everything in a record comes from inside a sandbox: lengths are bounded by slices, unknown records are passed over, a
 torn record at the end stops the reading and is told by ``Decoder.torn``.
 
-A successful open has the path as the kernel resolved it; one that begins with ``…/`` lies deeper than is walked.  All else has the path that the caller wrote, made absolute
-with its base directory; symbolic links in it are not resolved.  Both as the caller's root directory sees them.
+A successful open has the path as the kernel resolved it.  All else has the path that the caller wrote, made absolute
+with its base directory; symbolic links in it are not resolved.  Both as the caller's root directory sees them.  One
+that begins with ``…/`` lies deeper than is walked.
 
 ``Decoder`` remembers which program each process runs, from fork and exec; with one decoder over all pieces of a
 session in order, ``Process.exe`` is known for every event.
@@ -305,10 +306,11 @@ class Decoder:
         if not names[-1]:
             names.pop()
         names.reverse()
-        if names[:1] == [b"\0"]:  # more than the kernel's program walks
-            path = "…/" + _text(b"/".join(names[1:]))
-        else:
-            path = "/" + _text(b"/".join(names))
+        start = "/"
+        if names[:1] == [b"\0"]:  # deeper than the kernel's program walks
+            del names[0]
+            start = "…/"
+        path = start + _text(b"/".join(names))
         self._paths[raw] = path
         return path
 

@@ -178,16 +178,16 @@ class EbpfSource:
         if self._links:
             return
         try:
-            if self._shared and _effective() >> 21 & 1:
-                with _Lock(self._state):
-                    self._share()
-            else:
+            if not self._prepare_shared():
                 self._shared = False
                 if missing_capabilities() and os.path.isdir(self._granted):
                     self._take_granted()
                 else:
                     self._set = load_programs()
                 self._links = [bpf.attach(self._set.programs[name]) for name in ATTACHED]
+        except HostError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise bpf.refused("attach the tracing programs", error) from None
@@ -205,6 +205,9 @@ class EbpfSource:
                 collect(self._state, self._system, opened=self._set)
             self._claim()
             self._begin(scope)
+        except HostError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise bpf.refused("trace the command", error, f"pid {scope.pid}") from None
@@ -299,9 +302,25 @@ class EbpfSource:
 
     # ------------------------------------------------------------ programs
 
-    def _share(self) -> None:
+    def _prepare_shared(self) -> bool:
+        """False: there is no place to pin here, or no right to."""
+        if not self._shared or not _effective() >> 21 & 1:
+            return False
+        try:
+            lock = _Lock(self._state)
+        except OSError:
+            return False
+        with lock:
+            try:
+                place = _bpffs(self._state, self._system)
+            except OSError:
+                return False
+            self._share(place)
+        return True
+
+    def _share(self, place: str) -> None:
         """Under the lock: the pinned set, made if there is none, and the links of those who trace already."""
-        place, own = _bpffs(self._state, self._system), identity()
+        own = identity()
         directory = os.path.join(place, own)
         try:
             self._reuse(directory)

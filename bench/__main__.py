@@ -207,12 +207,20 @@ def bench_many(bench: Bench, work: str) -> None:
     bench.add("200 sandboxes at once, errors", [wrong], "", "", "0")
 
 
+def bench_ebpf(bench: Bench, work: str) -> None:
+    """The eBPF source of events."""
+    from bench import trace
+
+    trace.ebpf(bench, work)
+
+
 BENCHES = {
     "start": bench_start,
     "tree": bench_tree,
     "network": bench_network,
     "many": bench_many,
     "http": bench_http,
+    "ebpf": bench_ebpf,
 }
 
 

@@ -170,7 +170,10 @@ class ProcessExited(Value):
 
 
 class FileOpened(Value):
-    """``flags``: names without ``O_`` in lower case (open(2)): rdonly, wronly, rdwr, creat, trunc, append, ..."""
+    """``flags``: names without ``O_`` in lower case (open(2)): rdonly, wronly, rdwr, creat, trunc, append, ...
+
+    ``count``: equal opens that this event stands for, its own included; repetitions are told together.
+    """
 
     path: str
     flags: tuple[str, ...]
@@ -178,6 +181,7 @@ class FileOpened(Value):
     requested: bool = False
     outside_workspace: bool = False
     source: Source = "ebpf"
+    count: int = 1
 
 
 class FileCreated(Value):

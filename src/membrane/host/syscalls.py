@@ -295,6 +295,26 @@ def landlock_restrict_self(ruleset: int) -> None:
     _check(_syscall(_NR["landlock_restrict_self"], ctypes.c_int(ruleset), 0), "landlock_restrict_self")
 
 
+# ---------------------------------------------------------------- timers
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns")]
+
+
+def timerfd_create() -> int:
+    """timerfd_create(2) on the monotonic clock, non-blocking, close-on-exec."""
+    clock_monotonic = 1
+    flags = ctypes.c_int(os.O_NONBLOCK | os.O_CLOEXEC)
+    return _check(_libc.timerfd_create(ctypes.c_int(clock_monotonic), flags), "timerfd_create")
+
+
+def timerfd_settime(fd: int, nanoseconds: int) -> None:
+    """timerfd_settime(2): readable once, this long from now (less than a second); 0 disarms."""
+    value = _Itimerspec(0, 0, 0, nanoseconds)
+    _check(_libc.timerfd_settime(ctypes.c_int(fd), 0, ctypes.byref(value), None), "timerfd_settime")
+
+
 # ---------------------------------------------------------------- bpf
 
 
@@ -302,3 +322,10 @@ def bpf(command: int, attributes: bytes) -> int:
     """bpf(2); ``attributes`` is the union bpf_attr of the command, as far as it is used."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     return _check(_syscall(_NR["bpf"], ctypes.c_int(command), buffer, ctypes.c_uint(len(attributes))), "bpf", command)
+
+
+def bpf_in_place(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """bpf(2) for a command that writes its answer into the union bpf_attr."""
+    return _check(
+        _syscall(_NR["bpf"], ctypes.c_int(command), attributes, ctypes.c_uint(len(attributes))), "bpf", command
+    )

@@ -392,6 +392,16 @@ def _completion(invocation: Invocation) -> int:
     return 0
 
 
+def _setup(invocation: Invocation) -> int:
+    from . import setup
+
+    if invocation.words[0] == "tracing":
+        setup.tracing(os.path.abspath(sys.argv[0]), print)
+    else:
+        setup.no_tracing(print)
+    return 0
+
+
 _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "check": _check,
     "plan": _plan,
@@ -403,5 +413,6 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "gc": _gc,
     "config": _config,
     "mcp": _mcp,
+    "setup": _setup,
     "completion": _completion,
 }

@@ -585,6 +585,13 @@ COMMANDS: tuple[Command, ...] = (
         words="command",
     ),
     Command(
+        "setup",
+        "tracing|no-tracing",
+        "as root: let the members of the group membrane trace their sandboxes by eBPF",
+        ("membrane setup tracing",),
+        choices=("tracing", "no-tracing"),
+    ),
+    Command(
         "completion",
         "bash|zsh|fish|man",
         "print a completion script or the man page",

@@ -1,0 +1,755 @@
+"""Events from the kernel by eBPF: what happened, with results, for a caller who is root (or has the capabilities).
+
+Theory of operation
+-------------------
+One set of programs and maps serves every sandbox of the machine.  They are loaded once per boot and pinned in a BPF
+file system, in a directory that only root can enter: ``/sys/fs/bpf/membrane`` where systemd has mounted one, else one
+of our own on ``/run/membrane/bpf``.  (A mount in a private mount namespace would vanish with the first tracer, and the
+programs with it.)  Pinned programs that are attached to nothing cost nothing.
+
+They are attached while at least one tracer lives.  The attachments are not pinned: each tracer holds descriptors of
+the same four links, which it finds by their numbers, so the kernel detaches them when the last tracer is gone, however
+it died.  A lock file orders this.
+
+A sandbox has a slot: two rings, a setting, counters.  Its owner holds a lock on the slot's file; a slot that nobody
+holds is emptied by the next tracer, or by ``collect``.  Membership carries the number of the sandbox, so processes of
+a slot's earlier sandbox are nobody's.
+
+A plain user has the sets that root gave to him with ``membrane setup tracing`` (``grant``): whole ones with their
+rings, one for each of his sandboxes at a time, which trace his own processes only.  He attaches them himself.
+
+Without a place to pin (no CAP_SYS_ADMIN, a read-only ``/run``) a tracer loads a set for itself alone: the same events,
+half a second later.
+
+``drain`` copies what is in the rings, behind a record that says what time it is, and before one that says what was
+lost; ``decode`` reads that.
+
+``prepare`` needs CAP_BPF and CAP_PERFMON, and to share CAP_SYS_ADMIN; everything after it CAP_BPF alone, so a tracer
+gives the others up in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import select
+import struct
+import time
+
+from ..errors import HostError
+from ..host import bpf
+from ..host import syscalls as sc
+from ..value import Value
+from . import calls, decode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+OBJECT: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "native", "trace.bpf.o")
+SYSTEM_BPFFS: Final = "/sys/fs/bpf"
+STATE: Final = "/run/membrane"
+GRANTED: Final = "/run/membrane-tracing"  # sets of plain users: UID/SET-NUMBER/
+
+SLOTS: Final = 128  # native/wire.h
+ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
+_KEPT: Final = ("slots", "seeds", "control", "counted", "rings", "seen", "cgroups", "members")  # maps used from here
+_PREFIX: Final = "trace-"  # of the directory of pins; the object's digest follows
+_LAST: Final = "control"  # pinned last: its name says that the set is whole
+
+# Bytes of the rings: what must be kept, and the bulk of opens.  With many sandboxes at once they are smaller.
+KEEP, BULK = 4 << 20, 16 << 20
+KEEP_OF_MANY, BULK_OF_MANY = 1 << 20, 4 << 20
+MANY = 8
+
+GRANTED_RINGS: Final = ("ring-keep", "ring-bulk")
+
+_SEE_NOISE, _SEE_REPEATS = 1, 2
+_SLOT = struct.Struct("<QQQIIII")  # trace.bpf.c, struct slot
+_PLACE = struct.Struct("<QII")
+_SEED = struct.Struct("<II")
+_OPENED = struct.Struct("<QQIIII")  # id, inode, device, name, flags, process
+_REPEATS = struct.Struct("<QQ")
+_COUNTERS = 16
+_LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
+_LOOK_AT_LOSSES_EVERY = 0.1  # s
+_AGAIN = 25_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
+
+_CAPABILITIES = {21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
+
+
+class Scope(Value):
+    """Whose calls are traced.
+
+    ``pid``: the process that will become the command, waiting to be released, as the caller's pid namespace counts;
+    its children are followed.  ``cgroup``: number (inode) of a version 2 cgroup whose members are traced too, from
+    their next fork or exec on; 0: none.  ``noise``: also opens and execs that found nothing.  ``repeats``: every open.
+    """
+
+    pid: int
+    cgroup: int = 0
+    noise: bool = False
+    repeats: bool = False
+
+
+def best_source() -> EbpfSource | str:
+    """The kernel's events, or why this caller can not have them here."""
+    if not os.path.exists(OBJECT):
+        return "this installation has no tracing programs: it was built without a compiler for them (clang, ziglang)"
+    if sc.MACHINE != "x86_64":
+        return f"the tracing programs are for x86_64, this is {sc.MACHINE}"
+    missing = missing_capabilities()
+    if missing and not os.path.isdir(os.path.join(GRANTED, str(os.geteuid()))):
+        return f"eBPF tracing needs {' and '.join(missing)}, or root's permission (membrane setup tracing)"
+    source = EbpfSource()
+    try:
+        source.prepare()
+    except HostError as error:
+        source.close()
+        return error.headline()
+    return source
+
+
+def missing_capabilities() -> list[str]:
+    """What this process lacks of CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN stands for both (capabilities(7))."""
+    held = _effective()
+    if held >> 21 & 1:
+        return []
+    return [name for bit, name in _CAPABILITIES.items() if bit != 21 and not held >> bit & 1]
+
+
+def _effective() -> int:
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, 8192)
+    finally:
+        os.close(fd)
+    return int(text.partition(b"CapEff:\t")[2].split(b"\n", 1)[0] or b"0", 16)
+
+
+class EbpfSource:
+    """One sandbox's events.
+
+    ``state`` and ``system``: where the shared set is kept, other than the defaults only in tests; ``keep`` and
+    ``bulk``: bytes of the rings.
+    """
+
+    name = "ebpf"
+
+    def __init__(
+        self,
+        *,
+        state: str = STATE,
+        system: str = SYSTEM_BPFFS,
+        granted: str = GRANTED,
+        shared: bool = True,
+        keep: int = 0,
+        bulk: int = 0,
+    ) -> None:
+        self._state, self._system, self._shared = state, system, shared
+        self._granted = os.path.join(granted, str(os.geteuid()))
+        self._sizes = keep, bulk
+        self._set = bpf.Loaded()
+        self._links: list[int] = []
+        self._rings: list[bpf.Ring] = []
+        self._epoll: select.epoll | None = None
+        self._timer = -1
+        self._slot, self._slot_lock, self._id = -1, -1, 0
+        self._cgroup = 0
+        self._lost = [0] * _LOST_KINDS  # told in the spans
+        self._answered = [0] * _LOST_KINDS  # told by losses()
+        self.ended = False  # no process of the sandbox is left; seen by drain
+        self._told_repeats = 0
+        self._looked_at = 0.0
+        self._looked_boot = 0
+        self._processors = 0
+        self._before = [0] * _COUNTERS  # of the slot's counters, when we began
+
+    # ------------------------------------------------------------ life
+
+    def prepare(self) -> None:
+        """Load the programs, or take those that are pinned, and attach them.
+
+        Raises:
+            HostError: the kernel refused; nothing is left attached.
+        """
+        if self._links:
+            return
+        try:
+            if not self._prepare_shared():
+                self._shared = False
+                if missing_capabilities() and os.path.isdir(self._granted):
+                    self._take_granted()
+                else:
+                    self._set = load_programs()
+                self._links = [bpf.attach(self._set.programs[name]) for name in ATTACHED]
+        except HostError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise bpf.refused("attach the tracing programs", error) from None
+        self._processors = _possible_processors()
+
+    def open(self, scope: Scope) -> None:
+        """Begin with the process that waits to be released.
+
+        Raises:
+            HostError: the programs can not be loaded, or there are too many sandboxes.
+        """
+        self.prepare()
+        try:
+            if self._shared:
+                collect(self._state, self._system, opened=self._set)
+            self._claim()
+            self._begin(scope)
+        except HostError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise bpf.refused("trace the command", error, f"pid {scope.pid}") from None
+
+    def fileno(self) -> int:
+        """Readable when it is time to ``drain``.
+
+        The kernel wakes us for the first event after a pause, and when a ring is a quarter full; for what comes in
+        between there is a timer, which runs while there are events.  Without events nobody wakes up.
+        """
+        assert self._epoll is not None
+        return self._epoll.fileno()
+
+    def drain(self, write: Callable[[bytes], object]) -> int:
+        """Copy what is in the rings to ``write``, one call with one piece for ``decode``: the number of bytes.
+
+        What ``write`` raises is passed on, and the records stay.
+        """
+        assert self._epoll is not None
+        self._epoll.poll(0)  # edge-triggered: the wake-up is taken, whatever is written from now on
+        spans = [ring.ready() for ring in self._rings]
+        now = time.monotonic()
+        own: list[bytes] = []
+        if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY:
+            self._looked_at = now
+            own = self._own_records()
+        length = sum(map(len, spans))
+        if not length and not own:
+            return 0
+        sc.timerfd_settime(self._timer, _AGAIN)
+        offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        piece = b"".join([decode.clock_record(offset), *spans, *own])
+        write(piece)
+        for ring, span in zip(self._rings, spans, strict=True):
+            ring.release(len(span))
+            span.release()
+        return len(piece)
+
+    def timeout(self) -> float | None:
+        """None: ``fileno`` tells everything, a timer is part of it."""
+        return None
+
+    def finish(self, write: Callable[[bytes], object]) -> None:
+        """No process of the sandbox is left, or the record ends here: the last of everything, losses and repeats."""
+        self._looked_at = 0.0
+        while self.drain(write):
+            pass
+
+    def losses(self) -> dict[str, int]:
+        """What was lost since the last question, by kind.  The spans tell it too: it is for who can not read them."""
+        counts = self._counters()[:_LOST_KINDS]
+        more = {decode.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
+        self._answered = counts
+        return {kind: count for kind, count in more.items() if count}
+
+    def left_out(self) -> dict[str, int]:
+        """What was left out on purpose: failed look-ups and repeated opens; and how many events were told."""
+        counts = self._counters()
+        return {"noise": counts[_NOISE], "repeated": counts[_REPEATED], "events": counts[_EVENTS]}
+
+    def alive(self) -> int:
+        """Processes of the sandbox that are alive and seen; 0 before the first one was released."""
+        value = self._set.maps["slots"].get(struct.pack("<I", self._slot))
+        return int(_SLOT.unpack(value)[2]) if value else 0
+
+    def close(self) -> None:
+        """End it.  The programs are detached when this was the last tracer."""
+        if self._slot >= 0:
+            try:
+                _release(self._set, self._slot)
+                if self._cgroup:
+                    self._unwatch_cgroup()
+            except OSError:
+                pass  # the next tracer finds the slot without an owner
+            self._slot = -1
+        for ring in self._rings:
+            ring.close()
+        self._rings = []
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+        if self._timer >= 0:
+            os.close(self._timer)
+            self._timer = -1
+        for fd in self._links:
+            os.close(fd)
+        self._links = []
+        self._set.close()
+        if self._slot_lock >= 0:
+            os.close(self._slot_lock)
+            self._slot_lock = -1
+
+    # ------------------------------------------------------------ programs
+
+    def _prepare_shared(self) -> bool:
+        """False: there is no place to pin here, or no right to."""
+        if not self._shared or not _effective() >> 21 & 1:
+            return False
+        try:
+            lock = _Lock(self._state)
+        except OSError:
+            return False
+        with lock:
+            try:
+                place = _bpffs(self._state, self._system)
+            except OSError:
+                return False
+            self._share(place)
+        return True
+
+    def _share(self, place: str) -> None:
+        """Under the lock: the pinned set, made if there is none, and the links of those who trace already."""
+        own = identity()
+        directory = os.path.join(place, own)
+        try:
+            self._reuse(directory)
+        except FileNotFoundError:
+            for other in os.listdir(place):  # half made, or another version's: who uses it holds it
+                if other.startswith(_PREFIX):
+                    remove_pins(os.path.join(place, other))
+            self._set = load_programs()
+            os.mkdir(directory, 0o700)
+            for name in ATTACHED:
+                bpf.pin(self._set.programs[name], f"{directory}/{name}")
+            for name in sorted(self._set.maps, key=lambda name: name == _LAST):
+                bpf.pin(self._set.maps[name].fd, f"{directory}/{name}")
+        self._join(os.path.join(self._state, f"links-{own}"))
+
+    def _reuse(self, directory: str) -> None:
+        specs = _specs()
+        self._set = bpf.Loaded()
+        try:
+            for name in (_LAST, *(name for name in _KEPT if name != _LAST)):
+                self._set.maps[name] = bpf.Map(bpf.reuse(f"{directory}/{name}"), specs[name])
+            for name in ATTACHED:
+                self._set.programs[name] = bpf.reuse(f"{directory}/{name}")
+        except OSError:
+            self._set.close()
+            raise
+
+    def _take_granted(self) -> None:
+        """A set of this user that no other tracer of his has."""
+        own = identity()
+        names = [name for name in sorted(os.listdir(self._granted)) if name.startswith(own)]
+        if not names:
+            raise HostError(
+                "use the tracing programs of this user",
+                "they are of another version of membrane",
+                target=self._granted,
+                fix=("sudo membrane setup tracing",),
+            )
+        specs = _specs()
+        for name in names:
+            directory = os.path.join(self._granted, name)
+            lock = os.open(lock_of(directory), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                continue
+            self._slot_lock = lock
+            for kind, read_only in (
+                ("slots", False),
+                ("seeds", False),
+                ("control", False),
+                ("counted", True),
+                ("seen", True),
+            ):
+                self._set.maps[kind] = bpf.Map(bpf.reuse(f"{directory}/{kind}", read_only=read_only), specs[kind])
+            for program in ATTACHED:
+                self._set.programs[program] = bpf.reuse(f"{directory}/{program}")
+            for ring, size in zip(GRANTED_RINGS, (KEEP_OF_MANY, BULK_OF_MANY), strict=True):
+                self._rings.append(bpf.Ring(bpf.reuse(f"{directory}/{ring}"), size))
+            return
+        raise HostError(
+            "trace the command",
+            f"all {len(names)} sets of tracing programs of this user are in use",
+            fix=("--no-trace",),
+        )
+
+    def _join(self, path: str) -> None:
+        """Hold the links that are there, make those that are not, and write down their numbers."""
+        numbers = _numbers(path)
+        joined = []
+        for name in ATTACHED:
+            program = self._set.programs[name]
+            wanted, _tag = bpf.program_info(program)
+            link = -1
+            try:
+                link = bpf.link_by_id(numbers.get(name, 0))
+                if bpf.link_info(link)[1] != wanted:
+                    os.close(link)
+                    link = -1
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.EAGAIN, errno.EINVAL):
+                    raise
+            if link < 0:
+                link = bpf.attach(program)
+            self._links.append(link)
+            joined.append(f"{name} {bpf.link_info(link)[0]}\n")
+        text = "".join(joined).encode()
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+
+    # ------------------------------------------------------------ one sandbox
+
+    def _claim(self) -> None:
+        """A slot that nobody has."""
+        if not self._shared:
+            self._slot = 0
+            return
+        directory = os.path.join(self._state, "slots")
+        os.makedirs(directory, 0o700, exist_ok=True)
+        for number in range(SLOTS):
+            fd = os.open(os.path.join(directory, str(number)), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                continue
+            self._slot, self._slot_lock = number, fd
+            return
+        raise HostError(
+            "trace the command", f"{SLOTS} sandboxes are traced already", fix=("end one of them", "use --no-trace")
+        )
+
+    def _begin(self, scope: Scope) -> None:
+        maps, slot = self._set.maps, self._slot
+        keep, bulk = self._sizes
+        many = slot >= MANY
+        sizes: tuple[int, ...] = (keep or (KEEP_OF_MANY if many else KEEP), bulk or (BULK_OF_MANY if many else BULK))
+        key = struct.pack("<I", slot)
+        self._id = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._looked_boot = self._id
+        if self._rings:  # granted: they are in their places, with what the last tracer left
+            sizes = tuple(ring.size for ring in self._rings)
+            for ring in self._rings:
+                left = ring.ready()
+                ring.release(len(left))
+                left.release()
+        else:
+            for size in sizes:
+                self._rings.append(bpf.Ring(bpf.create_ring(size), size))
+            places = [struct.pack("<I", 2 * slot + number) for number in (0, 1)]
+            maps["rings"].set_many(
+                [(place, struct.pack("<I", ring.fd)) for place, ring in zip(places, self._rings, strict=True)]
+            )
+        self._before = self._raw_counters()
+        flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
+        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, flags, min(sizes) // 4, 0, 0))
+        self._epoll = select.epoll()
+        self._timer = sc.timerfd_create()
+        for fd in (self._timer, *(ring.fd for ring in self._rings)):
+            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+        place = _PLACE.pack(self._id, slot, 0)
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        with _Lock(self._state) if self._shared else _Unlocked():
+            if scope.cgroup:
+                maps["cgroups"].set(struct.pack("<Q", scope.cgroup), place)
+                self._cgroup = scope.cgroup
+                _count_cgroups(maps)
+            maps["seeds"].set(_SEED.pack(namespace, scope.pid), place)
+            _add(maps["control"], 0, 1)
+
+    def _unwatch_cgroup(self) -> None:
+        with _Lock(self._state) if self._shared else _Unlocked():
+            self._set.maps["cgroups"].delete(struct.pack("<Q", self._cgroup))
+            _count_cgroups(self._set.maps)
+
+    def _raw_counters(self) -> list[int]:
+        """Of the slot, whoever had it."""
+        data = self._set.maps["counted"].get(struct.pack("<I", self._slot), 8 * _COUNTERS * self._processors)
+        totals = [0] * _COUNTERS
+        for values in struct.iter_unpack(f"<{_COUNTERS}Q", data or b""):
+            totals = [a + b for a, b in zip(totals, values, strict=True)]
+        return totals
+
+    def _counters(self) -> list[int]:
+        return [now - before for now, before in zip(self._raw_counters(), self._before, strict=True)]
+
+    def _own_records(self) -> list[bytes]:
+        """What was lost since the last time, and, when no process is left, the counts of repeated opens."""
+        counts = self._counters()
+        now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        out = []
+        for kind in range(_LOST_KINDS):
+            if counts[kind] > self._lost[kind]:
+                out.append(decode.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
+        self._lost = counts[:_LOST_KINDS]
+        self._looked_boot = now
+        if not counts[_EVENTS] or self.alive():
+            return out
+        self.ended = True
+        if counts[_REPEATED] != self._told_repeats:
+            self._told_repeats = counts[_REPEATED]
+            out += self._repeats(now)
+        return out
+
+    def _repeats(self, now: int) -> list[bytes]:
+        out = []
+        for key, value in self._set.maps["seen"].items():
+            owner, inode, device, _name, flags, process = _OPENED.unpack(key)
+            _told, count = _REPEATS.unpack(value)
+            if owner == self._id and count:
+                out.append(decode.repeated_record(device, inode, flags, process, count, now))
+        return out
+
+
+def load_programs() -> bpf.Loaded:
+    """The programs and maps of our object file, with the table of calls.
+
+    Raises:
+        HostError: the file can not be read, or the kernel refused.
+    """
+    try:
+        with open(OBJECT, "rb", opener=_cloexec) as file:
+            source = bpf.ObjectFile(file.read())
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise HostError("read the tracing programs", cause or "", target=OBJECT) from None
+    loaded = bpf.load(source, bpf.kernel_types())
+    loaded.maps["calls"].set_many(calls.rows())
+    for number, name in calls.HANDLERS.items():
+        loaded.maps["handlers"].set(struct.pack("<I", number), struct.pack("<I", loaded.programs[name]))
+    return loaded
+
+
+# ---------------------------------------------------------------- what is shared
+
+
+class _Lock:
+    """``state/lock``, held by who loads, attaches or counts seeds."""
+
+    def __init__(self, state: str) -> None:
+        os.makedirs(state, 0o700, exist_ok=True)
+        status = os.stat(state, follow_symlinks=False)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise HostError("use the tracer's state", "somebody else can write to it", target=state)
+        self._fd = os.open(os.path.join(state, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def __exit__(self, *_exception: object) -> None:
+        os.close(self._fd)
+
+
+class _Unlocked:
+    """Nobody shares a private set."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+
+def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loaded | None = None) -> int:
+    """Empty the slots whose tracers are gone: how many there were.  For root; without a pinned set: 0.
+
+    Raises:
+        OSError: as bpf(2).
+    """
+    loaded = opened or bpf.Loaded()
+    found = 0
+    try:
+        if opened is None:
+            try:
+                directory = os.path.join(_place(state, system), identity())
+                specs = _specs()
+                for name in ("rings", "slots", "seeds", "control"):
+                    loaded.maps[name] = bpf.Map(bpf.reuse(f"{directory}/{name}"), specs[name])
+            except OSError:
+                return 0
+        for number in range(SLOTS):
+            if loaded.maps["rings"].get(struct.pack("<I", 2 * number)) is None:
+                continue
+            try:
+                fd = os.open(os.path.join(state, "slots", str(number)), os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                fd = -1
+            try:
+                if fd >= 0:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _release(loaded, number)
+                found += 1
+            except BlockingIOError:
+                continue
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+        with _Lock(state):
+            _forget_seeds(loaded)
+    finally:
+        if opened is None:
+            loaded.close()
+    return found
+
+
+def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
+    """Take the pinned programs and maps away; tracers that run keep theirs.
+
+    Raises:
+        OSError: they can not be removed.
+    """
+    place = _place(state, system)
+    with _Lock(state):
+        for name in os.listdir(place) if is_bpffs(os.path.dirname(place)) or is_bpffs(place) else ():
+            if name.startswith(_PREFIX):
+                remove_pins(os.path.join(place, name))
+        if place == os.path.join(state, "bpf"):
+            if is_bpffs(place):
+                sc.umount(place)
+        elif os.path.isdir(place):
+            os.rmdir(place)
+
+
+def _release(loaded: bpf.Loaded, slot: int) -> None:
+    """The slot is nobody's: no events any more, its rings are freed."""
+    loaded.maps["slots"].set(struct.pack("<I", slot), _SLOT.pack(*(0,) * 7))
+    if "rings" in loaded.maps:  # a granted set keeps its own
+        loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
+
+
+def _forget_seeds(loaded: bpf.Loaded) -> None:
+    """Seeds of sandboxes that are gone; while any seed waits, every system call of the machine is looked at longer."""
+    seeds, control, slots = loaded.maps["seeds"], loaded.maps["control"], loaded.maps["slots"]
+    left = 0
+    for key in list(seeds.keys()):
+        value = seeds.get(key)
+        if value is None:
+            continue
+        number, slot, _pad = _PLACE.unpack(value)
+        owner = slots.get(struct.pack("<I", slot))
+        if owner and _SLOT.unpack(owner)[0] == number:
+            left += 1
+        else:
+            seeds.delete(key)
+    if not left:
+        control.set(struct.pack("<I", 0), control.get(struct.pack("<I", 1)) or bytes(8))
+
+
+def _add(control: bpf.Map, index: int, amount: int) -> None:
+    key = struct.pack("<I", index)
+    (value,) = struct.unpack("<Q", control.get(key) or bytes(8))
+    control.set(key, struct.pack("<Q", value + amount))
+
+
+def _count_cgroups(maps: dict[str, bpf.Map]) -> None:
+    maps["control"].set(struct.pack("<I", 2), struct.pack("<Q", len(list(maps["cgroups"].keys()))))
+
+
+def _place(state: str, system: str) -> str:
+    return os.path.join(system, "membrane") if is_bpffs(system) else os.path.join(state, "bpf")
+
+
+def _bpffs(state: str, system: str) -> str:
+    """A directory of a BPF file system that only we can enter, made if it is not there.
+
+    Raises:
+        HostError: it belongs to somebody else.
+        OSError: mount(2), mkdir(2).
+    """
+    place = _place(state, system)
+    if place == os.path.join(state, "bpf") and not is_bpffs(place):
+        os.makedirs(place, 0o700, exist_ok=True)
+        sc.mount("bpf", place, "bpf", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC, "mode=0700")
+    else:
+        os.makedirs(place, 0o700, exist_ok=True)
+    status = os.stat(place, follow_symlinks=False)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise HostError("use the pinned tracing programs", "others can enter the directory", target=place)
+    return place
+
+
+def is_bpffs(path: str) -> bool:
+    """proc(5), mountinfo: the fields after the dash are type, source, options."""
+    with open("/proc/self/mountinfo", opener=_cloexec) as file:
+        lines = [line.split() for line in file]
+    return any(line[4] == path and line[line.index("-") + 1] == "bpf" for line in lines)
+
+
+def lock_of(directory: str) -> str:
+    """The file that a tracer holds while it uses a granted set; it can not be in a BPF file system."""
+    home, number = os.path.split(directory)
+    granted, user = os.path.split(home)
+    return os.path.join(f"{granted}.locks", f"{user}-{number}")
+
+
+def identity() -> str:
+    """A name for exactly this object file: another version's pins are not ours."""
+    from _blake2 import blake2b  # hashlib loads OpenSSL, which takes longer than all the rest
+
+    try:
+        with open(OBJECT, "rb", opener=_cloexec) as file:
+            digest = blake2b(file.read(), digest_size=8).hexdigest()
+    except OSError as error:
+        raise HostError("read the tracing programs", error.strerror or "", target=OBJECT) from None
+    return _PREFIX + digest
+
+
+def _specs() -> dict[str, bpf.MapSpec]:
+    """Sizes of the maps that are used from here, as trace.bpf.c declares them (a test compares)."""
+    sizes = {
+        "slots": (4, _SLOT.size, SLOTS),
+        "seeds": (_SEED.size, _PLACE.size, SLOTS),
+        "control": (4, 8, 4),
+        "counted": (4, 8 * _COUNTERS, SLOTS),
+        "rings": (4, 4, 2 * SLOTS),
+        "seen": (_OPENED.size, _REPEATS.size, 16384),
+        "cgroups": (8, _PLACE.size, SLOTS),
+        "members": (4, 32, 65536),
+    }
+    return {
+        name: bpf.MapSpec(name, {"key_size": key, "value_size": value, "max_entries": entries}, None)
+        for name, (key, value, entries) in sizes.items()
+    }
+
+
+def _numbers(path: str) -> dict[str, int]:
+    try:
+        with open(path, opener=_cloexec) as file:
+            return {name: int(number) for name, number in (line.split() for line in file)}
+    except (OSError, ValueError):
+        return {}
+
+
+def remove_pins(directory: str) -> None:
+    if os.path.isdir(directory):
+        for name in os.listdir(directory):
+            os.unlink(os.path.join(directory, name))
+        os.rmdir(directory)
+
+
+def _possible_processors() -> int:
+    """How many values a per-processor map has: /sys/devices/system/cpu/possible, ``0-3`` or ``0``."""
+    with open("/sys/devices/system/cpu/possible", opener=_cloexec) as file:
+        return int(file.read().strip().rpartition("-")[2].rpartition(",")[2]) + 1
+
+
+def _cloexec(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC)

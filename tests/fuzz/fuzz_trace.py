@@ -1,0 +1,37 @@
+"""Fuzz target of the decoder of kernel spans; ``test_fuzz_trace.py`` runs it over mutations of records made here."""
+
+from __future__ import annotations
+
+import struct
+
+from membrane.events import encode
+from membrane.trace import decode as d
+
+
+def fuzz_decode(data: bytes) -> None:
+    """Nothing is raised, every event can be written down, what is kept is bounded, and torn bytes are told."""
+    decoder = d.Decoder()
+    number = 0
+    for time, event, process in decoder.decode(data):
+        number += 1
+        assert isinstance(time, int)
+        encode(event, time="", session="", seq=number, process=process)
+        d.iso(time)
+    assert number <= len(data) // 8
+    assert 0 <= decoder.torn <= len(data)
+    assert len(decoder._paths) <= 2 * number + 2
+    assert len(decoder._processes) <= number + len(data) // 104 + 1
+
+
+def seeds() -> list[bytes]:
+    """One piece with a record of each type."""
+    pieces = []
+    for kind in range(12):
+        text = b"leaf/dir/usr/" + b"arg\0two\0" + b"cwd/" + b"program/bin/"
+        header = d.HEADER.pack(kind, 13, 8, 4, 5, 4, 9, 9, 0, 257, 10**9, 10**8, -(kind % 3), kind, 1, 0o1101, 2, b"sh")
+        pieces.append(d.clock_record(10**18) + d.frame(header + text))
+        address = struct.pack("<HH4s", 2, 80, b"\x7f\0\0\1") + bytes(8)
+        header = d.HEADER.pack(kind, 16, 0, 0, 5, 4, 9, 9, 0, 42, 10**9, 10**8, -111, 0, 0, 3, 1, b"sh")
+        pieces.append(d.frame(header + bytes(64) + address))
+    pieces.append(d.lost_record(1, 5, 1, 2) + d.repeated_record(1, 2, 3, 4, 5, 6))
+    return [*pieces, b"".join(pieces)]

@@ -90,6 +90,7 @@ class RunOptions(Value):
     quiet: bool = False
     ask: bool = False
     trace_log: str = ""
+    no_trace: bool = False
     launcher: str = "native"
     debug: bool = False
 
@@ -210,7 +211,7 @@ class Session:
                 f"--launcher {self.options.launcher} is not available in this version",
                 fix=("leave --launcher away: the native launcher needs no other program",),
             )
-        recorded = self.policy.trace.mode != "off"
+        recorded = self.policy.trace.mode != "off" and not self.options.no_trace
         if self.options.trace_log and not recorded:
             raise PolicyError(
                 "write the trace log",
@@ -382,7 +383,8 @@ class Session:
         return "reads" if self.policy.trace.mode == "full" else "writes"
 
     def _start_tracer(self, facts: HostFacts, directory: str) -> None:
-        if self.policy.trace.mode == "off":
+        """``directory``: of the record; empty: none is kept, and nothing is traced."""
+        if not directory:
             return
         plan = self.plan
         scope = Scope(

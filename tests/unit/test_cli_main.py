@@ -44,6 +44,7 @@ class FakeRunOptions(Value):
     session_id_file: str = ""
     quiet: bool = False
     trace_log: str = ""
+    no_trace: bool = False
     launcher: str = "native"
     debug: bool = False
 
@@ -107,7 +108,7 @@ def test_a_run_hands_over_what_was_typed(world: World) -> None:
     [request] = world.requests
     assert request.command == ("ls", "-a")
     assert request.policy is POLICY
-    assert request.options == FakeRunOptions(events="e.jsonl", quiet=True, debug=True)
+    assert request.options == FakeRunOptions(events="e.jsonl", quiet=True, no_trace=True, debug=True)
     assert world.options == [
         settings.Options(command=("ls", "-a"), allow=("h.example",), home="shared", trace="off"),
     ]

@@ -138,9 +138,10 @@ def test_session_id_file_ps_and_gc(box: Box) -> None:
 def test_events_to_standard_error(box: Box) -> None:
     done = box.run("--events=-", "--quiet", "--", "sh", "-c", "exit 4")
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert [event["event"] for event in events if event["source"] == "session"] == ["SessionStarted", "SessionEnded"]
     assert all(list(event)[:6] == ["time", "session", "seq", "event", "source", "process"] for event in events)
-    started, ended = events
+    started, ended = (event for event in events if event["source"] == "session")
+    assert (started["event"], ended["event"]) == ("SessionStarted", "SessionEnded")
+    assert [event["argv"] for event in events if event["event"] == "ProcessStarted"] == [["sh", "-c", "exit 4"]]
     assert started["command"] == ["sh", "-c", "exit 4"]
     assert started["workspace"] == str(box.workspace)
     assert all(binding["status"] in ("bound", "partial") for binding in started["assurance"])

@@ -70,6 +70,7 @@ say("text", os.read(0, 10).decode())
     assert given.read_text() == "text"
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize("where", ["name", "parent"])
 def test_X04_a_directory_without_write_permission_is_taken_away(box: Box, where: str) -> None:
     place = {"name": "sub/.vscode", "parent": "sub"}[where]
@@ -110,6 +111,7 @@ say("gone", wait_for(lambda: not os.path.exists("src/sub/.vscode")))
     assert "src/sub/.vscode" in box.moved()
 
 
+@pytest.mark.guard_alone
 def test_X07_a_storm_of_names_ends(box: Box) -> None:
     """Two thousand protected names in a row: all are gone, in bounded time, and the summary stays short."""
     script = "for i in range(2000):\n    os.mkdir(f'd{i}'); open(f'd{i}/.mcp.json', 'w').write('x')\n"
@@ -120,6 +122,7 @@ def test_X07_a_storm_of_names_ends(box: Box) -> None:
     assert len(done.stderr.splitlines()) < 20
 
 
+@pytest.mark.guard_alone
 def test_X08_what_was_taken_away_can_not_be_brought_back(box: Box) -> None:
     """A process that is inside the directory, or holds it open, when it moves to the quarantine stays locked in it."""
     script = """
@@ -177,7 +180,7 @@ def _identity(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]  # start time
 
 
-@pytest.mark.parametrize("role", ["supervisor", "launcher", "init", "network"])
+@pytest.mark.parametrize("role", ["supervisor", "tracer", "launcher", "init", "network"])
 def test_X10_after_sigkill_nothing_stays(box: Box, role: str) -> None:
     """Killed at random moments: no process, no mount, no file of ours, and gc removes the record."""
     chance = random.Random(role)
@@ -220,14 +223,10 @@ def _find(supervisor: int, role: str) -> int:
         return supervisor
     try:
         children = _children(supervisor)
-        if not children:
-            return 0
-        launcher = children[0]
-        if role == "launcher":
-            return launcher
-        if role == "network":
-            return children[1] if len(children) > 1 else 0
-        return next(iter(_children(launcher)), 0)
+        order = ("tracer", "launcher", "network")  # in which they are started
+        if role in order:
+            return children[order.index(role)] if len(children) > order.index(role) else 0
+        return next(iter(_children(children[1])), 0) if len(children) > 1 else 0
     except (FileNotFoundError, ProcessLookupError):
         return 0
 

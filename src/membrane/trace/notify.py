@@ -569,7 +569,8 @@ class Notifications:
         path = os.fsdecode(place.path)
         if result == "EROFS":
             there = place.status or place.above
-            ours = there is not None and self._may(there, 2)
+            # Python tries to cache each module that it imports, and goes on without: that is no refusal to anybody.
+            ours = there is not None and "/__pycache__/" not in path and self._may(there, 2)
         elif result == "EACCES":
             ours = place.status is not None and not place.status.st_mode & 0o777  # a mask
         elif not self._outside(path) or path.startswith(_PRIVATE):

@@ -37,7 +37,8 @@ def requests(box: Box) -> list[tuple[str, str, int, str]]:
 
 
 def denied(box: Box) -> list[str]:
-    return [event["reason"] for event in box.events("AccessDenied")]
+    """The reasons of what the network process refused."""
+    return [event["reason"] for event in box.events("AccessDenied") if event["source"] == "network"]
 
 
 def no_crash(box: Box) -> None:

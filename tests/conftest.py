@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 # Feature -> a command that succeeds exactly where the kernel (and its settings) let this caller have it.
@@ -47,6 +48,10 @@ def kernel_has(feature: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says something about the machine and its other work, nothing about the code.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("any machine")
     for line in (
         "needs_kernel(feature): skipped where the kernel lacks the feature; the only skip there is",
         "needs_tool(program): deselected where the program is not installed",

@@ -10,7 +10,8 @@ Two things are more than a record.  A name of the workspace that must not be mad
 with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.
 Everything else goes on and is decided by the kernel.
 
-Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written.
+Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
+and what eBPF can not tell whole: programs without a name, arguments that it cuts.
 
 Events wait in a short queue until nobody waits for an answer.  A process that ends tells its status where the kernel
 has it (pidfd, Linux 6.15).  Refusals are grouped: the first of its kind is told at once, repetitions of the next
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     Operation: TypeAlias = Literal["read", "write"]
 
+LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h)
 BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
 IDLE = 0.001  # seconds without a call before they are
@@ -139,6 +141,7 @@ class Notifications:
         self._scope = scope
         self._quiet = refusals_only
         self._thread = 0  # whose call is looked at
+        self._tell = True  # the event of this call
         self._listener = notify.Listener(listener)
         self._root = root
         self._view = notify.View(root, nested=scope.nested)
@@ -228,12 +231,14 @@ class Notifications:
     def _answer(self, call: notify.Call) -> None:
         number, thread, what, *arguments = call
         now = self._now = time.time_ns()
-        self._thread = thread
+        self._thread, self._tell = thread, not self._quiet
         known = None
         try:
             if not self._quiet:
                 known = self._process(thread)
             event, error = self._handlers[what](thread, arguments, known)
+            if self._tell and known is None:
+                known = self._process(thread)
             executes = what in self._executes and not event.result
             if known is not None and known.stale and not executes:
                 self._read_program(known)
@@ -244,7 +249,7 @@ class Notifications:
                 # It has made itself unreadable: what it does could not be recorded.
                 self._deny(known, known.exe if known else "", UNREADABLE, "read")
             return
-        if not self._listener.answer(number, error) or self._quiet:
+        if not self._listener.answer(number, error) or not self._tell:
             return
         if executes and known is not None:
             # As which it goes on, unless the kernel finds a fault: so the kernel is asked at the next call.
@@ -532,9 +537,11 @@ class Notifications:
             elif not stat.S_ISREG(status.st_mode) or place.noexec or not self._may(status, 1):
                 result = "EACCES"
         self._tell_refusal(known, place, result, "read")
+        raw = notify.read_arguments(thread, argv)
         if self._quiet:
-            return ProcessStarted(0, (), "", "", result), 0
-        arguments = tuple(os.fsdecode(one) for one in notify.read_arguments(thread, argv))
+            # What eBPF can not tell whole is told here as well.
+            self._tell = not by_name or sum(map(len, raw)) + len(raw) > LONG_ARGUMENTS
+        arguments = tuple(os.fsdecode(one) for one in raw)
         try:
             cwd = os.fsdecode(os.readlink(b"/proc/%d/cwd" % thread))
         except OSError:

@@ -138,8 +138,11 @@ def children_of(pid: int) -> list[int]:
 
 def slot_of(pid: int) -> str:
     """The slot's file that a tracer holds."""
-    for entry in os.scandir(f"/proc/{pid}/fd"):
-        path = os.readlink(entry.path)
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            continue  # closed meanwhile
         if path.startswith(f"{ebpf.STATE}/slots/"):
             return path
     return ""

@@ -201,8 +201,8 @@ class Session:
                     self._live_log.wait()
             raise
         finally:
-            if self._tracer is not None:
-                self._tracer.stop()
+            if self._tracer is not None and not self._tracer.stop():
+                runs.collect_traces()
 
     def _run(self) -> int:
         if self.options.launcher != "native":
@@ -299,8 +299,8 @@ class Session:
 
     # ------------------------------------------------------------ start
 
-    def _writer(self, directory: str, source: str) -> record.Writer:
-        return record.Writer(directory, source, limit=record.share(self.policy.trace.max_size, source))
+    def _writer(self, directory: str, source: str, suffix: str = "jsonl") -> record.Writer:
+        return record.Writer(directory, source, suffix, limit=record.share(self.policy.trace.max_size, source))
 
     def _write_session_id(self) -> None:
         if not self.options.session_id_file:
@@ -362,7 +362,8 @@ class Session:
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
         assurance = read_back(launch.command_pid, self.plan)
-        source = self._attach_tracer(tuple(root for root, _rules in roots))
+        source, why_not = self._attach_tracer(tuple(root for root, _rules in roots))
+        events = (Binding("trace", f"not by eBPF: {why_not}", "bound", False),) if why_not else ()
         self.journal.add(
             SessionStarted(
                 VERSION,
@@ -370,7 +371,7 @@ class Session:
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", self._capture, "bound", False), *_rule_bindings(self.plan)),
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *_rule_bindings(self.plan)),
                 source,
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
@@ -399,34 +400,45 @@ class Session:
             self.policy.trace.mode == "full",
         )
         live = bool(self.options.events)
-        self._tracer = Tracer(scope, live=live, store=lambda: self._writer(directory, "notify"), take=self._take_line)
+
+        def store(source: str) -> record.Writer:
+            return self._writer(directory, source, "spans" if source == "ebpf" else "jsonl")
+
+        self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
 
     def _take_line(self, line: bytes) -> None:
         self.journal.add_line(line, recorded=True)
 
-    def _attach_tracer(self, roots: tuple[str, ...]) -> str:
-        """Hand the command's notifications to the tracer; the sources of events, best first."""
+    def _attach_tracer(self, roots: tuple[str, ...]) -> tuple[str, str]:
+        """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
         tracer, launch = self._tracer, self.launch
         if tracer is None:
-            return "network"
-        if launch.listener >= 0:
-            tracer.attach(launch.listener, root_of(launch.command_pid), roots)
-            self.record = self.record.replace(trace_source="notify, network")
+            return "network", ""
+        process = launch.command_pid
+        sources, why_not = tracer.attach(process, launch.listener, root_of(process), roots)
+        if sources:
+            if launch.listener < 0:
+                self._warn(f"new protected names are taken away, not refused: {self._no_listener()}")
+            source = ", ".join((*sources, "network"))
+            self.record = self.record.replace(trace_source=source)
             self.entry.update(self.record)
-            return "notify, network"
-        why = os.strerror(launch.listener_error)
-        if launch.listener_error == errno.EBUSY:
-            why = "a tracer around this run has the notifications (EBUSY)"
+            return source, why_not
+        why = self._no_listener()
         if self.policy.trace.mode != "auto":
             raise PolicyError(
                 "bind the policy",
-                f"trace.mode {self.policy.trace.mode} needs seccomp user notification: {why}",
+                f"trace.mode {self.policy.trace.mode} needs seccomp user notification: {why}; or eBPF: {why_not}",
                 fix=("use trace.mode auto or off",),
             )
         self._warn(f"what the command does is not traced: {why}")
         tracer.stop()
         self._tracer = None
-        return "network"
+        return "network", why_not
+
+    def _no_listener(self) -> str:
+        if self.launch.listener_error == errno.EBUSY:
+            return "a tracer around this run has the notifications (EBUSY)"
+        return os.strerror(self.launch.listener_error)
 
     @property
     def network(self) -> Network:
@@ -751,7 +763,7 @@ class Session:
         if self._tracer is None:
             return
         try:
-            finished = self._tracer.stop()
+            finished = self._tracer.finish()
         except MembraneError as error:
             finished, self._tracer.error = False, str(error)
         if not finished:

@@ -80,7 +80,7 @@ def endpoint(host: str, port: int, protocol: str = "tcp") -> str:
 def target_of(access: Mapping[str, Any], home: str = "") -> str:
     """The thing that was asked for, from ``AccessDenied.access``; not escaped."""
     kind = access.get("kind")
-    if kind == "NameQuery":
+    if kind in ("NameQuery", "SystemCall"):
         return str(access.get("name", ""))
     if kind == "Connect":
         host = access.get("host") or access.get("address") or ""

@@ -16,8 +16,23 @@ from typing import Any
 import pytest
 from world.box import Box
 
+import membrane
+
 PYTHON = "/usr/bin/python3"
 IDENTITY = tuple(f"--env=GIT_{who}_{what}=agent" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL"))
+
+
+SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
+WITHOUT_EBPF = (
+    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.trace.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
+    "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.fixture(autouse=True)
+def _without_ebpf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root would get the better source (test_trace_ebpf.py)."""
+    monkeypatch.setattr("world.box.membrane_argv", lambda: [sys.executable, "-I", "-c", WITHOUT_EBPF])
 
 
 def run(box: Box, *command: str, options: tuple[str, ...] = (), status: int = 0, **more: Any) -> Any:

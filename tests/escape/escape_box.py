@@ -28,6 +28,12 @@ MEMBRANE = (
     "-c",
     f"import sys; sys.path.insert(0, {SOURCE!r}); from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))",
 )
+# Root would get events from eBPF (tests/e2e/test_trace_ebpf.py); this one has the command's notifications alone.
+WITHOUT_EBPF = (
+    *MEMBRANE[:-1],
+    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.trace.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
+    "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))",
+)
 PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
 SECONDS = 60  # one run, under load
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import escape_box
+import pytest
 from escape_box import PYTHON, Box
 
 NAMES = (".mcp.json", ".vscode/tasks.json", ".git/hooks/pre-commit", "sub/.envrc")
+
+
+@pytest.fixture(autouse=True)
+def _without_ebpf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(escape_box, "MEMBRANE", escape_box.WITHOUT_EBPF)
 
 
 def made(box: Box, kind: str = "FileCreated") -> dict[str, dict[str, Any]]:

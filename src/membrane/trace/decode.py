@@ -279,6 +279,8 @@ class Decoder:
         arguments = text[l1:second].split(b"\0")
         if arguments and not arguments[-1]:
             arguments.pop()
+        if program == "/":  # of a file without a name (memfd_create(2)): as it was asked for
+            program = "/" + _text(text[:l1]).lstrip("/")
         path = program
         if script:
             path = _text(text[:l1])

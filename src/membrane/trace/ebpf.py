@@ -161,6 +161,7 @@ class EbpfSource:
         self._lost = [0] * _LOST_KINDS  # told in the spans
         self._answered = [0] * _LOST_KINDS  # told by losses()
         self.ended = False  # no process of the sandbox is left; seen by drain
+        self.told = 0  # events that the kernel wrote, when the counters were last looked at
         self._told_repeats = 0
         self._looked_at = 0.0
         self._looked_boot = 0
@@ -193,17 +194,35 @@ class EbpfSource:
             raise bpf.refused("attach the tracing programs", error) from None
         self._processors = _possible_processors()
 
-    def open(self, scope: Scope) -> None:
-        """Begin with the process that waits to be released.
+    def reserve(self) -> None:
+        """Take a slot and give it rings: what ``open`` does first, and the long part (the kernel waits for RCU).
 
         Raises:
             HostError: the programs can not be loaded, or there are too many sandboxes.
         """
         self.prepare()
+        if self._slot >= 0:
+            return
         try:
             if self._shared:
                 collect(self._state, self._system, opened=self._set)
             self._claim()
+            self._take_rings()
+        except HostError:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise bpf.refused("trace the command", error) from None
+
+    def open(self, scope: Scope) -> None:
+        """Begin with the process that waits to be released.
+
+        Raises:
+            HostError: as ``reserve``, or the process can not be followed.
+        """
+        self.reserve()
+        try:
             self._begin(scope)
         except HostError:
             self.close()
@@ -245,6 +264,11 @@ class EbpfSource:
             ring.release(len(span))
             span.release()
         return len(piece)
+
+    @property
+    def needs_capability(self) -> bool:
+        """What follows ``reserve`` needs CAP_BPF, and it is held; a user's granted set needs none."""
+        return bool(_effective() >> 39 & 1)
 
     def timeout(self) -> float | None:
         """None: ``fileno`` tells everything, a timer is part of it."""
@@ -437,16 +461,12 @@ class EbpfSource:
             "trace the command", f"{SLOTS} sandboxes are traced already", fix=("end one of them", "use --no-trace")
         )
 
-    def _begin(self, scope: Scope) -> None:
+    def _take_rings(self) -> None:
         maps, slot = self._set.maps, self._slot
         keep, bulk = self._sizes
         many = slot >= MANY
         sizes: tuple[int, ...] = (keep or (KEEP_OF_MANY if many else KEEP), bulk or (BULK_OF_MANY if many else BULK))
-        key = struct.pack("<I", slot)
-        self._id = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        self._looked_boot = self._id
         if self._rings:  # granted: they are in their places, with what the last tracer left
-            sizes = tuple(ring.size for ring in self._rings)
             for ring in self._rings:
                 left = ring.ready()
                 ring.release(len(left))
@@ -458,6 +478,13 @@ class EbpfSource:
             maps["rings"].set_many(
                 [(place, struct.pack("<I", ring.fd)) for place, ring in zip(places, self._rings, strict=True)]
             )
+
+    def _begin(self, scope: Scope) -> None:
+        maps, slot = self._set.maps, self._slot
+        sizes = [ring.size for ring in self._rings]
+        key = struct.pack("<I", slot)
+        self._id = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._looked_boot = self._id
         self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
         maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, flags, min(sizes) // 4, 0, 0))
@@ -494,6 +521,7 @@ class EbpfSource:
     def _own_records(self) -> list[bytes]:
         """What was lost since the last time, and, when no process is left, the counts of repeated opens."""
         counts = self._counters()
+        self.told = counts[_EVENTS]
         now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         out = []
         for kind in range(_LOST_KINDS):

@@ -10,6 +10,9 @@ Two things are more than a record.  A name of the workspace that must not be mad
 with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.
 Everything else goes on and is decided by the kernel.
 
+Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
+and what eBPF can not tell whole: programs without a name, arguments that it cuts.
+
 Events wait in a short queue until nobody waits for an answer.  A process that ends tells its status where the kernel
 has it (pidfd, Linux 6.15).  Refusals are grouped: the first of its kind is told at once, repetitions of the next
 second together.
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
 
     Operation: TypeAlias = Literal["read", "write"]
 
+LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h)
 BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
 IDLE = 0.001  # seconds without a call before they are
@@ -120,12 +124,24 @@ class Notifications:
         listener: descriptor of the filter's listener; owned from now on.
         root: O_PATH descriptor of the sandbox's root; owned from now on.
         refused: is told each refusal, as it would be written.
+        refusals_only: another source tells the events; here only what is refused is written down.
     """
 
     name = "notify"
 
-    def __init__(self, scope: Scope, listener: int, root: int, refused: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        listener: int,
+        root: int,
+        refused: Callable[[bytes], None],
+        *,
+        refusals_only: bool = False,
+    ) -> None:
         self._scope = scope
+        self._quiet = refusals_only
+        self._thread = 0  # whose call is looked at
+        self._tell = True  # the event of this call
         self._listener = notify.Listener(listener)
         self._root = root
         self._view = notify.View(root, nested=scope.nested)
@@ -215,10 +231,14 @@ class Notifications:
     def _answer(self, call: notify.Call) -> None:
         number, thread, what, *arguments = call
         now = self._now = time.time_ns()
+        self._thread, self._tell = thread, not self._quiet
         known = None
         try:
-            known = self._process(thread)
+            if not self._quiet:
+                known = self._process(thread)
             event, error = self._handlers[what](thread, arguments, known)
+            if self._tell and known is None:
+                known = self._process(thread)
             executes = what in self._executes and not event.result
             if known is not None and known.stale and not executes:
                 self._read_program(known)
@@ -229,7 +249,7 @@ class Notifications:
                 # It has made itself unreadable: what it does could not be recorded.
                 self._deny(known, known.exe if known else "", UNREADABLE, "read")
             return
-        if not self._listener.answer(number, error):
+        if not self._listener.answer(number, error) or not self._tell:
             return
         if executes and known is not None:
             # As which it goes on, unless the kernel finds a fault: so the kernel is asked at the next call.
@@ -299,6 +319,8 @@ class Notifications:
                 continue
             status = notify.exit_status(fd)
             self._forget(fd)
+            if self._quiet:
+                continue
             if status is None:
                 self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
                 continue
@@ -515,7 +537,11 @@ class Notifications:
             elif not stat.S_ISREG(status.st_mode) or place.noexec or not self._may(status, 1):
                 result = "EACCES"
         self._tell_refusal(known, place, result, "read")
-        arguments = tuple(os.fsdecode(one) for one in notify.read_arguments(thread, argv))
+        raw = notify.read_arguments(thread, argv)
+        if self._quiet:
+            # What eBPF can not tell whole is told here as well.
+            self._tell = not by_name or sum(map(len, raw)) + len(raw) > LONG_ARGUMENTS
+        arguments = tuple(os.fsdecode(one) for one in raw)
         try:
             cwd = os.fsdecode(os.readlink(b"/proc/%d/cwd" % thread))
         except OSError:
@@ -530,7 +556,8 @@ class Notifications:
         return self._socket(thread, "bind", a)
 
     def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
-        data = notify.read_memory(thread, a[1], min(a[2] & 0xFFFFFFFF, 128)) if a[2] else b""
+        wanted = min(a[2] & 0xFFFFFFFF, 128)
+        data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
         family, address, port = _socket_address(data)
         return SocketCalled(call, family, address, port, "", True, source="notify"), 0
 
@@ -609,6 +636,10 @@ class Notifications:
         hint: str | None = None,
     ) -> None:
         key = (path, reason, operation)
+        if self._quiet:
+            known = self._process(self._thread)
+            if known is not None:
+                self._read_program(known)
         process = known.shown() if known else "null"
         held = self._repeated.get(key)
         if held is not None:

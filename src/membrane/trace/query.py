@@ -684,6 +684,11 @@ class Summary:
             return [
                 "results of calls are predictions (source: notify)",
                 "files that were only read, unless trace: full",
+                *(
+                    text(binding.get("mechanism"))
+                    for binding in items(self.session.get("assurance"))
+                    if isinstance(binding, dict) and binding.get("rule") == "trace"
+                ),
             ]
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
 

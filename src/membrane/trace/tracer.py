@@ -9,8 +9,13 @@ either: it is given what it reads by descriptor.
 
 One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   L roots (+ listener, + root of the sandbox): attach · end of stream: finish and exit
-    tracer -> supervisor   a attached · l lines of events · t totals, the last message · e it failed, and why
+    supervisor -> tracer   L process, roots (+ listener, + root of the sandbox): attach · end of stream: finish and exit
+    tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
+                           e it failed, and why
+
+Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
+command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
+alone can refuse; without eBPF everything comes from them.
 
 Nothing in the loop waits for the supervisor: what it does not take stays in a bounded buffer, refusals in one of
 their own, and what does not fit is counted and told as ``EventsLost``.  While the tracer is slow the command waits;
@@ -29,7 +34,7 @@ import resource
 import select
 import time
 
-from ..errors import HostError, InternalError
+from ..errors import HostError, InternalError, MembraneError
 from ..events import EventsLost, encode
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
     from ..policy.model import Policy
+    from .decode import Decoder
+    from .ebpf import EbpfSource
     from .notify import Notifications
 
     class Source(Protocol):
@@ -62,7 +69,7 @@ if TYPE_CHECKING:
     class Store(Protocol):
         """Where the record goes."""
 
-        def append(self, data: bytes) -> None: ...
+        def append(self, data: bytes, records: int = 0) -> None: ...
 
         def close(self) -> None: ...
 else:
@@ -74,6 +81,7 @@ LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record
 END = 5.0  # seconds for the tracer to write its last events
 ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
+CAP_BPF = 1 << 39
 
 
 class Scope(Value):
@@ -96,12 +104,12 @@ class Tracer:
     Args:
         scope: the session; ``roots`` are told at ``attach``.
         live: send every event, not only refusals.
-        store: makes the place of the record, in the tracer; None: no record is kept.
+        store: makes the place of the record of a source, in the tracer; None: no record is kept.
         take: is given each line.
     """
 
     def __init__(
-        self, scope: Scope, *, live: bool, store: Callable[[], Store] | None, take: Callable[[bytes], object]
+        self, scope: Scope, *, live: bool, store: Callable[[str], Store] | None, take: Callable[[bytes], object]
     ) -> None:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
         self._channel = ours
@@ -109,6 +117,7 @@ class Tracer:
         self.control = ours.fileno()
         self.counts: dict[str, int] = {}
         self.error = ""
+        self._finished = False  # it has written everything
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -120,28 +129,37 @@ class Tracer:
         theirs.close()
         self.pidfd = os.pidfd_open(self.pid)
 
-    def attach(self, listener: int, root: int, roots: tuple[str, ...]) -> None:
-        """Give it the listener and the sandbox's root, both closed here, and wait until it reads them.
+    def attach(self, process: int, listener: int, root: int, roots: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+        """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
+
+        The descriptors are closed here.
+
+        Returns:
+            The sources that it reads, best first, perhaps none; why eBPF is not among them.
 
         Raises:
-            HostError: it did not.
+            HostError: it failed.
         """
+        fds = (root,) if listener < 0 else (listener, root)
         try:
-            send(self._channel, b"L", marshal.dumps(roots), (listener, root))
+            send(self._channel, b"L", marshal.dumps((process, roots)), fds)
         except OSError:
             pass  # told below
         finally:
-            os.close(listener)
-            os.close(root)
+            for fd in fds:
+                os.close(fd)
         kind, payload = b"", b""
         if select.select([self._channel], [], [], ATTACH)[0]:
             try:
                 kind, payload, _fds = receive(self._channel)
             except ConnectionError:
                 pass
+        text = payload.decode("utf-8", "replace")
         if kind != b"a":
-            raise HostError("attach the tracer", payload.decode("utf-8", "replace") or "it ended early")
+            raise HostError("attach the tracer", text or "it ended early")
         self._channel.setblocking(False)
+        sources, _, why = text.partition("\n")
+        return tuple(sources.split()), why
 
     def read(self) -> bool:
         """Take what it sent; False when it has ended."""
@@ -160,19 +178,20 @@ class Tracer:
         elif kind == b"t":
             words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
             self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
+            self._finished = True
         elif kind == b"e":
             self.error = payload.decode("utf-8", "replace")
         elif kind:
             raise InternalError("read the tracer", f"unexpected message {kind!r}")
         return kind != b""
 
-    def stop(self) -> bool:
-        """After the last process of the sandbox: let it write what it holds.  False when it had to be killed.
+    def finish(self) -> bool:
+        """After the last process of the sandbox: let it write what it holds, for at most ``END``.  False: it did not.
 
-        May be called again.
+        It then lets go of the kernel's programs, which takes a while; ``stop`` waits for that.
         """
         if not self.pid:
-            return True
+            return self._finished
         deadline = time.monotonic() + END
         try:
             self._channel.shutdown(_socket.SHUT_WR)
@@ -182,21 +201,29 @@ class Tracer:
                     break
         except OSError:
             pass
-        finished = bool(select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
-        if not finished:
+        return self._finished
+
+    def stop(self) -> bool:
+        """End it, and wait for its end.  False when it had to be killed, or failed.  May be called again."""
+        if not self.pid:
+            return True
+        if not self._finished:
+            self.finish()
+        ended = bool(select.select([self.pidfd], [], [], END if self._finished else 0.0)[0])
+        if not ended:
             os.kill(self.pid, SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
         os.close(self.pidfd)
         self._channel.close()
         self.pid, self.pidfd, self.control = 0, -1, -1
-        return finished and status == 0
+        return ended and status == 0
 
 
 # ---------------------------------------------------------------- the process
 
 
 def _child(
-    channel: _socket.socket, supervisor: int, scope: Scope, live: bool, store: Callable[[], Store] | None
+    channel: _socket.socket, supervisor: int, scope: Scope, live: bool, store: Callable[[str], Store] | None
 ) -> NoReturn:
     status = 1
     try:
@@ -210,13 +237,20 @@ def _child(
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        kernel = _kernel_events()  # the supervisor goes on meanwhile
         # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
-        give_up_privileges(keep=0 if os.geteuid() else CAP_DAC_READ_SEARCH)
+        keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
+        if not isinstance(kernel, str) and kernel.needs_capability:
+            keep |= CAP_BPF
+        give_up_privileges(keep)
         gc.freeze()
         gc.enable()
-        from .notify import Notifications  # the supervisor goes on while this is loaded
+        from .notify import Notifications
 
-        _Loop(Notifications, channel, scope, live, store() if store else None).run()
+        loop = _Loop(Notifications, kernel, channel, scope, live, store)
+        loop.run()
+        channel.close()  # the supervisor need not wait for the rest
+        loop.detach()
         status = 0
     except BaseException as error:
         try:
@@ -225,6 +259,23 @@ def _child(
             pass
     finally:
         os._exit(status)
+
+
+def _kernel_events() -> EbpfSource | str:
+    """The source with its slot and rings, or why there is none: whatever fails, there are the notifications."""
+    try:
+        from . import ebpf
+
+        source = ebpf.best_source()
+        if not isinstance(source, str):
+            source.reserve()
+        return source
+    except Exception as error:
+        return _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return error.headline() if isinstance(error, MembraneError) else f"{type(error).__name__}: {error}"
 
 
 def _only(channel: int) -> None:
@@ -242,16 +293,23 @@ class _Loop:
     def __init__(
         self,
         notifications: type[Notifications],
+        kernel: EbpfSource | str,
         channel: _socket.socket,
         scope: Scope,
         live: bool,
-        store: Store | None,
+        store: Callable[[str], Store] | None,
     ) -> None:
         self._notifications = notifications
+        self._kernel = None if isinstance(kernel, str) else kernel
+        self._why = kernel if isinstance(kernel, str) else ""  # there is no eBPF
         self._channel = channel
         self._scope = scope
         self._live = live
-        self._store = store
+        self._make_store = store
+        self._store: Store | None = None  # of the notifications, and of what the tracer itself has to say
+        self._spans: Store | None = None
+        self._told = 0  # events of the kernel that are written down
+        self._decoder: Decoder | None = None
         self._source: Notifications | None = None
         self._lines: list[bytes] = []  # to the supervisor
         self._refusals: list[bytes] = []
@@ -270,31 +328,47 @@ class _Loop:
         while not finishing:
             source = self._source
             due = source.timeout() if source else None
+            kernel = -1 if self._kernel is None or self._spans is None else self._kernel.fileno()
+            kernel_is_ready = False
             for fd, event in self._epoll.poll(-1 if due is None else due):
                 if fd == channel.fileno() and event & (select.EPOLLIN | select.EPOLLHUP):
                     finishing = not self._control()
-            if source is not None:
+                elif fd == kernel:
+                    kernel_is_ready = True
+            if source is not None:  # first: somebody waits for an answer
                 source.drain(self._write)
                 if source.ended:
                     self._epoll.unregister(source.fileno())
                     self._finish(source)
                     source = None
+            if kernel_is_ready and self._kernel is not None:
+                self._kernel.drain(self._write_spans)
             self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
             while self._source.drain(self._write):
                 pass
             self._finish(self._source)
+        if self._kernel is not None and self._spans is not None:
+            self._kernel.finish(self._write_spans)
         self._channel.setblocking(True)
         self._channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
+        if self._lost:
+            self._tell_losses({})
+        for store in (self._store, self._spans):
+            if store is not None:
+                store.close()
         try:
             while self._lines or self._refusals:
                 self._send_batch()
             send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
         except OSError:
             pass  # the supervisor is gone; the record is not
-        if self._store is not None:
-            self._store.close()
+
+    def detach(self) -> None:
+        """Let go of the kernel's programs."""
+        if self._kernel is not None:
+            self._kernel.close()
 
     def _control(self) -> bool:
         """One message; False at the end of the stream."""
@@ -304,12 +378,39 @@ class _Loop:
             return False
         if kind != b"L":
             return False
-        roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
-        listener, root = fds
-        self._source = self._notifications(self._scope.replace(roots=tuple(roots)), listener, root, self._refused)
-        self._epoll.register(self._source.fileno(), select.EPOLLIN)
-        send(self._channel, b"a")
+        process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        *listener, root = fds
+        sources = []
+        if self._kernel is not None and self._follow(self._kernel, process):
+            sources.append("ebpf")
+        if listener:
+            sources.append("notify")
+            scope = self._scope.replace(roots=tuple(roots))
+            quiet = self._spans is not None
+            self._source = self._notifications(scope, listener[0], root, self._refused, refusals_only=quiet)
+            self._epoll.register(self._source.fileno(), select.EPOLLIN)
+            if self._make_store is not None:
+                self._store = self._make_store("notify")
+        else:
+            os.close(root)
+        send(self._channel, b"a", f"{' '.join(sources)}\n{self._why}".encode("utf-8", "backslashreplace")[:4096])
         self._channel.setblocking(False)
+        return True
+
+    def _follow(self, kernel: EbpfSource, process: int) -> bool:
+        """Begin with eBPF; False when that fails, for which there is a second source."""
+        from . import ebpf
+
+        try:
+            full = self._scope.reads
+            kernel.open(ebpf.Scope(process, noise=full, repeats=full))
+        except Exception as error:
+            self._why = _reason(error)
+            kernel.close()
+            self._kernel = None
+            return False
+        self._spans = self._make_store("ebpf") if self._make_store is not None else _Nowhere()
+        self._epoll.register(kernel.fileno(), select.EPOLLIN)
         return True
 
     def _finish(self, source: Notifications) -> None:
@@ -318,6 +419,27 @@ class _Loop:
         self._totals = dict(source.counts)
         source.close()
         self._source = None
+
+    def _write_spans(self, piece: bytes) -> None:
+        """Raw records of the kernel; they are read here only if somebody waits for them."""
+        assert self._kernel is not None and self._spans is not None
+        told = self._kernel.told
+        self._spans.append(piece, max(1, told - self._told))
+        self._told = told
+        if not self._live:
+            return
+        from .decode import Decoder, iso
+        from .record import json_text
+
+        self._decoder = self._decoder or Decoder()
+        for at, event, process in self._decoder.decode(piece):
+            record = encode(event, time=iso(at), session=self._scope.session, seq=0, process=process)
+            line = (json_text(record) + "\n").encode("ascii")
+            if len(line) <= min(self._room, LARGEST_BATCH):
+                self._room -= len(line)
+                self._lines.append(line)
+            else:
+                self._not_sent("event")
 
     # ------------------------------------------------------------ lines
 
@@ -391,6 +513,16 @@ class _Loop:
                 self._store.append(line)
             self._refusals.append(line)
         self._lost, self._lost_since = {}, 0
+
+
+class _Nowhere:
+    """The record of a session that keeps none."""
+
+    def append(self, data: bytes, records: int = 0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 _TWO_SECONDS = (2).to_bytes(8, "little") + bytes(8)  # struct timeval

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -245,3 +248,43 @@ def test_socket_of_the_host_is_reached_by_its_rule_only(box: SrtBox) -> None:
     assert refused.returncode == 1 and "PermissionError" in refused.stderr
     box.settings({"allowUnixSockets": [str(box.world.host_socket)]})
     assert box.srt(*arguments).stdout.startswith("host unix socket")
+
+
+_SERVER = (
+    "import os, socket, sys\n"
+    "kept = []\n"
+    "for name in sys.argv[1:]:\n"
+    "    kept.append(socket.socket(socket.AF_UNIX)); kept[-1].bind(name); kept[-1].listen(); os.chmod(name, 0o777)\n"
+    "print('up', flush=True); sys.stdin.read()"
+)
+_CONNECT = (
+    "import errno, socket, sys\n"
+    "for name in sys.argv[1:]:\n"
+    "    try: socket.socket(socket.AF_UNIX).connect(name); print('ok')\n"
+    "    except OSError as error: print(errno.errorcode[error.errno])"
+)
+
+
+@pytest.mark.ours
+def test_listed_socket_opens_no_other(box: SrtBox) -> None:
+    """Beside the listed one, in a readable directory and in the writable workspace."""
+    directory = Path(tempfile.mkdtemp(prefix="mb-"))
+    listed, other = f"{directory}/listed", f"{directory}/other"
+    try:
+        directory.chmod(0o755)
+        command = ["/usr/bin/python3", "-c", _SERVER, listed, other, "here"]
+        server = box.world.popen(command, cwd=box.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert server.stdout is not None and server.stdout.readline() == b"up\n"
+            connect = ["/usr/bin/python3", "-c", _CONNECT, listed, other, "here"]
+            assert box.world.run(connect, cwd=box.work).stdout.split() == ["ok", "ok", "ok"]
+            arguments = ("-s", str(box.settings_path), *connect)
+            refused = box.srt(*arguments)
+            assert refused.stdout.split() == ["EPERM", "EPERM", "EPERM"], refused
+            box.settings({"allowUnixSockets": [listed]})
+            done = box.srt(*arguments)
+            assert done.stdout.split() == ["ok", "EACCES", "EACCES"], done
+        finally:
+            server.communicate(timeout=60)
+    finally:
+        shutil.rmtree(directory)

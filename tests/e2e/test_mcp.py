@@ -82,6 +82,52 @@ def test_our_server_runs_and_checks(tmp_path: Path) -> None:
     assert nothing[0]
 
 
+def test_our_server_reads_the_record(tmp_path: Path) -> None:
+    """What a run did, by pages; a record that was written by somebody else is escaped and cut."""
+    forged = tmp_path / "home" / "state" / "trace" / "forged"
+    forged.mkdir(parents=True)
+    line = {"event": "FileWritten", "time": "2020-01-01T00:00:00.000000Z", "path": "\x1b[2J\u202e" + "x" * 9000}
+    deep: Any = "deep"
+    for _ in range(50):
+        deep = [deep]
+    huge = {**line, "more": ["y" * 4000] * 200}
+    lines = [*[line] * 100, {**line, "more": deep}, huge, *[{"event": "Small", "time": line["time"]}] * 900]
+    text = "".join(json.dumps(each) + "\n" for each in lines)
+    (forged / "session-0001.jsonl").write_text(text + "no JSON\n")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("run_command", {"command": ["sh", "-c", "mkdir .vscode; exit 3"]}),
+        ("read_trace", {}),
+        ("read_trace", {"denied": True}),
+        ("read_trace", {"session": "nothing\x1b"}),
+        ("read_trace", {"session": "../work"}),
+        ("read_trace", {"skip": -1}),
+        *(("read_trace", {"session": "forged", "skip": skip}) for skip in (0, 63, 101, 102, 602, 5000)),
+    ]
+    _ran, whole, denied, unknown, above, negative, *pages = talk(tmp_path, ["mcp", "serve"], calls)
+    record = json.loads(whole[1])
+    kinds = [event["event"] for event in record["events"]]
+    assert (kinds[0], kinds[-1], record["next"]) == ("SessionStarted", "SessionEnded", None)
+    refused = json.loads(denied[1])["events"]
+    assert refused and len(refused) < len(kinds)
+    assert any(".vscode" in json.dumps(event) for event in refused)
+    assert (
+        "no session" in json.loads(unknown[1])["error"] and "\x1b" not in unknown[1] + json.loads(unknown[1])["error"]
+    )
+    assert "no session" in json.loads(above[1])["error"]
+    assert negative[0]
+    assert all(len(text) < 1_200_000 and "\x1b" not in text and "\u202e" not in text for _refused, text in pages)
+    read = [json.loads(text) for _refused, text in pages]
+    assert 1 < read[0]["next"] < 100 and len(read[0]["events"]) == read[0]["next"]
+    assert read[0]["events"][0]["path"].startswith("\\u{1b}[2J\\u{202e}xxx")
+    assert len(read[0]["events"][0]["path"]) < 4200
+    assert json.dumps(read[1]).count("[[") <= 12
+    assert read[2]["events"][0]["left_out"] > 256 << 10
+    assert (len(read[3]["events"]), read[3]["next"]) == (500, 602)
+    assert (len(read[4]["events"]), read[4]["next"]) == (400, None)
+    assert read[4]["problems"]
+    assert (read[5]["events"], read[5]["next"]) == ([], None)
+
+
 def run(path: Path, *arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [*membrane_argv(), "mcp", *arguments],

@@ -119,3 +119,27 @@ def test_U09_editors(box: Box, short: Path) -> None:
     }  # fmt: skip
     stream = socket.SOCK_STREAM
     _refused(box, variables, ("vscode", f"{short}/vscode", stream), ("nvim", f"{short}/nvim", stream))
+
+
+@pytest.mark.parametrize("place", ["scratch", "renamed", "relative"])
+def test_U_the_host_s_view_has_no_socket_but_the_listed(box: Box, short: Path, place: str) -> None:
+    """With file rules the host's /tmp is in the view: what listens there is covered, however it got its name."""
+    box.policy(presets=[], view="host", files={"allow_write": ["."]})
+    listed, other = short / "listed", short / "other"
+    bound = {"scratch": other, "renamed": short / "passing", "relative": Path("other")}[place]
+    before = os.getcwd()
+    os.chdir(short)
+    try:
+        with serving((str(listed), socket.SOCK_STREAM), (str(bound), socket.SOCK_STREAM)):
+            if place == "renamed":
+                bound.rename(other)
+            for path in (listed, other):
+                path.chmod(0o777)
+            short.chmod(0o755)
+            addresses = [(path.name, str(path), int(socket.SOCK_STREAM)) for path in (listed, other)]
+            script = f"ADDRESSES = {addresses!r}" + CONNECT
+            assert box.control(script) == {"listed": "ok", "other": "ok"}
+            assert box.attack(script, "--unix-socket", str(listed)) == {"listed": "ok", "other": "EACCES"}
+            assert box.attack(script) == {"listed": "EPERM", "other": "EPERM"}  # AF_UNIX as a whole
+    finally:
+        os.chdir(before)

@@ -82,25 +82,59 @@ def socket_fact(path: str) -> SocketFact | None:
 
 
 def bound_sockets() -> tuple[str, ...]:
-    """The paths of unix sockets (proc_net_unix(5)) that are there and can be looked at, without links."""
-    found: set[str] = set()
+    """The unix sockets of the file system that this network namespace's services listen on, as far as they are found.
+
+    The kernel tells the name that a socket was bound to (proc_net_unix(5)).  Servers bind a passing name and rename it
+    (ssh's control sockets), or a name relative to their directory; so all sockets beside a bound one are taken, and a
+    relative name is looked for in the current directories of the processes that may be looked at.
+
+    Returns:
+        Absolute paths without links, sorted.
+    """
+    places: set[str] = set()
+    relative: set[str] = set()
     try:
         with open("/proc/net/unix", "rb") as table:
             for line in table:
                 fields = line.rstrip(b"\n").split(maxsplit=7)
-                if len(fields) == 8 and fields[7].startswith(b"/"):
-                    found.add(os.fsdecode(fields[7]))
+                if len(fields) < 8 or fields[7].startswith(b"@"):
+                    continue
+                directory = os.path.dirname(os.fsdecode(fields[7]))
+                (places if directory.startswith("/") else relative).add(directory)
     except OSError:
         return ()
-    out = set()
-    for path in found:
-        resolved = os.path.realpath(path)
+    if relative:
+        for base in _current_directories():
+            places.update(os.path.join(base, directory) for directory in relative)
+    out: set[str] = set()
+    for place in {os.path.realpath(place) for place in places}:
         try:
-            if stat.S_ISSOCK(os.lstat(resolved).st_mode):
-                out.add(resolved)
+            with os.scandir(place) as entries:
+                out.update(entry.path for entry in entries if stat.S_ISSOCK(_type(entry)))
         except OSError:
             continue
     return tuple(sorted(out))
+
+
+def _type(entry: os.DirEntry[str]) -> int:
+    """The mode of what is neither file, directory nor link; the others cost no system call."""
+    if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False) or entry.is_symlink():
+        return 0
+    try:
+        return entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return 0
+
+
+def _current_directories() -> set[str]:
+    out = set()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                out.add(os.readlink(f"/proc/{name}/cwd"))
+            except OSError:
+                continue
+    return {path for path in out if path.startswith("/")}
 
 
 def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:

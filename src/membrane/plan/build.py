@@ -109,7 +109,7 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
         raise _unbound(where, f"unix_sockets: {path} is not a socket that may be opened", "name one socket")
     if mounts.inside(path, facts.workspace):
         # Inside, the agent makes the links: the next run would open the socket that one leads to.
-        raise _unbound(where, f"unix_sockets: {path} is in the workspace, where every socket is reachable already")
+        raise _unbound(where, f"unix_sockets: {path} is in the workspace, where the command can replace it")
     for fact in facts.sockets:
         if fact.path != mounts.absolute(rule.path, facts.workspace):
             continue

@@ -358,7 +358,11 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
     ]
     # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
     named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
-    private = ("/run", "/tmp", "/var/tmp", "/dev", "/proc", "/sys")  # noqa: S108 - other file systems in the view
+    private = ["/run", "/dev", "/proc", "/sys"]  # other file systems in the view
+    if policy.file_rules is None:
+        private += ["/tmp", "/var/tmp"]  # noqa: S108
+    else:  # the scratch directories are the host's, and only what is listed may be reached, in the workspace as well
+        named.remove(facts.workspace)
     masks += [
         Mask(path, False, "socket of the host")
         for path in facts.bound

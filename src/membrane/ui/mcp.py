@@ -7,8 +7,9 @@ Theory of operation
 Nothing else of the file is touched, a server that is wrapped already stays, and the file is replaced as a whole or not
 at all.  Servers behind a URL run elsewhere and are only told.
 
-``serve`` offers ``run_command`` and ``check`` over stdio on the official ``mcp`` SDK.  A command runs as any other:
-``membrane -- COMMAND`` in the directory of the server, under the policy that is in force there.
+``serve`` offers ``run_command``, ``check`` and ``read_trace`` over stdio on the official ``mcp`` SDK.  A command runs
+as any other: ``membrane -- COMMAND`` in the directory of the server, under the policy that is in force there.  What a
+record holds comes from inside: it is escaped again, and an answer is bounded whatever the record is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ _LONGEST = 4 << 20  # octets
 _SECTIONS = ("mcpServers", "servers")
 _LONGEST_OUTPUT = 256 << 10  # octets of each stream that ``run_command`` returns
 _MOST_SECONDS = 3600.0
+_MOST_EVENTS = 500  # of one ``read_trace``
+_LONGEST_ANSWER = 256 << 10  # characters of JSON of its events
+_LONGEST_TEXT = 4096  # characters of one string in them
+_DEEPEST = 12
+_MOST_PROBLEMS = 20
 
 
 def wrapped(server: dict[str, Any]) -> dict[str, Any] | None:
@@ -158,8 +164,24 @@ def serve() -> int:
         """
         return _check(target, method)
 
+    def read_trace(
+        session: str = "@last", kind: str = "", denied: bool = False, host: str = "", path: str = "", skip: int = 0
+    ) -> dict[str, object]:
+        """Read the record of a run: what it did, where it connected, what was refused.  At most 500 events at once.
+
+        Args:
+            session: an id, the beginning of one, @last, or @2 for the one before.
+            kind: only events of this name, or of names that begin so: file, process, conn, access.
+            denied: only what was refused.
+            host: only this host; *.example.com for those below.
+            path: only paths that this glob matches.
+            skip: leave out so many events at the beginning: "next" of the answer before.
+        """
+        return _read_trace(session, kind, denied, host, path, skip)
+
     server.add_tool(run_command)
     server.add_tool(check)
+    server.add_tool(read_trace)
     server.run("stdio")
     return 0
 
@@ -227,3 +249,55 @@ def _check(target: str, method: str) -> dict[str, object]:
     except ValueError:
         return {"error": done.stderr.strip()[-2000:] or f"check ended with status {done.returncode}"}
     return dict(answer)
+
+
+def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, skip: int) -> dict[str, object]:
+    from ..host.facts import state_dir
+    from ..trace import query, reading
+
+    if skip < 0:
+        raise ValueError("skip is not negative")
+    try:
+        entry = reading.find(state_dir(os.environ), session)
+    except PolicyError as error:
+        return {"error": visible(str(error))}
+    record = reading.Record(entry.path)
+    wanted = query.Filter(kinds=(kind,) if kind else (), denied=denied, host=host, path=path)
+    events: list[Any] = []
+    size = seen = 0
+    more = False
+    for event in query.chosen(query.joined(record.events()), wanted):
+        seen += 1
+        if seen <= skip:
+            continue
+        shown = _bounded(event, _DEEPEST)
+        length = len(json.dumps(shown))
+        if length > _LONGEST_ANSWER:  # one event alone: its name and time are left
+            shown = {name: shown[name] for name in ("event", "time")} | {"left_out": length}
+            length = len(json.dumps(shown))
+        if len(events) == _MOST_EVENTS or size + length > _LONGEST_ANSWER:
+            more = True
+            break
+        events.append(shown)
+        size += length
+    return {
+        "session": entry.id,
+        "running": entry.running,
+        "events": events,
+        "next": skip + len(events) if more else None,
+        "problems": [visible(problem)[:_LONGEST_TEXT] for problem in record.problems[:_MOST_PROBLEMS]],
+    }
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    """A JSON value whose strings are safe to show, long ones cut; below ``depth`` levels nothing is left."""
+    if isinstance(value, str):
+        text = visible(value[:_LONGEST_TEXT])
+        return text if len(value) <= _LONGEST_TEXT else text + "..."
+    if not isinstance(value, (dict, list)):
+        return value
+    if not depth:
+        return "..."
+    if isinstance(value, list):
+        return [_bounded(each, depth - 1) for each in value]
+    return {visible(name[:_LONGEST_TEXT]): _bounded(each, depth - 1) for name, each in value.items()}

@@ -548,7 +548,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "mcp",
         "wrap FILE | serve",
-        "put the servers of an .mcp.json behind the boundary; serve run_command and check",
+        "put the servers of an .mcp.json behind the boundary; serve run_command, check and read_trace",
         ("membrane mcp wrap .mcp.json", "membrane mcp serve"),
         choices=("wrap", "serve"),
         further=(("wrap", 1),),

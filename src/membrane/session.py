@@ -15,6 +15,8 @@ Rules
    stderr.
 3. The exit status is the command's; 128+n for a signal; 124 when the time limit ended it; 125 when we failed.
 4. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command's process group, then escalated.
+
+One file of over 800 lines: what is acquired here is released here, and the order is the point.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ Rules
 2. A refused or failed client is answered in its own protocol within ``EXPLAIN`` seconds, or reset.
 3. Half-close is passed on in each direction; a reset on one side resets the other; silence may last for ever.
 4. Whatever goes wrong in a connection ends that connection only, with a reset.
+
+One file of over 800 lines: the states of one machine, which are read together.
 """
 
 from __future__ import annotations

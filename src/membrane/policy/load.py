@@ -11,6 +11,8 @@ A key of a project file *widens* when it can let the run do more than the levels
 holds, or the run does not start.
 
 Every error is a ``PolicyError`` with file, line and column.
+
+One file of over 800 lines: one method for each key of a policy, in the order of docs/policy.md.
 """
 
 from __future__ import annotations

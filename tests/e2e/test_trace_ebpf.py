@@ -22,7 +22,7 @@ from membrane.trace import ebpf
 
 PYTHON = "/usr/bin/python3"
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
-for_root = pytest.mark.skipif(os.geteuid() != 0, reason="eBPF needs root; without it: the tests for everybody below")
+for_root = pytest.mark.as_root
 
 
 def shown(box: Box, *arguments: str) -> Any:
@@ -167,10 +167,9 @@ def test_without_ebpf_the_notifications_are_used_and_the_reason_is_told(
         assert not summary["complete"] and why in summary["not_seen"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root has the rights")
+@pytest.mark.as_user
 def test_a_plain_user_is_told_why(box: Box) -> None:
-    if os.path.isdir(f"{ebpf.GRANTED}/{os.geteuid()}"):
-        pytest.skip("root gave eBPF to this user")
+    assert not os.path.isdir(f"{ebpf.GRANTED}/{os.geteuid()}"), "root gave eBPF to this user: membrane setup no-tracing"
     assert box.run("--", "true").returncode == 0
     [started] = record(box, "SessionStarted")
     [why] = [binding["mechanism"] for binding in started["assurance"] if binding["rule"] == "trace"]

@@ -125,9 +125,8 @@ def test_pip_installs_a_local_wheel(box: Box) -> None:
     assert not box.events("AccessDenied")
 
 
+@pytest.mark.needs_tool("npm")
 def test_npm_runs_a_script(box: Box) -> None:
-    if not shutil.which("npm"):  # .ci/run installs it
-        pytest.skip("npm is not installed")
     (box.workspace / "package.json").write_text(json.dumps({"scripts": {"go": "echo done > done"}}))
     run(box, "npm", "run", "go")
     assert "done" in written(box)

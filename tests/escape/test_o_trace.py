@@ -33,17 +33,18 @@ for name in {NAMES!r}:
 attempt("ordinary", write("sub/envrc"))
 """
     found = box.attack(script)
-    assert found == {**dict.fromkeys(NAMES, "EACCES"), "ordinary": "ok"}
+    # Not below the top, where a checkout brings such names: there the guard takes them away.
+    assert found == {**dict.fromkeys(NAMES, "EACCES"), "sub/.envrc": "ok", "ordinary": "ok"}
     assert set(box.control(script).values()) == {"ok"}
     refused = {event["access"]["path"] for event in box.record("AccessDenied")}
     assert refused == {".mcp.json", ".vscode", ".git/hooks/pre-commit", "sub/.envrc"}
-    assert not box.moved()
+    assert box.moved() == {"sub/.envrc"}
 
 
 def test_K08_a_path_that_is_swapped_after_the_look(box: Box) -> None:
     """A second thread writes the name while the call waits: the guard takes away what came of it."""
     script = """
-import threading
+import threading, time
 name = ctypes.create_string_buffer(b"harmless_", 10)
 stop = []
 def swap():
@@ -52,8 +53,10 @@ def swap():
         for text in other:
             ctypes.memmove(name, text, 9)
 thread = threading.Thread(target=swap); thread.start()
-refused = 0
-for _ in range(600):
+refused = count = 0
+until = time.monotonic() + 40
+while count < 600 or (not refused and time.monotonic() < until):
+    count += 1
     try:
         fd = syscall((257, 56), AT_FDCWD, name, os.O_WRONLY | os.O_CREAT, 0o644)
         os.close(fd)

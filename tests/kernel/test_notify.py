@@ -224,14 +224,14 @@ def test_the_prediction_is_what_the_kernel_says(workspace: Path) -> None:
 PROTECTED: dict[str, Callable[[], object]] = {
     ".mcp.json": opened(".mcp.json", os.O_WRONLY | os.O_CREAT),
     ".MCP.JSON": opened(".MCP.JSON", os.O_WRONLY | os.O_CREAT),
-    "sub/.envrc": lambda: os.rename("harmless", "sub/.envrc"),
+    ".envrc": lambda: os.rename("harmless", ".envrc"),
     ".bashrc": lambda: os.link("harmless2", ".bashrc"),
     ".vscode": lambda: os.mkdir(".vscode"),
     "sub/.git": lambda: os.symlink("/tmp", "sub/.git"),
     "repo/.git/hooks/pre-commit": opened("repo/.git/hooks/pre-commit", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o755),
     "repo/.git/hooks/directory": lambda: os.mkdir("repo/.git/hooks/directory"),
     ".gitconfig": lambda: os.mkfifo(".gitconfig"),
-    "dangling/.idea": lambda: os.mkdir("/proc/self/cwd/dangling/.idea"),
+    ".idea": lambda: os.mkdir("/proc/self/cwd/.idea"),
 }
 HARMLESS: dict[str, Callable[[], object]] = {
     "repo/.git": lambda: os.mkdir("repo/.git2"),
@@ -239,6 +239,7 @@ HARMLESS: dict[str, Callable[[], object]] = {
     "config": opened("repo/.git/config", os.O_WRONLY | os.O_CREAT),
     "object": opened("repo/.git/.mcp.json.lock", os.O_WRONLY | os.O_CREAT),
     "package": lambda: os.mkdir("node_modules/.vscode"),
+    "checkout": lambda: os.mkdir("sub/.vscode"),  # of a repository that has it: the guard's business
     "existing": opened("repo/.git/hooks/existing", os.O_WRONLY | os.O_CREAT),
     "outside": lambda: os.close(os.open(os.devnull, os.O_WRONLY)),
 }

@@ -6,6 +6,10 @@ Theory of operation
 other names nothing that they could hold is benign: editor, agent and shell configuration, hooks that are not samples,
 links in the place of a name that git obeys.  Making one of those can be refused when it is asked for.
 
+Below the top of the workspace this holds for git's own names only.  A checkout brings the others (a clone into a
+subdirectory, a submodule), and a refusal in the middle of one leaves a tree that is half written: there they are
+taken away by the guard, after the fact.
+
 Lexical and without a look at the disk: a directory that has the layout of a repository but not its name is left to
 the guard, as is everything that a race gets past this.
 """
@@ -33,7 +37,7 @@ def objection(path: str, *, directory: bool = False, link: bool = False) -> str:
     if context == _HOOKS:
         sample = not directory and not link and fold(name).endswith(".sample")
         return "" if sample else f"{HOOK}: {name}"
-    return why or (_judged(context, fold(name), above, directory, link) if context >= 0 else "")
+    return why or (_judged(context, fold(name), above, directory, link, bool(parent)) if context >= 0 else "")
 
 
 def _context(path: str) -> tuple[int, str, str]:
@@ -47,7 +51,7 @@ def _context(path: str) -> tuple[int, str, str]:
     if context == _HOOKS:
         why = f"{HOOK}: {name}"  # git makes no directories there
     elif not why and context >= 0:
-        why = _judged(context, key, above, True, False)
+        why = _judged(context, key, above, True, False, bool(parent))
         hooks = key == "hooks" and above != ".claude" and classify(context, key, True, False) == PROTECT
         context = _HOOKS if hooks else classify(context, key, True, False)
     if len(_contexts) >= _MOST_CONTEXTS:
@@ -57,8 +61,10 @@ def _context(path: str) -> tuple[int, str, str]:
     return _contexts[path]
 
 
-def _judged(context: int, key: str, above: str, directory: bool, link: bool) -> str:
+def _judged(context: int, key: str, above: str, directory: bool, link: bool, nested: bool) -> str:
     if classify(context, key, directory, link) != PROTECT:
+        return ""
+    if nested and context == TREE and key not in GIT_NAMES:
         return ""
     if link:
         return "it is a symbolic link"

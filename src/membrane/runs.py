@@ -219,6 +219,3 @@ def _collect(state: str) -> Iterator[str]:
             continue
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""
         yield f"session record {os.path.basename(path)}{about}"
-    slots = collect_traces()
-    if slots:
-        yield f"tracing slots of {slots} killed tracers"

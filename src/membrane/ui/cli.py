@@ -318,6 +318,8 @@ def _gc(invocation: Invocation) -> int:
     from . import show
 
     removed = runs.collect_garbage(_state())
+    if slots := runs.collect_traces():
+        removed.append(f"tracing slots of {slots} killed tracers")
     if invocation.has("json"):
         print(show.as_json({"removed": removed}))
     else:

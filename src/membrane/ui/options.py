@@ -550,7 +550,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "mcp",
         "wrap FILE | serve",
-        "put the servers of an .mcp.json behind the boundary; serve run_command, check and read_trace",
+        "put the servers of an .mcp.json behind the boundary; serve our own tools",
         ("membrane mcp wrap .mcp.json", "membrane mcp serve"),
         choices=("wrap", "serve"),
         further=(("wrap", 1),),

@@ -32,6 +32,7 @@ import marshal
 import os
 import resource
 import select
+import sys
 import time
 
 from ..errors import HostError, InternalError, MembraneError
@@ -233,6 +234,7 @@ def _child(
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)
+        sys.dont_write_bytecode = True  # with this mask nobody else could read what is cached
         os.chdir("/")
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

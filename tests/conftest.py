@@ -61,6 +61,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Root's runs pin the tracing programs and keep them for the next run: the suite takes them away again.
+
+    The controller's alone, after its workers have ended.
+    """
+    if os.getuid() == 0 and not hasattr(session.config, "workerinput"):
+        from membrane.trace import ebpf
+
+        if os.path.isdir(ebpf.STATE):
+            ebpf.remove()
+
+
 def _applies(item: pytest.Item) -> bool:
     if any(shutil.which(mark.args[0]) is None for mark in item.iter_markers("needs_tool")):
         return False

@@ -92,7 +92,7 @@ def test_a_tracer_that_must_be_there(box: Box, mode: str) -> None:
 
 
 def test_git(box: Box) -> None:
-    script = "git init -q . && echo x > file && git add file && git commit -qm first && git clone -q . ../work/copy"
+    script = "git init -q . && echo x > file && git add file && git commit -qm first && git clone -q . copy"
     run(box, "sh", "-c", script, options=IDENTITY)
     assert {"git"} <= set(programs(box))
     assert {".git/index.lock", ".git/HEAD.lock", "copy/.git/config", "file", "copy/file"} <= written(box)

@@ -20,7 +20,7 @@ from membrane.host import syscalls as sc
 
 Actions = dict[str, Callable[[], object]]
 ABI = landlock.abi()
-pytestmark = pytest.mark.skipif(ABI == 0, reason="this kernel has no Landlock")
+pytestmark = pytest.mark.needs_kernel("landlock")
 
 
 def write(path: Path, flags: int = os.O_CREAT) -> None:

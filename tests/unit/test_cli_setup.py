@@ -57,7 +57,7 @@ def test_the_unit(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     unit = tmp_path / "units" / setup.UNIT
     assert "ExecStart=/usr/bin/env setup tracing\n" in unit.read_text()
     assert os.readlink(f"{units}/multi-user.target.wants/{setup.UNIT}") == str(unit)
-    setup.no_tracing(said.append, units=units, granted=granted)
+    setup.no_tracing(said.append, units=units, granted=granted, state=str(tmp_path / "state"))
     assert not unit.exists() and os.listdir(f"{units}/multi-user.target.wants") == []
 
 

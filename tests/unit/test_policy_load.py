@@ -329,7 +329,7 @@ def test_options() -> None:
         "presets: []",
         home="/home/u",
         options={
-            "directory": "/work",
+            "directory": "/srv/project",
             "allow": ("a.com:443",),
             "deny": ("b.com",),
             "ignore": ("*.key",),
@@ -359,8 +359,8 @@ def test_options() -> None:
     assert [(rule.name, rule.value) for rule in got.env] == [("CI", None), ("A", "1=2")]
     assert (got.limits.memory, got.limits.time) == (1 << 30, 300)
     assert got.args == ("$HOME",), "options are expanded by the shell, not again"
-    assert got.unix_sockets[0].path == "/work/s.sock"
-    assert got.extra_ca == ("/work/ca.pem",)
+    assert got.unix_sockets[0].path == "/srv/project/s.sock"
+    assert got.extra_ca == ("/srv/project/ca.pem",)
     assert (got.expose[0].inside, got.expose[0].outside) == (80, 8080)
     assert got.trace.mode == "off"
     assert {rule.origin.level for rule in (*got.allow, *got.deny, *got.paths, *got.env)} == {"command line"}

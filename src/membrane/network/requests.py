@@ -23,6 +23,8 @@ References: RFC 9110 (semantics), RFC 9112 sections 3.2, 6 (targets, framing), R
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from ..policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
 from ..policy.model import Allow, Ask, Deny, HttpRequest
 from ..value import Value
@@ -536,7 +538,7 @@ class Exchange:
         self.answered: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Front:
+class Front(ABC):
     """What both protocol cores are towards their driver.
 
     The driver calls ``client_data``, ``client_eof``, ``upstream_data``, ``upstream_eof``, ``upstream_opened`` and
@@ -580,9 +582,9 @@ class Front:
         return None if self._spend is None else self._spend(exchange.budgets, octets)
 
     @property
+    @abstractmethod
     def wants_client(self) -> bool:
         """May the driver read from the client?  (It must also have room towards the server.)"""
-        raise NotImplementedError
 
     def upstream_opened(self) -> list[Command]:
         """``OpenUpstream`` is done."""

@@ -12,6 +12,8 @@ handshakes (HTTP CONNECT, RFC 9110 section 9.3.6; SOCKS5, RFC 1928 and 1929) are
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from ..errors import PolicyError
 from ..value import Value
 
@@ -337,7 +339,7 @@ class Upstreams:
         return kind(proxy, relay.host or relay.addresses[0], relay.dial_port)
 
 
-class Handshake:
+class Handshake(ABC):
     """A proxy's greeting, without I/O.
 
     ``done``: the tunnel is open and ``rest`` holds its first bytes.  ``error``: it will not open.
@@ -350,9 +352,9 @@ class Handshake:
         self._proxy, self._host, self._port = proxy, host, port
         self._held = b""
 
+    @abstractmethod
     def start(self) -> bytes:
         """What to send first."""
-        raise NotImplementedError
 
     def feed(self, data: bytes) -> bytes:
         """Take what the proxy sent (nothing: it closed); what to send next."""
@@ -365,8 +367,9 @@ class Handshake:
             return b""
         return self._step()
 
+    @abstractmethod
     def _step(self) -> bytes:
-        raise NotImplementedError
+        """What to send after what is held."""
 
     def _open(self, used: int) -> None:
         self.done, self.rest, self._held = True, self._held[used:], b""

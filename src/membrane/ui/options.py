@@ -212,7 +212,7 @@ OPTIONS: tuple[Option, ...] = (
         "policy",
         metavar="MODE",
         values=("project", "host"),
-        example="membrane --view host -- rg TODO /usr/share/doc",
+        example="membrane --view host -- rg licence /usr/share/doc",
     ),
     Option(
         "workspace",

@@ -97,8 +97,10 @@ def tracing(program: str, say: Callable[[str], object], *, units: str = UNITS, g
     say(f"restored at boot by {path}")
 
 
-def no_tracing(say: Callable[[str], object], *, units: str = UNITS, granted: str = ebpf.GRANTED) -> None:
-    """Take everything of ``tracing`` away.
+def no_tracing(
+    say: Callable[[str], object], *, units: str = UNITS, granted: str = ebpf.GRANTED, state: str = ebpf.STATE
+) -> None:
+    """Take everything of ``tracing`` away, and root's own pinned programs with their file system.
 
     Raises:
         HostError: this is not root, or something can not be removed.
@@ -109,9 +111,11 @@ def no_tracing(say: Callable[[str], object], *, units: str = UNITS, granted: str
             if os.path.lexists(path):
                 os.unlink(path)
         grant.revoke(directory=granted)
+        if os.path.isdir(state):
+            ebpf.remove(state)
     except OSError as error:
         raise HostError("take tracing away", error.strerror or "", target=error.filename or granted) from None
-    say("plain users can not trace by eBPF any more")
+    say("plain users can not trace by eBPF any more; root's next run loads the programs anew")
 
 
 def others_can_change(program: str) -> str:

@@ -61,16 +61,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Root's runs pin the tracing programs and keep them for the next run: the suite takes them away again.
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The first run of root pins the tracing programs for all later ones (docs/trace-ebpf.md), which may need a mount.
 
-    The controller's alone, after its workers have ended.
+    That is done before the first test: many compare the mounts of the host before and after.
     """
-    if os.getuid() == 0 and not hasattr(session.config, "workerinput"):
+    if _shares_programs(session):
+        from membrane.trace import ebpf
+
+        source = ebpf.best_source()
+        if not isinstance(source, str):
+            source.close()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The suite takes the programs away again."""
+    if _shares_programs(session):
         from membrane.trace import ebpf
 
         if os.path.isdir(ebpf.STATE):
             ebpf.remove()
+
+
+def _shares_programs(session: pytest.Session) -> bool:
+    """Root's, and the controller's alone: it starts before its workers and ends after them."""
+    return os.getuid() == 0 and not hasattr(session.config, "workerinput")
 
 
 def _applies(item: pytest.Item) -> bool:

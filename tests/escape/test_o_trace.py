@@ -212,3 +212,50 @@ def test_O12_the_first_program_is_on_the_record(box: Box) -> None:
     box.run("/bin/mkdir", "first")
     events = [event["event"] for event in box.record()]
     assert events[:2] == ["SessionStarted", "ProcessStarted"] and "first" in made(box)
+
+
+def test_O02_a_nested_name_does_not_move_to_the_top(box: Box) -> None:
+    """Below the top it may be made for a moment, as a checkout does; from there it must not be carried up."""
+    script = """
+import threading
+for name in ("one", "two", "three"):
+    os.makedirs(f"{name}/.vscode"); write(f"{name}/.vscode/tasks.json")()
+    write(f"{name}/.envrc")()
+os.mkdir("plain"); write("file")()
+attempt("rename", lambda: os.rename("one/.vscode", ".vscode"))
+attempt("exchange", exchange("two/.vscode", "plain"))  # the control: neither name is one of the top
+attempt("link", lambda: os.link("three/.envrc", ".envrc"))
+attempt("exchange at the top", exchange("three/.envrc", "file"))
+attempt("rename of the exchanged", lambda: os.rename("file", ".envrc"))
+"""
+    expected = {"rename": "EACCES", "exchange": "ok", "link": "EACCES", "exchange at the top": "ok"}
+    assert box.attack(script) == {**expected, "rename of the exchanged": "EACCES"}
+    assert not (box.workspace / ".vscode").exists() and not (box.workspace / ".envrc").exists()
+
+
+def test_O_every_way_to_make_a_name_is_on_the_record(box: Box) -> None:
+    script = """
+write("victim")()
+os.close(os.open("victim", os.O_RDONLY | os.O_TRUNC))
+attempt("truncate", lambda: os.truncate("victim", 0))
+attempt("fifo", lambda: os.mkfifo("fifo"))
+unnamed = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600)
+attempt("link of an unnamed file", link_of(unnamed, "linked"))
+attempt("rename", lambda: os.rename("linked", "renamed"))
+attempt("symlink", lambda: os.symlink("victim", "symlink"))
+attempt("openat2", lambda: syscall((437, 437), AT_FDCWD, b"by-openat2", 0, 0))
+attempt("by handle", lambda: syscall((304, 265), AT_FDCWD, b"handle", 0))
+program = os.memfd_create("program"); os.write(program, open("/usr/bin/true", "rb").read())
+if os.fork() == 0:
+    os.execve(program, ["from-memory"], {})
+say("ended", os.wait()[1])
+"""
+    found = box.attack(script)
+    refused = {"openat2": "ENOSYS", "by handle": "EPERM"}
+    names = ("truncate", "fifo", "link of an unnamed file", "rename", "symlink")
+    assert found == {**dict.fromkeys(names, "ok"), **refused, "ended": 0}
+    opened = [(os.path.basename(event["path"]), event["flags"]) for event in box.record("FileOpened")]
+    assert ("victim", ["rdonly", "trunc"]) in opened and ("victim", ["wronly", "trunc"]) in opened
+    assert {"fifo", "linked", "symlink"} <= set(made(box))
+    assert [os.path.basename(event["to"]) for event in box.record("FileRenamed")] == ["renamed"]
+    assert ["from-memory"] in [event["argv"] for event in box.record("ProcessStarted")]

@@ -366,21 +366,26 @@ def _inside_pids(thread: int) -> tuple[int, int] | None:
     return status[1], status[2]
 
 
+def _process_file(process: int, name: bytes) -> bytes:
+    """The beginning of /proc/PID/NAME; empty: the process is gone."""
+    try:
+        fd = os.open(b"/proc/%d/%s" % (process, name), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
 def process_status(thread: int) -> tuple[int, int, int, int] | None:
     """(process, process inside, thread inside, parent) of a thread of the sandbox, from /proc/PID/status; None: gone.
 
     "Inside" is the pid namespace of the sandbox, the first below ours; the others are our numbers.
     """
-    try:
-        fd = os.open(b"/proc/%d/status" % thread, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        data = os.read(fd, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    data = _process_file(thread, b"status")
     try:
         at = data.index(b"\nTgid:\t")  # the name before it is escaped: it holds no newline
         process, parent, inside, thread_inside = (
@@ -398,17 +403,7 @@ def _field(data: bytes, name: bytes, at: int) -> list[bytes]:
 
 def start_time(process: int) -> tuple[str, int] | None:
     """(name, start in clock ticks since boot) from /proc/PID/stat; None: gone."""
-    try:
-        fd = os.open(b"/proc/%d/stat" % process, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        data = os.read(fd, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    head, _, tail = data.rpartition(b")")
+    head, _, tail = _process_file(process, b"stat").rpartition(b")")
     try:
         return os.fsdecode(head.partition(b"(")[2]), int(tail.split()[19])
     except (IndexError, ValueError):

@@ -42,6 +42,7 @@ from ..host import bpf
 from ..host import syscalls as sc
 from ..value import Value
 from . import calls, decode
+from .permission import CAP_BPF, CAP_SYS_ADMIN, GRANTED, effective_capabilities, missing_capabilities, why_not
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 OBJECT: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "native", "trace.bpf.o")
 SYSTEM_BPFFS: Final = "/sys/fs/bpf"
 STATE: Final = "/run/membrane"
-GRANTED: Final = "/run/membrane-tracing"  # sets of plain users: UID/SET-NUMBER/
 
 SLOTS: Final = 128  # native/wire.h
 ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
@@ -77,8 +77,6 @@ _LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
 _LOOK_AT_LOSSES_EVERY = 0.1  # s
 _AGAIN = 25_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
 
-_CAPABILITIES = {21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF"}
-
 
 class Scope(Value):
     """Whose calls are traced.
@@ -100,9 +98,8 @@ def best_source() -> EbpfSource | str:
         return "this installation has no tracing programs: it was built without a compiler for them (clang, ziglang)"
     if sc.MACHINE != "x86_64":
         return f"the tracing programs are for x86_64, this is {sc.MACHINE}"
-    missing = missing_capabilities()
-    if missing and not os.path.isdir(os.path.join(GRANTED, str(os.geteuid()))):
-        return f"eBPF tracing needs {' and '.join(missing)}, or root's permission (membrane setup tracing)"
+    if why := why_not():
+        return why
     source = EbpfSource()
     try:
         source.prepare()
@@ -110,23 +107,6 @@ def best_source() -> EbpfSource | str:
         source.close()
         return error.headline()
     return source
-
-
-def missing_capabilities() -> list[str]:
-    """What this process lacks of CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN stands for both (capabilities(7))."""
-    held = _effective()
-    if held >> 21 & 1:
-        return []
-    return [name for bit, name in _CAPABILITIES.items() if bit != 21 and not held >> bit & 1]
-
-
-def _effective() -> int:
-    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        text = os.read(fd, 8192)
-    finally:
-        os.close(fd)
-    return int(text.partition(b"CapEff:\t")[2].split(b"\n", 1)[0] or b"0", 16)
 
 
 class EbpfSource:
@@ -268,7 +248,7 @@ class EbpfSource:
     @property
     def needs_capability(self) -> bool:
         """What follows ``reserve`` needs CAP_BPF, and it is held; a user's granted set needs none."""
-        return bool(_effective() >> 39 & 1)
+        return bool(effective_capabilities() >> CAP_BPF & 1)
 
     def timeout(self) -> float | None:
         """None: ``fileno`` tells everything, a timer is part of it."""
@@ -328,7 +308,7 @@ class EbpfSource:
 
     def _prepare_shared(self) -> bool:
         """False: there is no place to pin here, or no right to."""
-        if not self._shared or not _effective() >> 21 & 1:
+        if not self._shared or not effective_capabilities() >> CAP_SYS_ADMIN & 1:
             return False
         try:
             lock = _Lock(self._state)

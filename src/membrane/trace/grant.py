@@ -22,7 +22,7 @@ import struct
 
 from ..host import bpf
 from ..host import syscalls as sc
-from . import ebpf
+from . import ebpf, permission
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _WRITES: Final = ("slots", "seeds", "control", *ebpf.GRANTED_RINGS)
 _READS: Final = ("counted", "seen")
 
 
-def grant(user: int, *, directory: str = ebpf.GRANTED, each: int = EACH) -> int:
+def grant(user: int, *, directory: str = permission.GRANTED, each: int = EACH) -> int:
     """Give a user his sets, unless he has them: how many were made.
 
     Raises:
@@ -94,7 +94,7 @@ def _make(directory: str, user: int) -> None:
         loaded.close()
 
 
-def revoke(user: int | None = None, *, directory: str = ebpf.GRANTED) -> None:
+def revoke(user: int | None = None, *, directory: str = permission.GRANTED) -> None:
     """Take a user's sets away, or everybody's and the file system; tracers that run keep theirs.
 
     Raises:

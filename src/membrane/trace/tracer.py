@@ -265,6 +265,10 @@ def _child(
 
 def _kernel_events() -> EbpfSource | str:
     """The source with its slot and rings, or why there is none: whatever fails, there are the notifications."""
+    from .permission import why_not
+
+    if why := why_not():
+        return why
     try:
         from . import ebpf
 

@@ -12,7 +12,7 @@ import os
 import stat
 
 from ..errors import HostError
-from ..trace import ebpf, grant
+from ..trace import ebpf, grant, permission
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def members(group: str = GROUP) -> dict[str, int]:
     return users
 
 
-def tracing(program: str, say: Callable[[str], object], *, units: str = UNITS, granted: str = ebpf.GRANTED) -> None:
+def tracing(
+    program: str, say: Callable[[str], object], *, units: str = UNITS, granted: str = permission.GRANTED
+) -> None:
     """Give each member his sets, take those of others away, and write the unit where systemd runs.
 
     Raises:
@@ -98,7 +100,7 @@ def tracing(program: str, say: Callable[[str], object], *, units: str = UNITS, g
 
 
 def no_tracing(
-    say: Callable[[str], object], *, units: str = UNITS, granted: str = ebpf.GRANTED, state: str = ebpf.STATE
+    say: Callable[[str], object], *, units: str = UNITS, granted: str = permission.GRANTED, state: str = ebpf.STATE
 ) -> None:
     """Take everything of ``tracing`` away, and root's own pinned programs with their file system.
 

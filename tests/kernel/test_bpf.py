@@ -746,3 +746,27 @@ def test_a_user_with_a_grant_traces_his_own_processes_only() -> None:
         "somebody else": "eBPF tracing needs CAP_PERFMON and CAP_BPF, or root's permission (membrane setup tracing)",
         "left": [],
     }
+
+
+@pytest.mark.as_root
+def test_who_traces_goes_on_when_the_pins_are_taken_away(tmp_path) -> None:
+    """``setup no-tracing``, or another version of the programs, while a sandbox is traced: neither loses anything."""
+
+    def body() -> list[int]:
+        private_mounts()
+        state = str(tmp_path / "state")
+        made = _shared(state)
+        made.prepare()  # the first run; the next one finds the pins
+        made.close()
+        first = _shared(state)
+        with waiting(execute("/bin/mkdir", str(tmp_path / "one"))) as (pid, go):
+            first.open(Scope(pid))
+            ebpf.remove(state, "/nonexistent")
+            later = trace(execute("/bin/mkdir", str(tmp_path / "two")), _shared(state))
+            pieces: list[bytes] = []
+            go()
+            follow(first, pieces, lambda: ended(pid) and not first.alive())
+        first.close()
+        return [len(of_type(seen, FileCreated)) for seen in (events_of(pieces), later)]
+
+    assert children.run(body, seconds=90) == [1, 1]

@@ -55,7 +55,9 @@ STATE: Final = "/run/membrane"
 
 SLOTS: Final = 128  # native/wire.h
 ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
-_KEPT: Final = ("slots", "seeds", "control", "counted", "rings", "seen", "cgroups", "members")  # maps used from here
+# Maps that a tracer holds: those used from here, and the tail calls, which the kernel takes out of their array when
+# neither a pin nor a descriptor of it is left (kernel/bpf/arraymap.c, prog_array_map_clear).
+_KEPT: Final = ("slots", "seeds", "control", "counted", "rings", "seen", "cgroups", "members", "handlers")
 _PREFIX: Final = "trace-"  # of the directory of pins; the object's digest follows
 _LAST: Final = "control"  # pinned last: its name says that the set is whole
 
@@ -133,6 +135,7 @@ class EbpfSource:
         self._sizes = keep, bulk
         self._set = bpf.Loaded()
         self._links: list[int] = []
+        self._joined = False  # the links are shared
         self._rings: list[bpf.Ring] = []
         self._epoll: select.epoll | None = None
         self._timer = -1
@@ -296,15 +299,27 @@ class EbpfSource:
         if self._timer >= 0:
             os.close(self._timer)
             self._timer = -1
-        for fd in self._links:
-            os.close(fd)
-        self._links = []
+        if self._links:
+            # While the last holder's links are taken off, nobody may attach the same programs: for that time every
+            # event would come twice.
+            with self._detaching():
+                for fd in self._links:
+                    os.close(fd)
+            self._links = []
         self._set.close()
         if self._slot_lock >= 0:
             os.close(self._slot_lock)
             self._slot_lock = -1
 
     # ------------------------------------------------------------ programs
+
+    def _detaching(self) -> _Lock | _Unlocked:
+        if not self._joined:
+            return _Unlocked()
+        try:
+            return _Lock(self._state)
+        except (OSError, HostError):
+            return _Unlocked()  # the state is gone: nobody finds these links any more
 
     def _prepare_shared(self) -> bool:
         """False: there is no place to pin here, or no right to."""
@@ -338,6 +353,7 @@ class EbpfSource:
                 bpf.pin(self._set.programs[name], f"{directory}/{name}")
             for name in sorted(self._set.maps, key=lambda name: name == _LAST):
                 bpf.pin(self._set.maps[name].fd, f"{directory}/{name}")
+        self._joined = True
         self._join(os.path.join(self._state, f"links-{own}"))
 
     def _reuse(self, directory: str) -> None:
@@ -413,11 +429,13 @@ class EbpfSource:
             self._links.append(link)
             joined.append(f"{name} {bpf.link_info(link)[0]}\n")
         text = "".join(joined).encode()
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # Whole or not at all: who finds no numbers attaches a second time.
+        fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, text)
         finally:
             os.close(fd)
+        os.rename(f"{path}.new", path)
 
     # ------------------------------------------------------------ one sandbox
 
@@ -731,6 +749,7 @@ def _specs() -> dict[str, bpf.MapSpec]:
         "seen": (_OPENED.size, _REPEATS.size, 16384),
         "cgroups": (8, _PLACE.size, SLOTS),
         "members": (4, 32, 65536),
+        "handlers": (4, 4, 16),
     }
     return {
         name: bpf.MapSpec(name, {"key_size": key, "value_size": value, "max_entries": entries}, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -89,26 +88,26 @@ def test_a_large_body_over_http2_needs_no_memory(box: Box, way: str) -> None:
     assert (seen["bytes_up"] if way == "up" else seen["bytes_down"]) == size
 
 
-# ---------------------------------------------------------------- time
+# ---------------------------------------------------------------- events
 
 HTTPX_EVENTS = """
 import httpx, sys, time
-with httpx.Client(http2=True, timeout=60) as client, client.stream("GET", sys.argv[1] + "/events") as answer:
+name = str(time.monotonic_ns())
+with httpx.Client(http2=True, timeout=60) as client, client.stream("GET", sys.argv[1] + "/events?" + name) as answer:
     assert answer.http_version == "HTTP/2", answer.http_version
     for line in answer.iter_lines():
         if line.startswith("data: "):
-            print(time.monotonic_ns() - int(line[6:]))
+            print(int(line[6:]))
+            assert client.get(sys.argv[1] + "/heard?" + name).status_code == 200
 """
 
 
 @NEEDS_NGINX
 def test_events_over_http2_are_not_held_up(box: Box) -> None:
-    """Each event takes less time to come than the source takes for the next, by far."""
+    """As over HTTP/1.1; what is heard is said in another stream of the same connection."""
     box.allow(every(NGINX))
     done = with_packages(box, HTTPX_EVENTS, NGINX)
-    lags = [int(line) / 1e6 for line in done.stdout.split()]
-    assert len(lags) == 40, done
-    assert statistics.median(lags) < 5, lags
+    assert done.stdout.split() == [str(number) for number in range(40)], done
 
 
 def test_chunks_and_trailers_go_both_ways_as_they_come(box: Box) -> None:

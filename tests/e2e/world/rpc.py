@@ -45,6 +45,7 @@ http {{
       proxy_pass http://127.0.0.1:{plain}; proxy_http_version 1.1; proxy_request_buffering off;
     }}
     location = /events {{ proxy_pass http://127.0.0.1:{plain}; proxy_http_version 1.1; proxy_buffering off; }}
+    location = /heard {{ proxy_pass http://127.0.0.1:{plain}; }}
     location /demo.Echo/ {{ grpc_pass grpc://127.0.0.1:{grpc}; }}
   }}
 }}

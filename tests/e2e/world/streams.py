@@ -7,7 +7,7 @@ import hashlib
 import json
 import socket
 import struct
-import time
+import threading
 from collections.abc import Iterator
 
 import pki
@@ -15,6 +15,7 @@ import resolver
 
 PLAIN, TLS, WRONG = 8080, 8444, 8446
 EVENTS = 40
+PATIENCE = 30.0  # seconds
 
 
 class _Request:
@@ -66,12 +67,18 @@ def _answer(sock: socket.socket, body: bytes, *more: str) -> None:
     sock.sendall(head.encode() + b"\r\n" + body)
 
 
-def _events(sock: socket.socket) -> None:
+_heard: dict[str, threading.Semaphore] = {}  # by the name that the client chose
+
+
+def _events(sock: socket.socket, name: str) -> None:
+    """Events of which each is sent when the one before it has been heard: ``/heard?NAME`` says so."""
+    heard = _heard[name] = threading.Semaphore(0)
     sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-    for _ in range(EVENTS):
-        event = f"data: {time.monotonic_ns()}\n\n".encode()
+    for number in range(EVENTS):
+        event = f"data: {number}\n\n".encode()
         sock.sendall(b"%x\r\n%b\r\n" % (len(event), event))
-        time.sleep(0.005)  # the pace of the source, not an order of events
+        if not heard.acquire(timeout=PATIENCE):
+            raise OSError("an event was not heard")  # the connection is cut: the answer stays incomplete
     sock.sendall(b"0\r\n\r\n")
 
 
@@ -101,8 +108,12 @@ def serve(sock: socket.socket, _: str) -> None:
             request = _Request(sock)
         except (EOFError, ValueError):
             return
-        if request.path == "/events":
-            _events(sock)
+        path, _, name = request.path.partition("?")
+        if path == "/events":
+            _events(sock, name)
+        elif path == "/heard":
+            _heard[name].release()
+            _answer(sock, b"")
         elif request.path == "/chunks":
             _echo(sock, request)
         elif request.path == "/socket":

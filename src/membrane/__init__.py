@@ -1,1 +1,84 @@
-"""A selectively permeable boundary for AI agents and any other command."""
+"""A selectively permeable boundary for AI agents and any other command.
+
+``from membrane import Sandbox, Policy``: the library (``docs/library.md``).  Nothing of it is loaded before it is used:
+the command line needs none of it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .api.model import (
+        Allow,
+        AllowOnce,
+        AllowSession,
+        Answer,
+        Change,
+        Denied,
+        Deny,
+        Event,
+        Question,
+        Result,
+        Stats,
+    )
+    from .api.policy import Decision, Policy
+    from .api.sandbox import AsyncProcess, AsyncSandbox
+    from .api.streams import DEVNULL, PIPE
+    from .api.sync import Process, Sandbox
+    from .errors import BackendError, HostError, InternalError, MembraneError, PolicyError
+
+__all__ = [
+    "DEVNULL",
+    "PIPE",
+    "Allow",
+    "AllowOnce",
+    "AllowSession",
+    "Answer",
+    "AsyncProcess",
+    "AsyncSandbox",
+    "BackendError",
+    "Change",
+    "Decision",
+    "Denied",
+    "Deny",
+    "Event",
+    "HostError",
+    "InternalError",
+    "MembraneError",
+    "Policy",
+    "PolicyError",
+    "Process",
+    "Question",
+    "Result",
+    "Sandbox",
+    "Stats",
+]
+
+_PLACES = {
+    "errors": ("BackendError", "HostError", "InternalError", "MembraneError", "PolicyError"),
+    "api.policy": ("Decision", "Policy"),
+    "api.sandbox": ("AsyncProcess", "AsyncSandbox"),
+    "api.streams": ("DEVNULL", "PIPE"),
+    "api.sync": ("Process", "Sandbox"),
+    "api.model": (
+        *("Allow", "AllowOnce", "AllowSession", "Answer", "Change", "Denied", "Deny", "Event", "Question", "Result"),
+        "Stats",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _PLACES.items():
+        if name in names:
+            import importlib
+
+            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

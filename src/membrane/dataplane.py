@@ -40,6 +40,7 @@ class Network:
         self.error = ""
         self.certificate = b""  # of its certificate authority, once it has told
         self.on_question: Callable[[dict[str, Any]], None] | None = None
+        self.on_synced: Callable[[int], None] | None = None
         self._config = config
         self._journal = journal
         self._socket: _socket.socket | None = None
@@ -131,10 +132,22 @@ class Network:
                     self.certificate = record["ca"].encode("ascii")
                 if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
                     self.on_question(record)
+                if record and "synced" in record and self.on_synced is not None:
+                    self.on_synced(int(record["synced"]))
                 if record and "error" in record:
                     self.error = str(record["error"])
         finally:
             self._journal.flush()
+        return True
+
+    def sync(self, number: int) -> bool:
+        """Ask for ``on_synced(number)`` once everything that happened until now was told; False when nothing runs."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send(f'{{"command": "sync", "number": {number:d}}}\n'.encode())
+        except OSError:
+            return False
         return True
 
     def answer(self, number: int, answer: str) -> None:

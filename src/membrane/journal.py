@@ -64,6 +64,7 @@ class Journal:
         self.lost = 0
         self.bytes_up = self.bytes_down = 0  # of closed connections, or of all so far where that is more
         self.on_refusal: Callable[[AccessDenied], None] | None = None
+        self.on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes each line, and what it says
         self._closed_up = self._closed_down = 0
         self._unwritten: list[bytes] = []
         self._unrecorded: list[bytes] = []
@@ -80,7 +81,7 @@ class Journal:
     @property
     def wants_all(self) -> bool:
         """Does somebody keep the events that are no refusals?"""
-        return self.record is not None or self._fd >= 0
+        return self.record is not None or self._fd >= 0 or self.on_line is not None
 
     def add(self, event: Event) -> None:
         """An event of the session itself."""
@@ -91,8 +92,8 @@ class Journal:
         if self.wants_all:
             from .trace.record import json_text
 
-            text = json_text(encode(event, time=now(), session=self.session, seq=self.sequence))
-            self._take(text.encode() + b"\n", False)
+            data = encode(event, time=now(), session=self.session, seq=self.sequence)
+            self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
 
     def add_line(self, line: bytes, recorded: bool = False) -> dict[str, Any] | None:
@@ -135,13 +136,15 @@ class Journal:
             head, found, rest = line.partition(self._unnumbered)
             if found and len(head) < 64 and b"\n" not in rest:
                 number = b'"session": "%s", "seq": %d, "event": "' % (self.session.encode(), self.sequence)
-                self._take(head + number + rest + b"\n", recorded)
+                self._take(head + number + rest + b"\n", record, recorded)
             else:
                 record.update(session=self.session, seq=self.sequence)
-                self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", recorded)
+                self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", record, recorded)
         return None
 
-    def _take(self, line: bytes, recorded: bool) -> None:
+    def _take(self, line: bytes, data: dict[str, Any], recorded: bool) -> None:
+        if self.on_line is not None:
+            self.on_line(line, data)
         if self._fd >= 0:
             self._unwritten.append(line)
         if self.record is not None and not recorded:

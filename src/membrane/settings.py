@@ -352,6 +352,25 @@ def read_alone(level: Level, path: str, text: str) -> Policy:
     return load([source], presets=_Files().presets(), environ=os.environ, home=_user_home(os.environ)).policy
 
 
+def read_data(text: str, workspace: str, environ: Mapping[str, str]) -> Loaded:
+    """The policy of a program's own data, as YAML text, with the presets that it names and nothing else.
+
+    Raises:
+        PolicyError: it is wrong.
+    """
+    from .policy.load import Source, load
+
+    source = Source("user", "from_dict", text, workspace)
+    result = load(
+        [source],
+        presets=_Files().presets(),
+        options={"no_profile": True, "directory": workspace},
+        environ=environ,
+        home=_user_home(environ),
+    )
+    return Loaded(_in_workspace(result.policy, workspace), result.warnings)
+
+
 def write_config(home: str) -> bool:
     """Write the commented template unless the file exists; return whether it was written.
 

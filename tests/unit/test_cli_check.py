@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membrane.check import Answer, TargetError, check, is_path
 from membrane.plan.model import HostFacts
 from membrane.policy import grammar
 from membrane.policy.model import (
@@ -28,8 +29,6 @@ from membrane.policy.model import (
     SocketRule,
 )
 from membrane.ui import show
-from membrane.ui.check import Answer, check, is_path
-from membrane.ui.options import UsageError
 
 USER = Origin("user", "/home/me/.membrane/config.yaml", 31)
 BUILT_IN = Origin("built-in", "preset default", 12)
@@ -119,14 +118,14 @@ def test_host_targets(target: str, access: object, verdict: type, work: Path) ->
     ],
 )
 def test_what_can_not_be_asked(target: str, method: str, message: str, work: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(TargetError) as caught:
         ask(target, policy(), work, method)
     assert message in caught.value.headline()
     assert caught.value.exit_code == 2
 
 
 def test_a_whole_network_names_an_address_to_ask_about(work: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(TargetError) as caught:
         ask("2001:db8::/64", policy(), work)
     assert caught.value.fix == ("ask about one address: membrane check 2001:db8::1",)
 
@@ -268,7 +267,7 @@ def test_any_target_is_answered_or_refused_with_a_cause(target: str, method: str
     rules = policy("a.example", "https://b.example/v1/", "10.0.0.0/24")
     try:
         found = check(target, method, rules, facts("/nonexistent/work"))
-    except UsageError as error:
+    except TargetError as error:
         assert error.headline()
     else:
         text = show.answer(found, HOME)

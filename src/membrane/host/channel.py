@@ -34,7 +34,10 @@ class Start(Value):
     """What every process of one launch knows.
 
     ``terminal``: for stdin, stdout and stderr, whether it becomes the sandbox's own terminal.
-    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads".
+    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads"; "inherited":
+    whoever forks the command has the filter.
+    ``commands``: one, or any number in views and processes of their own (``fresh``) or shared (``kept``;
+    ``host.spawner``).
     """
 
     plan: SandboxPlan
@@ -42,11 +45,17 @@ class Start(Value):
     terminal: tuple[bool, bool, bool]
     session: str
     umask: int
-    notify: Literal["", "writes", "reads"] = ""
+    notify: Literal["", "writes", "reads", "inherited"] = ""
+    commands: Literal["one", "fresh", "kept"] = "one"
 
 
 class LaunchFailed(Exception):
     """A step failed in a child and was reported."""
+
+
+def pair() -> tuple[_socket.socket, _socket.socket]:
+    """Two ends of a channel."""
+    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
 
 
 def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
@@ -69,6 +78,26 @@ def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
     return data[:1], data[1:], fds
+
+
+def receive_with_sender(channel: _socket.socket) -> tuple[bytes, bytes, list[int], int]:
+    """One message with at most one descriptor, on a socket with SO_PASSCRED, and its sender's pid.
+
+    The kernel translates the pid into our pid namespace (unix(7)).  Kind is empty at the end of the stream.
+    """
+    room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
+    try:
+        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:  # it ended with something of ours unread
+        data, ancillary = b"", []
+    fds: list[int] = []
+    pid = 0
+    for level, what, value in ancillary:
+        if level == _socket.SOL_SOCKET and what == _socket.SCM_RIGHTS:
+            fds += struct.unpack("i", value[:4])
+        elif level == _socket.SOL_SOCKET and what == _socket.SCM_CREDENTIALS:
+            pid = struct.unpack("i", value[:4])[0]
+    return data[:1], data[1:], fds, pid
 
 
 def report(channel: _socket.socket, step: str, error: BaseException) -> None:

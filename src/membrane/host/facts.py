@@ -163,8 +163,9 @@ def gather(
     sockets: Iterable[str] = (),
     want_git_root: bool = False,
     want_bound: bool = False,
+    workspace: str = "",
 ) -> HostFacts:
-    """The facts for a run in the current directory.
+    """The facts for a run in ``workspace``, the current directory by default.
 
     Args:
         environ: the caller's environment.
@@ -177,14 +178,14 @@ def gather(
         HostError: the current directory is gone or unreadable.
     """
     try:
-        workspace = os.path.realpath(os.getcwd())
+        workspace = os.path.realpath(workspace or os.getcwd())
         details = os.stat(workspace)
     except OSError as error:
-        raise HostError(
-            "use the current directory as the workspace", error.strerror or "", fix=("cd into a directory that exists",)
-        ) from None
+        tried = "use the workspace" if workspace else "use the current directory as the workspace"
+        fix = () if workspace else ("cd into a directory that exists",)
+        raise HostError(tried, error.strerror or "", target=workspace, fix=fix) from None
     if not stat.S_ISDIR(details.st_mode):
-        raise HostError("use the current directory as the workspace", "not a directory", target=workspace)
+        raise HostError("use the workspace", "not a directory", target=workspace)
     home = home_dir(environ)
     if home == "/":
         home = "/tmp/home"  # noqa: S108 - users without a home (nobody) get a private one

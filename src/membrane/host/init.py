@@ -65,10 +65,25 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
         masks.close()
         view.seal(plan.mounts)
 
+    if start.commands != "one":
+        send(channel, b"R", b"0")
+        from .spawner import keep
+
+        keep(channel)
     slave = -1
     if any(start.terminal):
         with Step(channel, "make a terminal"):
             slave = _terminal(channel)
+    run_command(start, channel, -1, slave)
+
+
+def run_command(start: Start, channel: _socket.socket, null: int, slave: int = -1) -> NoReturn:
+    """Fork the command and keep it: reap, forward signals, tell its status.
+
+    Args:
+        null: an open /dev/null; -1: it is opened here.
+        slave: the terminal of the command; -1: none.
+    """
     failed_exec, exec_status = os.pipe()  # closed by a successful execve(2)
     pid = os.fork()
     if pid == 0:
@@ -76,7 +91,7 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
         run_child(lambda: _command(start, channel, slave, exec_status), channel)
     os.close(exec_status)
     give_up_privileges()
-    _reap(channel, pid, slave, failed_exec)
+    _reap(channel, pid, slave, failed_exec, null)
 
 
 def _terminal(channel: _socket.socket) -> int:
@@ -92,15 +107,16 @@ def _terminal(channel: _socket.socket) -> int:
     return slave
 
 
-def replace_streams() -> None:
+def replace_streams(null: int = -1) -> None:
     """Let go of the caller's streams, so that their other ends see the command's end, not ours."""
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    if null < 0:
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1, 2):
         os.dup2(null, fd, inheritable=False)
     os.close(null)
 
 
-def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int) -> NoReturn:
+def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int, null: int) -> NoReturn:
     """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
@@ -119,7 +135,7 @@ def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int) -
         _drain(wake_read)
         _collect(channel, command, slave, freezer)
     os.close(failed_exec)
-    replace_streams()
+    replace_streams(null)
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     poll.register(wake_read, select.POLLIN)
@@ -245,21 +261,22 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         os.chdir(plan.cwd)
     with Step(channel, "set resource limits"):
         _limits(plan.hardening.limits)
-    with Step(channel, "drop capabilities"):
-        sc.drop_capabilities()
-        sc.no_new_privs()
     hardening = plan.hardening
-    if hardening.landlock:
+    sc.no_new_privs()
+    if hardening.landlock and start.commands != "kept":  # else the spawner has done it for all
         with Step(channel, "apply Landlock"):
             landlock.restrict(("/",), hardening.landlock_writable)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
-        if start.notify:
+        if start.notify in ("writes", "reads"):
             try:
                 listener = notify.install(reads=start.notify == "reads")
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
         sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, unix=hardening.unix, machine=sc.MACHINE))
+    # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
+    with Step(channel, "drop capabilities"):
+        sc.drop_capabilities()
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody

@@ -32,7 +32,7 @@ Messages (SOCK_SEQPACKET, first byte is the kind)
     init -> supervisor:     L listening unix socket of the plan (in its order)
     init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs
     init -> supervisor:     Z stopped · X wait status
-    supervisor -> launcher: M maps are written (+ trees) · K masks to mount
+    supervisor -> launcher: M maps are written (+ trees) · K masks to mount · Z (+ channel) fork a spawner
     supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object
 """
@@ -44,7 +44,6 @@ import errno
 import marshal
 import os
 import select
-import struct
 
 from ..errors import HostError, InternalError
 from ..plan.build import RANGE
@@ -59,7 +58,9 @@ from .channel import (
     Step,
     default_signals,
     die_with,
+    pair,
     receive,
+    receive_with_sender,
     run_child,
     send,
     write_file,
@@ -78,18 +79,14 @@ if TYPE_CHECKING:
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
-def _pair() -> tuple[_socket.socket, _socket.socket]:
-    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-
-
 class Launch:
     """The supervisor's view of one launch; the methods are called in the order in which they stand."""
 
     def __init__(self, start: Start) -> None:
         """Fork the launcher."""
         self.plan = start.plan
-        self.launcher, launcher_end = _pair()
-        self.init, init_end = _pair()
+        self.launcher, launcher_end = pair()
+        self.init, init_end = pair()
         self.init.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
         self.command_pid = 0
         self.init_pidfd = -1
@@ -188,31 +185,20 @@ class Launch:
             HostError: a step failed in a child.
         """
         while True:
-            room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
-            try:
-                data, ancillary, _flags, _address = self.init.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
-            except ConnectionError:  # it ended with something of ours unread
-                data, ancillary = b"", []
-            kind, payload = data[:1], data[1:]
-            for level, what, value in ancillary:
-                if level != _socket.SOL_SOCKET:
-                    continue
-                if what == _socket.SCM_RIGHTS and kind == b"R":
-                    self.listener = struct.unpack("i", value[:4])[0]
-                elif what == _socket.SCM_RIGHTS:
-                    self.terminal = struct.unpack("i", value[:4])[0]
-                elif what == _socket.SCM_CREDENTIALS and kind == b"R":
-                    # The kernel translates the sender's pid into our pid namespace (unix(7)).
-                    self.command_pid = struct.unpack("i", value[:4])[0]
+            kind, payload, fds, sender = receive_with_sender(self.init)
             if kind == b"R":
+                self.command_pid = sender
+                self.listener = fds[0] if fds else -1
                 self.listener_error = int(payload)
                 return
+            if kind == b"T":
+                self.terminal = fds[0]
+                continue
             if kind == b"E":
                 raise _from_message(payload)
             if kind == b"":
                 self._raise_early_end()
-            if kind != b"T":
-                raise InternalError("launch", f"unexpected message {kind!r}")
+            raise InternalError("launch", f"unexpected message {kind!r}")
 
     def wait_masks(self) -> None:
         """Wait for the masks that were asked for so far."""
@@ -432,7 +418,8 @@ def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socke
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file(f"/proc/{pid}/gid_map", f"{plan.gid} {plan.gid} 1\n")
-        namespaces = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt")]
+        kinds = ("user", "mnt") if start.commands == "one" else ("user", "mnt", "pid", "ipc", "uts", "cgroup")
+        namespaces = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds}
         pidfd = os.pidfd_open(pid)
     os.write(release, b"x")
     os.close(release)
@@ -449,7 +436,7 @@ def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socke
         send(channel, b"N", words.encode(), [sock.fileno() for _role, sock in part])
     mint: _socket.socket | None = None
     if plan.network.exposed:
-        mint, theirs = _pair()
+        mint, theirs = pair()
         mint.setblocking(False)
         send(channel, b"N", f"{mode} mint".encode(), (theirs.fileno(),))
         theirs.close()
@@ -457,7 +444,7 @@ def _launcher(start: Start, channel: _socket.socket, init_channel: _socket.socke
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(channel, namespaces, pid, pidfd, mint)
+    _serve(start, channel, namespaces, pid, pidfd, mint)
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
@@ -498,7 +485,12 @@ def _mint(channel: _socket.socket) -> bool:
 
 
 def _serve(
-    channel: _socket.socket, namespaces: Sequence[int], pid: int, pidfd: int, mint: _socket.socket | None
+    start: Start,
+    channel: _socket.socket,
+    namespaces: dict[str, int],
+    pid: int,
+    pidfd: int,
+    mint: _socket.socket | None,
 ) -> None:
     """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
@@ -517,7 +509,10 @@ def _serve(
                 mint.close()
                 mint = None
             continue
-        kind, payload, _fds = receive(channel)
+        kind, payload, fds = receive(channel)
+        if kind == b"Z":
+            _spawn(start, fds[0], namespaces, (channel, mint))
+            continue
         if kind != b"K":
             os.kill(pid, SIGKILL)
             os.waitpid(pid, 0)
@@ -529,12 +524,27 @@ def _serve(
         send(channel, b"k", str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: Sequence[int]) -> NoReturn:
+def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_socket.socket | None]) -> None:
+    """Fork the process that forks the commands; when it ends the supervisor sees it on its channel."""
+    from .spawner import spawner
+
+    launcher = os.getpid()
+    if os.fork():
+        os.close(end)
+        return
+    for each in ours:
+        if each is not None:
+            each.close()
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, end)
+    run_child(lambda: spawner(start, channel, namespaces, launcher), channel)
+
+
+def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: dict[str, int]) -> NoReturn:
     rows = marshal.loads(payload)  # noqa: S302 - from our own supervisor
 
     def mask() -> None:
-        sc.setns(namespaces[0], sc.CLONE_NEWUSER)
-        sc.setns(namespaces[1], sc.CLONE_NEWNS)
+        sc.setns(namespaces["user"], sc.CLONE_NEWUSER)
+        sc.setns(namespaces["mnt"], sc.CLONE_NEWNS)
         masks = Masks()
         for row in rows:
             try:

@@ -71,6 +71,76 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     return listening
 
 
+SCRATCH = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - of the view: private to each command
+
+
+def refresh(mounts: Sequence[MountOp]) -> None:
+    """In a mount and pid namespace of one command, copied from the sandbox's: its own scratch and its own proc(5).
+
+    Whatever the plan has below a scratch directory is there again; what earlier commands made is not.
+    """
+    # Mounts made here stay here; a mask made in the sandbox's namespace arrives (mount_namespaces(7), MS_SLAVE).
+    sc.mount(None, "/", None, sc.MS_REC | sc.MS_SLAVE)
+    for op in mounts:
+        if isinstance(op, Tmpfs) and op.target in SCRATCH:
+            _renew(op, [each for each in mounts if each.target.startswith(op.target + "/")])
+        elif isinstance(op, Proc):
+            flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
+            sc.mount("proc", op.target, "proc", flags)
+            if op.freeze_settings:
+                settings = f"{op.target}/sys"
+                sc.mount(settings, settings, None, sc.MS_BIND)
+                sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
+
+
+def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
+    """Paths that ``refresh`` makes: what the plan has below a scratch directory, and the directories above it."""
+    places: set[str] = set()
+    for op in mounts:
+        path = op.target
+        while path.startswith(tuple(scratch + "/" for scratch in SCRATCH)):
+            places.add(path)
+            path = os.path.dirname(path)
+    return frozenset(places)
+
+
+def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
+    carried: list[tuple[MountOp, int]] = []
+    covered: list[str] = []
+    for op in below:
+        if any(op.target.startswith(tree + "/") for tree in covered):
+            continue  # it is carried with the tree
+        fd = -1
+        if not isinstance(op, (Directory, Pin, Symlink)) and not (isinstance(op, File) and not op.bind):
+            try:
+                fd = sc.open_tree(op.target, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE | sc.AT_SYMLINK_NOFOLLOW)
+            except FileNotFoundError:
+                continue  # optional, and not there
+            covered.append(op.target)
+        carried.append((op, fd))
+    size = f",size={scratch.size}" if scratch.size else ""
+    sc.mount("tmpfs", scratch.target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode={scratch.mode:o}{size}")
+    for op, fd in carried:
+        os.makedirs(os.path.dirname(op.target), 0o755, exist_ok=True)
+        if fd >= 0:
+            if stat.S_ISDIR(os.stat(fd).st_mode):
+                os.makedirs(op.target, 0o755, exist_ok=True)
+            else:
+                os.close(os.open(op.target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            sc.move_mount(fd, op.target)
+            os.close(fd)
+        elif isinstance(op, Directory):
+            os.makedirs(op.target, op.mode, exist_ok=True)
+        elif isinstance(op, Symlink):
+            os.symlink(op.to, op.target)
+        elif isinstance(op, File):
+            fd = os.open(op.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
+            os.write(fd, op.content)
+            os.close(fd)
+        elif isinstance(op, Pin):
+            _bind_onto_itself(os.open(op.target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), read_only=False)
+
+
 def seal(mounts: Sequence[MountOp]) -> None:
     """Make our own tmpfs read-only: the command's uid owns them, and must not change them."""
     _seal(MASK_SOURCE)

@@ -80,6 +80,12 @@ class Asking:
             return verdict  # the address of a name that was asked about before
         return Ask(verdict.reason, verdict.hint)
 
+    def follow(self, policy: Policy, addresses: frozenset[tuple[int, int]]) -> None:
+        """Decide by other rules from now on; what was answered is forgotten."""
+        self._policy, self._addresses = policy, addresses
+        self._decider = Decider(policy, addresses)
+        self._refused.clear()
+
     def ask(self, access: Connect, hint: str, answered: Callable[[Router | None], None]) -> None:
         """Ask whether ``access`` may be; ``answered`` gets the router that allows it, or none."""
         question = self._questions.get(access)

@@ -22,6 +22,7 @@ Control socket (AF_UNIX stream, its number in argv):
 * with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
   which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
 * from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
+  ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
   ``{"command": "stop"}``, or its end: flush and exit 0.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
@@ -443,6 +444,11 @@ class Service:
             if command.get("command") == "policy":
                 self._follow(restore(binascii.a2b_base64(command["policy"])))
                 continue
+            if command.get("command") == "sync":
+                self._journal.tell_repetitions(everything=True)
+                self._journal.note({"synced": int(command["number"])})
+                self._write()
+                continue
             if command != {"command": "stop"}:
                 raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
@@ -461,8 +467,9 @@ class Service:
     def _follow(self, policy: Policy) -> None:
         """Other rules from now on; what was remembered of the old ones is forgotten."""
         if self._asking is not None:
-            raise InternalError("obey the session", "the rules can not change while somebody is asked")
-        self._decider = Decider(policy, own_addresses())
+            self._asking.follow(policy, own_addresses())
+        else:
+            self._decider = Decider(policy, own_addresses())
         self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:

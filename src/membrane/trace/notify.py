@@ -144,7 +144,7 @@ class Notifications:
         self._tell = True  # the event of this call
         self._listener = notify.Listener(listener)
         self._root = root
-        self._view = notify.View(root, nested=scope.nested)
+        self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._refused = refused
         self._names = seccomp.notified_calls(syscalls.MACHINE)
         self._handlers = {number: getattr(self, f"_on_{name}") for number, name in self._names.items()}
@@ -202,6 +202,12 @@ class Notifications:
         elif len(self._queue) >= MOST_QUEUED:
             self._write_down(write)
         return answered
+
+    def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
+        """Write down what is held back, refusals that were counted as well; the next one is told anew."""
+        if self._repeated:
+            self._told_at = -REPEAT
+        self._write_down(write)
 
     def finish(self, write: Callable[[bytes], None]) -> None:
         """No process of the sandbox is left, or the record ends here: write down what is known."""
@@ -274,6 +280,8 @@ class Notifications:
         if numbers is None:
             return None
         process, inside, _inside_thread, parent = numbers
+        if self._scope.shared:
+            inside = process
         known = self._threads.get(process)
         if known is None:
             start = notify.start_time(process)
@@ -282,6 +290,8 @@ class Notifications:
             above = self._threads.get(parent)
             if above is not None:
                 parent_inside = above.pid
+            elif self._scope.shared:
+                parent_inside = parent
             else:
                 of_parent = notify.process_status(parent) if parent else None
                 parent_inside = of_parent[1] if of_parent else 0

@@ -9,9 +9,10 @@ either: it is given what it reads by descriptor.
 
 One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   L process, roots (+ listener, + root of the sandbox): attach · end of stream: finish and exit
+    supervisor -> tracer   L process, roots (+ listener, + root of the sandbox): attach · Y number: tell what is held
+                           · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
-                           e it failed, and why
+                           e it failed, and why · y number: what there was until Y is told
 
 Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
 command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
@@ -96,6 +97,8 @@ class Scope(Value):
     gid: int
     groups: tuple[int, ...]
     nested: bool
+    # Several commands, each perhaps with a pid namespace and a view of its own: processes go by the host's numbers.
+    shared: bool = False
     reads: bool = False  # opens for reading and look-ups of programs are wanted
 
 
@@ -119,6 +122,7 @@ class Tracer:
         self.counts: dict[str, int] = {}
         self.error = ""
         self._finished = False  # it has written everything
+        self.on_synced: Callable[[int], None] | None = None
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -180,11 +184,22 @@ class Tracer:
             words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
             self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
             self._finished = True
+        elif kind == b"y":
+            if self.on_synced is not None:
+                self.on_synced(int(payload))
         elif kind == b"e":
             self.error = payload.decode("utf-8", "replace")
         elif kind:
             raise InternalError("read the tracer", f"unexpected message {kind!r}")
         return kind != b""
+
+    def sync(self, number: int) -> bool:
+        """Ask for ``on_synced(number)`` once everything that was seen until now is told; False when it has ended."""
+        try:
+            send(self._channel, b"Y", str(number).encode())
+        except OSError:
+            return False
+        return True
 
     def finish(self) -> bool:
         """After the last process of the sandbox: let it write what it holds, for at most ``END``.  False: it did not.
@@ -326,6 +341,7 @@ class _Loop:
         self._epoll = select.epoll()
         self._wants_write = False
         self._totals: dict[str, int] = {}
+        self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
 
     def run(self) -> None:
         channel = self._channel
@@ -349,6 +365,8 @@ class _Loop:
                     source = None
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
+            if self._asked:
+                self._tell_held()
             self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
@@ -382,6 +400,9 @@ class _Loop:
             kind, payload, fds = receive(self._channel)
         except ConnectionError:
             return False
+        if kind == b"Y":
+            self._asked.append(payload)
+            return True
         if kind != b"L":
             return False
         process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
@@ -475,18 +496,29 @@ class _Loop:
         self._lost[kind] = self._lost.get(kind, 0) + 1
         self._lost_since = self._lost_since or time.time_ns()
 
+    def _tell_held(self) -> None:
+        if self._source is not None:
+            while self._source.drain(self._write):
+                pass
+            self._source.tell_repetitions(self._write)
+        if self._kernel is not None and self._spans is not None:
+            self._kernel.drain(self._write_spans)
+
     def _flush(self) -> None:
         """Send what the supervisor takes now."""
         try:
             while self._lines or self._refusals:
                 self._send_batch()
+            while self._asked:
+                send(self._channel, b"y", self._asked[0])
+                del self._asked[0]
         except BlockingIOError:
             pass
         except OSError:
             self._lines, self._refusals = [], []  # the end of the stream comes next
         if self._lost and self._room > LIVE_ROOM // 2:
             self._tell_losses({})
-        waits = bool(self._lines or self._refusals)
+        waits = bool(self._lines or self._refusals or self._asked)
         if waits != self._wants_write:
             self._wants_write = waits
             self._epoll.modify(self._channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if waits else 0))

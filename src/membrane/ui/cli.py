@@ -105,7 +105,7 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..session import VERSION
+        from ..boundary import VERSION
 
         print(f"membrane {VERSION}")
         return 0
@@ -167,13 +167,13 @@ def _run(invocation: Invocation) -> int:
         _note("--no-update does nothing: membrane never updates itself")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     loaded = _load(invocation, command)
-    from .. import session
+    from .. import boundary, session
 
     fields: dict[str, Any] = dict(invocation.fields("run"))
     request = session.RunRequest(
         command=command,
         policy=loaded.policy,
-        options=session.RunOptions(debug=invocation.has("debug"), **fields),
+        options=boundary.RunOptions(debug=invocation.has("debug"), **fields),
     )
     try:
         return session.run(request)
@@ -220,10 +220,11 @@ def _state() -> str:
 
 
 def _check(invocation: Invocation) -> int:
+    from .. import check
     from ..host import facts
     from ..plan import build
     from ..policy.model import Allow, Deny
-    from . import check, show
+    from . import show
 
     policy = _load(invocation, ()).policy
     host = facts.gather(dict(os.environ), want_git_root=True)
@@ -242,13 +243,13 @@ def _check(invocation: Invocation) -> int:
 
 
 def _plan(invocation: Invocation) -> int:
-    from .. import session
+    from .. import boundary
     from ..host.seccomp import program
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
-    made = session.make_plan(policy, command)
+    made = boundary.make_plan(policy, command)
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
     record = {
         "command": " ".join(command),

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
+    from ..check import Answer
     from ..doctor import Finding
     from ..plan.model import SandboxPlan
     from ..policy.model import HttpRule, Origin, Policy, PortRange, RuleBudget, Verdict
     from ..runs import SessionRecord
-    from .check import Answer
 
 # Said by the rule itself, so not repeated in a line of its own.
 _PLAIN_REASONS = ("hidden", "read-only", "denied by rule")

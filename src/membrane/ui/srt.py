@@ -358,7 +358,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(USAGE)
             return 0
         if arguments.version:
-            from ..session import VERSION
+            from ..boundary import VERSION
 
             print(f"srt (membrane {VERSION})")
             return 0
@@ -382,7 +382,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: Arguments, debug: bool) -> int:
-    from .. import session
+    from .. import boundary, session
     from ..host.facts import home_dir
     from ..policy import srt
     from ..policy.model import EnvRule, Origin
@@ -408,7 +408,7 @@ def _run(arguments: Arguments, debug: bool) -> int:
     origin = Origin("built-in", "sandbox-runtime")
     policy = converted.policy.replace(env=(*converted.policy.env, EnvRule("TMPDIR", directory, origin)))
     control = Control(arguments, argv, converted, home, base)
-    request = session.RunRequest(argv, policy, session.RunOptions(debug=debug, quiet=not debug))
+    request = session.RunRequest(argv, policy, boundary.RunOptions(debug=debug, quiet=not debug))
     return session.run(request, control)
 
 

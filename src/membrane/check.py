@@ -1,4 +1,4 @@
-"""``membrane check``: what was typed -> the questions to ask -> one answer.
+"""``membrane check`` and ``Policy.decide``: what was typed -> the questions to ask -> one answer.
 
 Theory of operation
 -------------------
@@ -12,21 +12,27 @@ from __future__ import annotations
 import os
 import stat
 
-from ..policy import grammar, match
-from ..policy.decide import decide
-from ..policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, PathAccess, SocketAccess
-from ..value import Value
-from .options import UsageError
+from .errors import PolicyError
+from .policy import grammar, match
+from .policy.decide import decide
+from .policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, PathAccess, SocketAccess
+from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from ..plan.model import HostFacts
-    from ..policy.model import Access, Policy, Verdict
+    from .plan.model import HostFacts
+    from .policy.model import Access, Policy, Verdict
 
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgres": 5432}
 PORTS |= {"postgresql": 5432, "redis": 6379, "mysql": 3306, "mongodb": 27017, "amqp": 5672, "ldap": 389, "ldaps": 636}
+
+
+class TargetError(PolicyError):
+    """What was asked about can not be understood; exit status 2 as getopt programs use it."""
+
+    exit_code = 2
 
 
 class Answer(Value):
@@ -39,8 +45,8 @@ class Answer(Value):
     write: Answer | None = None  # for a readable path: the answer about writing, where it differs
 
 
-def _cannot(target: str, cause: str, *fix: str) -> UsageError:
-    return UsageError("check", f"{target!r} {cause}", fix=fix)
+def _cannot(target: str, cause: str, *fix: str) -> TargetError:
+    return TargetError("check", f"{target!r} {cause}", fix=fix)
 
 
 def _ip(text: str) -> str:
@@ -127,9 +133,9 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
 
 def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Verdict:
     """Is this host path, outside the workspace, in the view, and writable there?"""
-    from ..plan import mounts
-    from ..plan.model import Bind, Mask, Pin, ReadOnly
-    from ..policy.model import MountRule, Origin
+    from .plan import mounts
+    from .plan.model import Bind, Mask, Pin, ReadOnly
+    from .policy.model import MountRule, Origin
 
     built_in = Origin("built-in", "view")
     for op in reversed(mounts.base(policy, facts)):
@@ -166,7 +172,7 @@ def _yaml(text: str) -> str:
 
 def _protected(root: str, relative: str) -> bool:
     """Is it, or does it lie below, a name that is read-only because something outside would obey it?"""
-    from ..workspace import protect
+    from .workspace import protect
 
     context, path = protect.TREE, root
     parts = relative.split("/")
@@ -182,7 +188,7 @@ def _protected(root: str, relative: str) -> bool:
 
 
 def _layout_keys(path: str) -> set[str]:
-    from ..workspace import protect
+    from .workspace import protect
 
     try:
         return {protect.fold(name) for name in os.listdir(path)} & protect.LAYOUT
@@ -279,7 +285,7 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
         method: of HTTP for a URL, ``read`` or ``write`` for a path; empty for the usual one.
 
     Raises:
-        UsageError: the target is none of these, or the method does not fit it.
+        TargetError: the target is none of these, or the method does not fit it.
     """
     target = target.removeprefix("unix:") if target.startswith("unix:/") else target
     operations = ("read", "write")
@@ -289,7 +295,7 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
         try:
             method = grammar.parse_method(method or "GET")
         except match.Malformed as error:
-            raise UsageError("check", str(error)) from None
+            raise TargetError("check", str(error)) from None
         access, verdict = _url(policy, target, method)
         return Answer(target, access, verdict, bound_by(access, verdict))
     network = _network(target)

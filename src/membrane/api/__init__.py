@@ -1,0 +1,1 @@
+"""The library: sandboxes in a Python program (``docs/library.md``)."""

@@ -1,0 +1,76 @@
+"""What ``wrap`` returns: a program that runs a command in an open sandbox, as if it were that command.
+
+``SOCKET [--cwd DIRECTORY] [--env NAME=VALUE ... ] -- COMMAND ...``.  It passes its standard streams and its signals on,
+waits, and ends as the command ended.  When it is killed, its stream ends, and with it the command.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+import sys
+
+from ..errors import HostError, MembraneError
+from . import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal
+
+FORWARDED = (1, 2, 3, 10, 12, 15)  # SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM
+NUMBER = 1  # of the one command on this channel
+
+
+def main(argv: list[str]) -> int:
+    """Run ``argv``; the exit status."""
+    try:
+        return _run(argv[1], argv[2:])
+    except MembraneError as error:
+        for line in error.lines():
+            print(f"membrane: {line}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(path: str, words: list[str]) -> int:
+    end = words.index("--")
+    options, command = words[:end], words[end + 1 :]
+    cwd = options[options.index("--cwd") + 1] if "--cwd" in options else os.getcwd()
+    given = options[options.index("--env") + 1 :] if "--env" in options else []
+    environment = dict(pair.split("=", 1) for pair in given)
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    try:
+        channel.connect(path)
+    except OSError as error:
+        cause = f"{error.strerror}; it works while the sandbox is open"
+        raise HostError("reach the sandbox", cause, target=path) from None
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    for number in FORWARDED:
+        if _signal.getsignal(number) != _signal.SIG_IGN:
+            _signal.signal(number, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    value = {"number": NUMBER, "argv": command, "cwd": cwd, "environment": environment, "umask": umask}
+    wire.put(channel, b"R", value, (0, 1, 2))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1):  # their other ends are to see the end of the command
+        os.dup2(null, fd)
+    while True:
+        ready = select.select([channel.fileno(), read], [], [])[0]
+        if read in ready:
+            for number in os.read(read, 64):
+                if number in FORWARDED:
+                    wire.put(channel, b"S", {"number": NUMBER, "signal": number})
+        if channel.fileno() not in ready:
+            continue
+        kind, told, _fds = wire.take(channel)
+        if kind == b"x":
+            if told["failure"] is not None:
+                raise wire.error_of(told["failure"])
+            code = os.waitstatus_to_exitcode(int(told["status"]))
+            return code if code >= 0 else 128 - code
+        if not kind:
+            raise HostError("run the command", "the sandbox was closed")

@@ -1,0 +1,737 @@
+"""``AsyncSandbox``: the library's core, on asyncio; ``sync`` has the same for programs without a loop.
+
+Theory of operation
+-------------------
+A sandbox is a process of its own (``supervisor``), spawned with one end of a socket pair; nothing is forked here and no
+signal handler is set.  The loop reads its messages; a command is a message with three descriptors, whose other ends
+are pipes that the loop reads and writes, or whatever the caller gave.  Everything that is open belongs to the object;
+when this program ends in whatever way, the stream ends, and the sandbox with it.
+
+Rules
+-----
+1. What comes from the sandbox is data: it is parsed as JSON, never evaluated, and every string in it is escaped.
+2. ``on_ask`` is called in a thread, or awaited when it is a coroutine function: it never holds up anything but its own
+   question.  An exception, an answer of another type and a late answer are "no".
+3. Output is bounded; a command that writes more is not stopped, what is more is dropped.
+"""
+
+from __future__ import annotations
+
+import _socket
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+from ..errors import HostError, InternalError, PolicyError
+from ..policy.codec import dump
+from . import wire
+from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_of, question_of
+from .policy import Policy
+from .streams import DEVNULL, Events, Pipes, close_all, pipe_stream, standard_stream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    OnAsk: TypeAlias = Callable[[Question], Answer | Awaitable[Answer]]
+    OnEvent: TypeAlias = Callable[[Event], object]
+
+__all__ = ["AsyncProcess", "AsyncSandbox"]
+
+MOST_OUTPUT = 64 << 20  # bytes of each stream that ``run`` keeps, unless told otherwise
+OPEN = 30.0  # seconds for the supervisor to make the sandbox
+CLOSE = 15.0  # seconds for it to end everything and write the record
+SIGTERM, SIGKILL = 15, 9
+TIMED_OUT = 124  # exit status, as timeout(1)
+
+
+class Command:
+    """A command that was asked for."""
+
+    def __init__(
+        self, sandbox: AsyncSandbox, loop: asyncio.AbstractEventLoop, number: int, argv: tuple[str, ...]
+    ) -> None:
+        self._sandbox = sandbox
+        self.number, self.argv = number, argv
+        self.pid = 0
+        self.assurance: tuple[tuple[str, str], ...] = ()
+        self.started: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.on_event: OnEvent | None = None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status as in ``Result``; None while it runs."""
+        ended = self.ended
+        return _exit_of(ended.result())[0] if ended.done() and not ended.exception() else None
+
+    async def result(self) -> Result:
+        """Wait for its end; what it wrote is somebody else's."""
+        return _result(self, await asyncio.shield(self.ended), b"", b"", False)
+
+    def send_signal(self, number: int) -> None:
+        """A signal to its process group."""
+        if number == SIGKILL:
+            self._sandbox._post(b"K", {"number": self.number})
+        else:
+            self._sandbox._post(b"S", {"number": self.number, "signal": int(number)})
+
+
+class AsyncProcess:
+    """A command that runs; made by ``AsyncSandbox.popen``.
+
+    Attributes:
+        argv: what runs.
+        pid: its process id on the host, for looking at; signals go through ``send_signal``.
+        stdin, stdout, stderr: the pipes that were asked for, else None.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self.argv = command.argv
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._command.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status as in ``Result``; None while it runs."""
+        return self._command.returncode
+
+    async def wait(self) -> Result:
+        """Wait for its end.
+
+        Raises:
+            HostError: it could not be started or confined.
+        """
+        return await self._command.result()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to its process group; SIGKILL ends everything that it started (not in a persistent sandbox)."""
+        self._command.send_signal(number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(SIGKILL)
+
+
+class AsyncSandbox:
+    """A place where commands run behind the boundary; open it with ``async with``.
+
+    Args:
+        policy: what they may do; None: ``Policy.load(workspace)``.
+        workspace: the directory that they work in, at its own path.
+        persistent: keep ``/tmp`` and background processes from one command to the next; else each command has a
+            private ``/tmp`` and process namespace, and what it leaves running ends with it.
+        on_ask: is asked about accesses that no rule decides; without it they are refused.
+        ask_timeout: seconds after which no answer is a "no".
+        on_event: is called with every event, in the loop; must be quick.
+        environ: variables that the policy may pass on and take secrets from; None: ``os.environ``.
+        record: keep the record that ``membrane trace`` reads.
+
+    All commands share one network, one record and the file rules.  Sandboxes share nothing.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        workspace: str | os.PathLike[str] = ".",
+        persistent: bool = False,
+        on_ask: OnAsk | None = None,
+        ask_timeout: float = 120.0,
+        on_event: OnEvent | None = None,
+        environ: Mapping[str, str] | None = None,
+        record: bool = True,
+    ) -> None:
+        self.workspace = os.path.realpath(os.fspath(workspace))
+        self.environ = dict(os.environ if environ is None else environ)
+        self.policy = Policy.load(self.workspace, environ=self.environ) if policy is None else policy
+        self.persistent = persistent
+        self.id = ""
+        self._on_ask, self._ask_timeout = on_ask, ask_timeout
+        self._on_event = on_event
+        self._record = record
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: _socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opened: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
+        self._number = 0
+        self._commands: dict[int, Command] = {}
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._outbox: list[tuple[bytes, Any, tuple[int, ...]]] = []
+        self._readers: list[Events] = []
+        self._wants_events = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._questions: dict[int, asyncio.Task[None]] = {}
+        self.left_behind: tuple[str, ...] = ()
+
+    # ------------------------------------------------------------ open and close
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def open(self) -> Self:
+        """Make the sandbox.
+
+        Raises:
+            PolicyError: a rule can not be bound.
+            HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
+        """
+        if self._channel is not None or self._closed is not None:
+            raise InternalError("open a sandbox", "it was opened before")
+        self._loop = loop = asyncio.get_running_loop()
+        self._opened, self._closed = loop.create_future(), loop.create_future()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        try:
+            try:
+                self._process = _spawn(theirs.fileno(), self.environ)
+            finally:
+                theirs.close()
+            import binascii
+
+            wire.put(
+                ours,
+                b"P",
+                {
+                    "policy": binascii.b2a_base64(dump(self.policy.rules), newline=False).decode("ascii"),
+                    "workspace": self.workspace,
+                    "persistent": self.persistent,
+                    "record": self._record,
+                    "ask": self._ask_timeout if self._on_ask is not None else 0,
+                    "pid": os.getpid(),
+                },
+            )
+        except OSError as error:
+            ours.close()
+            self._channel = None
+            raise HostError("start the supervisor", error.strerror or str(error), target=sys.executable) from None
+        ours.setblocking(False)
+        self._channel = ours
+        loop.add_reader(ours.fileno(), self._on_readable)
+        if self._on_event is not None:
+            self._want_events()
+        try:
+            async with asyncio.timeout(OPEN):
+                await self._opened
+        except TimeoutError:
+            await self.close()
+            raise HostError("make the sandbox", f"it was not there within {OPEN:.0f} s") from None
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """End every command and the sandbox; may be called again."""
+        channel, process = self._channel, self._process
+        if channel is None or self._closed is None:
+            return
+        if not self._closed.done():
+            try:
+                channel.shutdown(_socket.SHUT_WR)
+            except OSError:
+                pass
+            try:
+                async with asyncio.timeout(CLOSE):
+                    await asyncio.shield(self._closed)
+            except TimeoutError:
+                if process is not None:
+                    process.kill()
+        self._forget(None)
+        for task in self._tasks:
+            task.cancel()
+        if process is not None:
+            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+            self._process = None
+
+    def _forget(self, failure: Exception | None) -> None:
+        """The stream has ended, or is not wanted any more."""
+        if self._channel is None:
+            return
+        assert self._loop is not None and self._opened is not None and self._closed is not None
+        self._loop.remove_reader(self._channel.fileno())
+        self._loop.remove_writer(self._channel.fileno())
+        self._channel.close()
+        self._channel = None
+        ended = failure or HostError("use the sandbox", "it is closed")
+        self._failure = self._failure or ended
+        if not self._opened.done():
+            self._opened.set_exception(ended)
+            self._opened.exception()  # seen, also when nobody waits
+        for future in (*self._replies.values(), *(command.ended for command in self._commands.values())):
+            if not future.done():
+                future.set_exception(self._failure)
+                future.exception()
+        for command in self._commands.values():
+            if not command.started.done():
+                command.started.set_exception(self._failure)
+                command.started.exception()
+        self._commands.clear()
+        self._replies.clear()
+        self._outbox.clear()
+        for reader in self._readers:
+            reader.put(None)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # ------------------------------------------------------------ commands
+
+    async def run(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        input: bytes | str | None = None,
+        timeout: float | None = None,
+        capture: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
+        max_output: int = MOST_OUTPUT,
+    ) -> Result:
+        """Run a command to its end.
+
+        Args:
+            argv: the program, looked up in the sandbox's PATH, and its arguments; no shell.
+            input: for its standard input; None: there is none (``/dev/null``).
+            timeout: seconds after which it is killed; the result says ``timed_out``.
+            capture: keep its output; else it goes to this program's own.
+            env: further variables.
+            cwd: where it starts, in the view, relative to the workspace.
+            on_event: is called with the events while it runs.
+            max_output: bytes of each stream that are kept.
+
+        Raises:
+            HostError: it could not be started or confined; a program that is not found is exit status 127.
+        """
+        pipes = Pipes()
+        try:
+            stdin = pipes.writer(input.encode() if isinstance(input, str) else input)
+            stdout = pipes.reader(max_output) if capture else pipes.own(1)
+            stderr = pipes.reader(max_output) if capture else pipes.own(2)
+            command = self._start(argv, (stdin, stdout, stderr), env, cwd, on_event)
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            pipes.give_away()
+        assert self._loop is not None
+        pipes.begin(self._loop)
+        timed_out = False
+        try:
+            try:
+                async with asyncio.timeout(timeout):
+                    told = await asyncio.shield(command.ended)
+            except TimeoutError:
+                timed_out = True
+                self._post(b"K", {"number": command.number})
+                told = await asyncio.shield(command.ended)
+        except BaseException:
+            self._post(b"K", {"number": command.number})
+            raise
+        finally:
+            out, err, truncated = pipes.finish(self._loop)
+        return _result(command, told, out, err, truncated, timed_out)
+
+    async def shell(self, line: str, **options: Any) -> Result:
+        """Run a line of shell (``/bin/sh -c``); options as ``run``."""
+        return await self.run(["/bin/sh", "-c", line], **options)
+
+    async def popen(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> AsyncProcess:
+        """Start a command and return when it runs.
+
+        Args:
+            stdin, stdout, stderr: ``PIPE``, ``DEVNULL``, a descriptor, or None for this program's own.
+
+        Raises:
+            HostError: it could not be started or confined.
+        """
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for number, wanted in enumerate((stdin, stdout, stderr)):
+                mine, given = standard_stream(number, wanted)
+                ours.append(mine)
+                theirs.append(given)
+            command = self._start(argv, theirs, env, cwd, on_event)
+        except BaseException:
+            close_all(ours)
+            raise
+        finally:
+            close_all(theirs)
+        process = AsyncProcess(command)
+        try:
+            assert self._loop is not None
+            for number, name in enumerate(("stdin", "stdout", "stderr")):
+                if ours[number] >= 0:
+                    fd, ours[number] = ours[number], -1
+                    setattr(process, name, await pipe_stream(self._loop, fd, number == 0))
+            await asyncio.shield(command.started)
+        except BaseException:
+            close_all(ours)
+            process.kill()
+            raise
+        return process
+
+    def _start(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        fds: Sequence[int],
+        env: Mapping[str, str] | None,
+        cwd: str | os.PathLike[str] | None,
+        on_event: OnEvent | None,
+    ) -> Command:
+        """Ask for a command; its streams may be closed when this returns."""
+        self._check_open()
+        assert self._loop is not None
+        words = _argv(argv)
+        variables = {str(name): str(value) for name, value in (env or {}).items()}
+        for name, value in variables.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise PolicyError("pass a variable", f"{name!r} is no variable")
+        self._number += 1
+        command = Command(self, self._loop, self._number, words)
+        command.on_event = on_event
+        if on_event is not None:
+            self._want_events()
+        self._commands[self._number] = command
+        asked: dict[str, Any] = {
+            "number": self._number,
+            "argv": words,
+            "cwd": os.fspath(cwd) if cwd is not None else "",
+            "environment": variables,
+            "umask": _umask(),
+        }
+        self._post(b"R", asked, fds)
+        return command
+
+    async def start(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        fds: Sequence[int],
+        env: Mapping[str, str] | None,
+        cwd: str | os.PathLike[str] | None,
+        on_event: OnEvent | None,
+    ) -> Command:
+        """Start a command on three descriptors and return when it runs; ``popen`` without streams of the loop."""
+        command = self._start(argv, fds, env, cwd, on_event)
+        await asyncio.shield(command.started)
+        return command
+
+    async def wrap(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """An argv that runs ``argv`` in this sandbox, for whoever spawns processes itself.
+
+        Its streams become the command's, signals are passed on, and it ends with the command's exit status.  It works
+        while the sandbox is open, for this user.
+
+        Raises:
+            HostError: the socket for it can not be made.
+        """
+        told = await self._ask_supervisor(b"L", {})
+        words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
+        place = ["--cwd", os.fspath(cwd)] if cwd is not None else []
+        return [*_own_program("membrane.api.enter"), str(told["path"]), *place, *words, "--", *_argv(argv)]
+
+    # ------------------------------------------------------------ the rest
+
+    def events(self) -> AsyncIterator[Event]:
+        """The events from now on, until the sandbox is closed.
+
+        A reader that does not keep up is told what it missed by an event ``EventsLost``.
+        """
+        self._check_open()
+        reader = Events()
+        self._readers.append(reader)
+        self._want_events()
+        return self._read_events(reader)
+
+    async def _read_events(self, reader: Events) -> AsyncIterator[Event]:
+        try:
+            while (event := await reader.get()) is not None:
+                yield event
+        finally:
+            self._readers.remove(reader)
+
+    async def update(self, policy: Policy) -> None:
+        """Decide by the network rules of ``policy`` from now on; open connections stay.
+
+        Raises:
+            PolicyError: it needs what the sandbox was not made with: another rule than ``allow`` and ``deny`` differs,
+                or it needs inspection or UDP ports.
+        """
+        import binascii
+
+        text = binascii.b2a_base64(dump(policy.rules), newline=False).decode("ascii")
+        await self._ask_supervisor(b"U", {"policy": text})
+        self.policy = policy
+
+    async def stats(self) -> Stats:
+        """What happened so far."""
+        told = await self._ask_supervisor(b"T", {})
+        return Stats(**{name: told[name] for name in Stats.field_names})
+
+    def _check_open(self) -> None:
+        if self._channel is None:
+            raise self._failure or HostError("use the sandbox", "it is not open", fix=("async with AsyncSandbox(...)",))
+
+    def _want_events(self) -> None:
+        if not self._wants_events:
+            self._wants_events = True
+            self._post(b"V", {})
+
+    async def _ask_supervisor(self, kind: bytes, value: dict[str, Any]) -> dict[str, Any]:
+        self._check_open()
+        assert self._loop is not None
+        self._number += 1
+        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._replies[self._number] = future
+        self._post(kind, {"number": self._number, **value})
+        return await future
+
+    def _post(self, kind: bytes, value: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message, now or as soon as there is room."""
+        if self._channel is None or self._loop is None:
+            return
+        if not self._outbox:
+            try:
+                wire.put(self._channel, kind, value, fds)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self._channel.fileno(), self._on_writable)
+            except OSError:
+                return  # the end of the stream comes next
+        self._outbox.append((kind, value, tuple(os.dup(fd) for fd in fds)))
+
+    def _on_writable(self) -> None:
+        assert self._channel is not None and self._loop is not None
+        try:
+            while self._outbox:
+                kind, value, fds = self._outbox[0]
+                wire.put(self._channel, kind, value, fds)
+                close_all(fds)
+                self._outbox.pop(0)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._loop.remove_writer(self._channel.fileno())
+
+    def _on_readable(self) -> None:
+        for _ in range(256):
+            if self._channel is None:
+                return
+            try:
+                kind, value, fds = wire.take(self._channel)
+            except BlockingIOError:
+                return
+            except (OSError, ValueError) as error:
+                self._forget(InternalError("read the supervisor", f"{type(error).__name__}: {error}"))
+                return
+            close_all(fds)
+            if not kind:
+                self._forget(None if self._failure is None else self._failure)
+                return
+            self._take(kind, value)
+
+    def _take(self, kind: bytes, value: Any) -> None:
+        assert self._opened is not None
+        if kind == b"v":
+            for line in value:
+                self._take_event(line)
+        elif kind == b"s":
+            command = self._commands[value["number"]]
+            command.pid = int(value["pid"])
+            command.assurance = tuple((str(what), str(how)) for what, how in value["assurance"])
+            if not command.started.done():
+                command.started.set_result(None)
+        elif kind == b"x":
+            self._end(self._commands.pop(value["number"]), value)
+        elif kind in (b"u", b"t", b"l"):
+            future = self._replies.pop(value["number"], None)
+            if future is not None and not future.done():
+                future.set_result(value)
+        elif kind == b"f":
+            future = self._replies.pop(value["number"], None)
+            if future is not None and not future.done():
+                future.set_exception(wire.error_of(value["error"]))
+        elif kind == b"q":
+            task = self._spawn_task(self._answer(int(value["number"]), question_of(value)))
+            self._questions[int(value["number"])] = task
+        elif kind == b"w":
+            withdrawn = self._questions.pop(int(value["number"]), None)
+            if withdrawn is not None:
+                withdrawn.cancel()
+        elif kind == b"O":
+            self.id = str(value["id"])
+            if not self._opened.done():
+                self._opened.set_result(None)
+        elif kind == b"e":
+            self._failure = wire.error_of(value["error"])
+        elif kind == b"z":
+            self.left_behind = tuple(str(path) for path in value["left"])
+
+    @staticmethod
+    def _end(command: Command, told: dict[str, Any]) -> None:
+        if told["failure"] is not None:
+            error = wire.error_of(told["failure"])
+            for future in (command.started, command.ended):
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()
+            return
+        if not command.started.done():
+            command.started.set_result(None)
+        if not command.ended.done():
+            command.ended.set_result(told)
+
+    def _spawn_task(self, coroutine: Any) -> asyncio.Task[None]:
+        assert self._loop is not None
+        task: asyncio.Task[None] = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, number: int, question: Question) -> None:
+        """Ask the caller; whatever goes wrong is a "no"."""
+        answer: object = Deny
+        try:
+            assert self._on_ask is not None and self._loop is not None
+            if inspect.iscoroutinefunction(self._on_ask):
+                answer = await self._on_ask(question)
+            else:
+                answer = await asyncio.to_thread(self._on_ask, question)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._report("on_ask", error)
+        finally:
+            self._questions.pop(number, None)
+        word = answer.word if isinstance(answer, Answer) else "no"
+        self._post(b"A", {"number": number, "answer": word})
+
+    def _take_event(self, line: str) -> None:
+        import json
+
+        try:
+            data = json.loads(line)
+        except ValueError:
+            return
+        event = Event(str(data.get("event")), str(data.get("time", "")), str(data.get("source", "")), data)
+        callbacks = [command.on_event for command in self._commands.values()] if self._commands else []
+        for callback in (self._on_event, *callbacks):
+            if callback is None:
+                continue
+            try:
+                callback(event)
+            except Exception as error:
+                self._report("on_event", error)
+        for reader in self._readers:
+            reader.put(event)
+
+    def _report(self, what: str, error: Exception) -> None:
+        assert self._loop is not None
+        context = {"message": f"membrane: {what} raised {type(error).__name__}", "exception": error}
+        self._loop.call_exception_handler(context)
+
+
+def _result(
+    command: Command, told: dict[str, Any], out: bytes, err: bytes, truncated: bool, timed_out: bool = False
+) -> Result:
+    code, signal = _exit_of(told)
+    over = timed_out or bool(told["timed_out"])
+    return Result(
+        command.argv,
+        TIMED_OUT if over else code,
+        signal,
+        out,
+        err,
+        float(told["duration"]),
+        over,
+        truncated,
+        tuple(denied_of(each) for each in told["denied"]),
+        tuple(Change(str(path), what) for path, what in told["changes"].items()),
+        command.assurance,
+        not told["lost"],
+    )
+
+
+def _exit_of(told: dict[str, Any]) -> tuple[int, int]:
+    """(exit status, signal) of what the supervisor told."""
+    if told["timed_out"]:
+        return TIMED_OUT, SIGKILL
+    code = os.waitstatus_to_exitcode(int(told["status"]))
+    return (code, 0) if code >= 0 else (128 - code, -code)
+
+
+def _argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    if isinstance(argv, str | bytes):
+        raise PolicyError("run a command", "it is a sequence of words", fix=("shell(...) runs a line",))
+    words = tuple(os.fspath(word) for word in argv)
+    if not words or not words[0]:
+        raise PolicyError("run a command", "there is none")
+    if any(not isinstance(word, str) or "\0" in word for word in words):
+        raise PolicyError("run a command", "a word is not a string, or has a NUL octet")
+    return words
+
+
+def _umask() -> int:
+    """This process's mask, without changing it (proc(5), Linux 4.7)."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+def _own_program(module: str) -> list[str]:
+    """An argv that runs ``main(sys.argv)`` of a module of ours, found where this one was; it imports nothing else."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    program = f"import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv))"
+    return [sys.executable, "-I", "-c", program, source]
+
+
+def _spawn(channel: int, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*_own_program("membrane.api.supervisor"), str(channel)],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+        pass_fds=(channel,),
+        start_new_session=True,
+        env=dict(environ),
+        cwd="/",
+    )

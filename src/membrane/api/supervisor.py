@@ -1,0 +1,636 @@
+"""The supervisor of one sandbox of the library: a process of its own, so that the caller forks nothing.
+
+Theory of operation
+-------------------
+The caller spawns ``python -I -c ... FD`` with one end of a socket pair and tells the policy over it (``wire``).  The
+supervisor makes the sandbox (``boundary.Boundary``) and then serves: each command is forked by the spawner
+(``host.spawner``), its confinement is read back from /proc, it is released, and when its keeper has ended, so has
+everything that it started (``kept``: but what it left in the background).  Before its end is told, the tracer and the
+network process are asked to tell what they hold, so that its refusals are complete.
+
+All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is told with every
+command that ran when it happened: the network does not know which of them it was.
+
+Rules
+-----
+1. The end of the caller, however it comes, is the end of the sandbox: the stream ends, and a pidfd of the caller is
+   watched as well, because a child of it may hold the stream open.
+2. The caller is never waited for: events that it does not take are dropped and counted.
+3. Callers of ``wrap`` come through a socket in a private directory; they can run, signal and kill their own commands
+   and nothing else.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import os
+import select
+import sys
+import time
+
+from ..boundary import Boundary, RunOptions, read_back
+from ..errors import HostError, InternalError, MembraneError, PolicyError
+from ..host import view
+from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Start, receive, receive_with_sender, send
+from ..host.spawner import Job, Spawner
+from ..policy.codec import restore
+from . import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Sequence
+    from typing import Any, Literal
+
+    from ..dataplane import Network
+    from ..events import Binding
+    from ..policy.model import Policy
+else:
+    import _signal
+
+MOST_WAITING = 4 << 20  # bytes of events that wait for the caller
+MOST_TOLD = 1000  # refusals, and changed files, of one command
+MOST_COMMANDS = 4096  # at once
+MOST_CLIENTS = 1024  # callers of ``wrap`` at once
+SYNC = 2.0  # seconds for the tracer and the network process to tell what they hold
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+_CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
+
+
+class _Client:
+    """One end that sends messages: the caller itself, or a program that ``wrap`` has started."""
+
+    def __init__(self, channel: _socket.socket, main: bool) -> None:
+        channel.setblocking(False)
+        self.channel, self.main = channel, main
+        self.waiting: list[tuple[bytes, Any]] = []
+        self.commands: dict[int, _Command] = {}
+        self.gone = False
+
+
+class _Command:
+    def __init__(self, client: _Client, number: int, channel: _socket.socket) -> None:
+        self.client, self.number, self.channel = client, number, channel
+        self.started = time.monotonic()
+        self.pid = 0
+        self.keeper = -1  # pidfd
+        self.status: int | None = None
+        self.failure: dict[str, Any] | None = None
+        self.killed = False
+        self.deadline = 0.0
+        self.timed_out = False
+        self.denied: list[dict[str, Any]] = []
+        self.changes: dict[str, str] = {}
+        self.lost = 0
+
+
+class Supervisor(Boundary):
+    """The sandbox of one caller."""
+
+    shared = True
+
+    def __init__(self, channel: _socket.socket, policy: Policy, config: dict[str, Any]) -> None:
+        super().__init__(policy, RunOptions(quiet=True, no_trace=not config["record"]))
+        self._kept = bool(config["persistent"])
+        self._ask = float(config["ask"])
+        self._main = _Client(channel, True)
+        self._clients = {channel.fileno(): self._main}
+        self._commands: dict[int, _Command] = {}  # by channel
+        self._ran = 0
+        self._closed = False
+        self._caller = -1
+        self._parent = int(config["pid"])
+        self._door: _socket.socket | None = None
+        self._door_path = ""
+        self._wants_events = False
+        self._unsent = 0  # bytes of events in the queue
+        self._lines: list[str] = []
+        self._dropped = 0
+        self._questions: set[int] = set()
+        self._syncs: dict[int, tuple[set[str], Any, float]] = {}  # number: who has yet to answer, then what, until when
+        self._sync_number = 0
+        self._places: frozenset[str] = frozenset()  # that a keeper makes for each command
+        self._on_line = self._take_event
+
+    # ------------------------------------------------------------ what a Boundary asks
+
+    def _launched(self, umask: int) -> Start:
+        commands: Literal["kept", "fresh"] = "kept" if self._kept else "fresh"
+        return Start(self.plan, (), (False, False, False), self.id, umask, self._notify, commands)
+
+    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
+        self._spawner = spawner = Spawner(self.launch)
+        return spawner.pid, spawner.listener, spawner.listener_error, ()
+
+    def _begin(self) -> None:
+        try:
+            self._caller = os.pidfd_open(self._parent)
+        except OSError:
+            self._closed = True  # it has ended already
+            return
+        self._watch(self._caller, self._on_caller_end)
+        self._watch(self._spawner.channel.fileno(), self._on_spawner)
+        for client in self._clients.values():
+            self._watch_client(client)
+        self._places = view.places_in_scratch(self.plan.mounts)
+        self.network.on_synced = lambda number: self._synced(number, "network")
+        if self._tracer is not None:
+            self._tracer.on_synced = lambda number: self._synced(number, "tracer")
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        self._tell(
+            self._main,
+            b"O",
+            {
+                "id": self.id,
+                "workspace": self.plan.workspace,
+                "source": self.record.trace_source,
+                "secrets": [rule.name for rule in self.policy.secrets],
+            },
+        )
+
+    def _over(self) -> bool:
+        return self._closed
+
+    def _limit(self) -> float:
+        return 0.0  # each command has its own
+
+    def _due(self) -> float:
+        times = [command.deadline for command in self._commands.values() if command.deadline]
+        times += [until for _who, _then, until in self._syncs.values()]
+        return min(times, default=0.0)
+
+    def _on_due(self) -> None:
+        now = time.monotonic()
+        for command in list(self._commands.values()):
+            if command.deadline and now >= command.deadline:
+                command.deadline, command.timed_out = 0.0, True
+                self._kill(command)
+        for number, (_who, then, until) in list(self._syncs.items()):
+            if now >= until:
+                del self._syncs[number]
+                then()
+
+    def _asks(self) -> float:
+        return self._ask
+
+    def _answer_questions(self, network: Network) -> None:
+        network.on_question = self._on_question
+
+    def _after_processes(self) -> None:
+        for command in list(self._commands.values()):
+            command.status = SIGKILL if command.status is None else command.status
+            self._ended(command)
+        if self._door is not None:
+            self._door.close()
+            try:
+                os.unlink(self._door_path)
+            except OSError:
+                pass
+
+    def _exit_status(self) -> tuple[int, int]:
+        return (125, 0) if self.failure else (0, 0)
+
+    def _told(self) -> None:
+        channel = self._main.channel
+        try:
+            channel.settimeout(SYNC)
+            self._send_lines()
+            for kind, value in self._main.waiting:
+                wire.put(channel, kind, value)
+            if self.failure:
+                error = InternalError("keep the sandbox", self.failure)
+                wire.put(channel, b"e", {"error": wire.error_as_data(error)})
+            wire.put(channel, b"z", {"left": self._left_behind()})
+        except OSError:
+            pass  # the caller is gone
+
+    # ------------------------------------------------------------ clients
+
+    def _watch_client(self, client: _Client) -> None:
+        self._watch(client.channel.fileno(), lambda: self._on_client(client))
+
+    def _on_caller_end(self) -> None:
+        self._closed = True
+
+    def _on_spawner(self) -> None:
+        self.failure = "the process that runs the commands has died"
+
+    def _on_client(self, client: _Client) -> None:
+        if client.waiting:
+            self._flush(client)
+        for _ in range(64):
+            try:
+                kind, value, fds = wire.take(client.channel)
+            except BlockingIOError:
+                return
+            if not kind:
+                self._lose(client)
+                return
+            try:
+                self._obey(client, kind, value, fds)
+            finally:
+                for fd in fds:
+                    os.close(fd)
+
+    def _lose(self, client: _Client) -> None:
+        client.gone = True
+        self._unwatch(client.channel.fileno())
+        self._clients.pop(client.channel.fileno(), None)
+        if client.main:
+            self._closed = True
+            return
+        for command in client.commands.values():
+            self._kill(command)
+        client.channel.close()
+
+    def _obey(self, client: _Client, kind: bytes, value: Any, fds: Sequence[int]) -> None:
+        if kind == b"R":
+            self._start_command(client, value, fds)
+        elif kind in (b"S", b"K"):
+            command = client.commands.get(int(value["number"]))
+            if command is None:
+                return  # it has ended, and the caller is about to hear of it
+            if kind == b"K":
+                self._kill(command)
+            else:
+                self._signal(command, int(value["signal"]))
+        elif not client.main:
+            raise InternalError("obey a caller", f"it may not send {kind!r}")
+        elif kind == b"U":
+            self._update(value)
+        elif kind == b"A":
+            number = int(value["number"])
+            if number in self._questions:
+                self._questions.discard(number)
+                self.network.answer(number, str(value["answer"]))
+        elif kind == b"T":
+            self._tell(client, b"t", {"number": value["number"], **self._stats()})
+        elif kind == b"L":
+            self._listen(value)
+        elif kind == b"V":
+            self._wants_events = True
+        else:
+            raise InternalError("obey the caller", f"unexpected message {kind!r}")
+
+    def _tell(self, client: _Client, kind: bytes, value: Any) -> None:
+        if client.gone:
+            return
+        client.waiting.append((kind, value))
+        self._flush(client)
+
+    def _flush(self, client: _Client) -> None:
+        fd = client.channel.fileno()
+        try:
+            while client.waiting:
+                kind, value = client.waiting[0]
+                wire.put(client.channel, kind, value)
+                client.waiting.pop(0)
+                if kind == b"v":
+                    self._unsent -= sum(map(len, value))
+            wanted = select.EPOLLIN
+        except BlockingIOError:
+            wanted = select.EPOLLIN | select.EPOLLOUT
+        except OSError:
+            client.waiting.clear()
+            return  # the end of the stream comes next
+        if fd in self._handlers:
+            self._epoll.modify(fd, wanted)
+
+    # ------------------------------------------------------------ commands
+
+    def _start_command(self, client: _Client, value: dict[str, Any], fds: Sequence[int]) -> None:
+        number = int(value["number"])
+        argv = tuple(str(word) for word in value["argv"])
+        cwd = os.path.normpath(os.path.join(self.plan.cwd, str(value["cwd"]) if value["cwd"] else ""))
+        environment = {**dict(self.plan.environment), **value["environment"], "PWD": cwd}
+        try:
+            if len(self._commands) >= MOST_COMMANDS:
+                raise HostError("start a command", f"{MOST_COMMANDS} run already")
+            channel = self._spawner.start(Job(argv, tuple(environment.items()), cwd, int(value["umask"])), fds)
+        except MembraneError as error:
+            self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
+            return
+        command = _Command(client, number, channel)
+        if self.policy.limits.time:
+            command.deadline = command.started + self.policy.limits.time
+        self._ran += 1
+        client.commands[number] = command
+        self._commands[channel.fileno()] = command
+        self._watch(channel.fileno(), lambda: self._on_keeper(command))
+
+    def _on_keeper(self, command: _Command) -> None:
+        if command.keeper < 0:
+            kind, payload, _fds, sender = receive_with_sender(command.channel)
+        else:
+            kind, payload, _fds = self._message(command.channel)
+            sender = 0
+        if kind == b"R":
+            self._confirm(command, sender)
+        elif kind == b"X":
+            command.status = int(payload)
+        elif kind == b"E":
+            _number, step, cause, target = payload.decode("utf-8", "replace").split("\0", 3)
+            error = HostError(step, cause, target=target)
+            command.failure = wire.error_as_data(error)
+        elif kind == b"":
+            self._unwatch(command.channel.fileno())
+            if command.keeper < 0:
+                self._on_end(command)
+        else:
+            raise InternalError("run a command", f"unexpected message {kind!r}")
+
+    def _confirm(self, command: _Command, pid: int) -> None:
+        """Read back what the command has set on itself, and let it go."""
+        try:
+            keeper, assurance = read_back(pid, self.plan)
+            command.keeper = os.pidfd_open(keeper)
+        except (OSError, MembraneError) as error:
+            if not command.killed:
+                cause = str(error)
+                command.failure = wire.error_as_data(HostError("confirm the confinement of a command", cause))
+            command.channel.shutdown(_socket.SHUT_RDWR)
+            return
+        command.pid = pid
+        self._watch(command.keeper, lambda: self._on_keeper_end(command))
+        try:
+            send(command.channel, b"G")
+        except OSError:
+            return  # it has ended
+        shown = [[each.rule, each.mechanism] for each in assurance]
+        self._tell(command.client, b"s", {"number": command.number, "pid": pid, "assurance": shown})
+
+    def _on_keeper_end(self, command: _Command) -> None:
+        """The keeper has ended, and in a sandbox that is not kept everything with it."""
+        self._unwatch(command.keeper)
+        os.close(command.keeper)
+        command.keeper = -1
+        if command.channel.fileno() in self._handlers:
+            self._unwatch(command.channel.fileno())
+            while command.status is None:
+                kind, payload, _fds = self._last(command.channel)
+                if kind == b"X":
+                    command.status = int(payload)
+                elif not kind:
+                    break
+        self._on_end(command)
+
+    @staticmethod
+    def _last(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+        channel.setblocking(False)
+        try:
+            return receive(channel)
+        except OSError:
+            return b"", b"", []
+
+    def _on_end(self, command: _Command) -> None:
+        if command.status is None:
+            command.status = SIGKILL
+        command.deadline = 0.0
+        self._sync(lambda: self._ended(command))
+
+    def _ended(self, command: _Command) -> None:
+        if self._commands.pop(command.channel.fileno(), None) is None:
+            return
+        self._unwatch(command.channel.fileno())
+        command.channel.close()
+        if command.keeper >= 0:
+            self._unwatch(command.keeper)
+            os.close(command.keeper)
+        command.client.commands.pop(command.number, None)
+        self._send_lines()
+        told = self._end_of(
+            command.number,
+            status=command.status or 0,
+            duration=time.monotonic() - command.started,
+            denied=command.denied,
+            changes=command.changes,
+            failure=command.failure,
+            timed_out=command.timed_out,
+            lost=command.lost,
+        )
+        self._tell(command.client, b"x", told)
+
+    @staticmethod
+    def _end_of(number: int, **fields: Any) -> dict[str, Any]:
+        usual = {"status": 0, "duration": 0.0, "denied": [], "changes": {}, "failure": None}
+        return {"number": number, "timed_out": False, "lost": 0, **usual, **fields}
+
+    def _signal(self, command: _Command, number: int) -> None:
+        if number == SIGKILL and not self._kept:
+            self._kill(command)
+            return
+        if number == SIGSTOP and self._kept:
+            number = SIGTSTP  # SIGSTOP is for all processes of a pid namespace (``host.init``)
+        try:
+            send(command.channel, b"S", str(number).encode())
+        except OSError:
+            pass  # its end is on the way
+
+    def _kill(self, command: _Command) -> None:
+        """End the command, and unless the sandbox is kept everything that it started."""
+        command.killed = True
+        try:
+            if self._kept:
+                send(command.channel, b"S", str(SIGKILL).encode())
+            else:
+                command.channel.shutdown(_socket.SHUT_WR)  # pid 1 ends with its channel
+        except OSError:
+            pass
+
+    # ------------------------------------------------------------ events
+
+    def _take_event(self, line: bytes, event: dict[str, Any]) -> None:
+        kind = event.get("event")
+        if kind == "AccessDenied":
+            told = {name: event.get(name) for name in ("access", "reason", "rule", "hint", "count", "process", "time")}
+            for command in self._commands.values():
+                if len(command.denied) < MOST_TOLD:
+                    command.denied.append(told)
+                else:
+                    command.lost += 1
+        elif kind in ("FileOpened", "FileCreated", "FileRemoved", "FileRenamed") and not event.get("result"):
+            for path, change in _changes(kind, event):
+                if path in self._places or path.startswith(_NOT_FILES):
+                    continue
+                for command in self._commands.values():
+                    if path in command.changes or len(command.changes) < MOST_TOLD:
+                        command.changes[path] = change
+                    else:
+                        command.lost += 1
+        if not self._wants_events:
+            return
+        if self._unsent + len(line) > MOST_WAITING:
+            self._dropped += 1
+            return
+        self._unsent += len(line)
+        self._lines.append(line.decode("utf-8", "replace"))
+        if len(self._lines) >= 64:
+            self._send_lines()
+
+    def _send_lines(self) -> None:
+        if self._dropped and self._unsent < MOST_WAITING // 2:
+            import json
+
+            text = json.dumps({"event": "EventsLost", "kind": "event", "count": self._dropped, "source": "session"})
+            self._dropped = 0
+            self._unsent += len(text)
+            self._lines.append(text)
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._tell(self._main, b"v", lines)
+
+    def _turn(self) -> None:
+        self._send_lines()
+
+    def _sync(self, then: Any) -> None:
+        """Call ``then`` when the tracer and the network process have told what they hold."""
+        self._sync_number += 1
+        who = set()
+        if self._tracer is not None and self._tracer.sync(self._sync_number):
+            who.add("tracer")
+        if self.network.sync(self._sync_number):
+            who.add("network")
+        if who:
+            self._syncs[self._sync_number] = who, then, time.monotonic() + SYNC
+        else:
+            then()
+
+    def _synced(self, number: int, who: str) -> None:
+        found = self._syncs.get(number)
+        if found is None:
+            return
+        found[0].discard(who)
+        if not found[0]:
+            del self._syncs[number]
+            found[1]()
+
+    # ------------------------------------------------------------ the rest
+
+    def _on_question(self, record: dict[str, Any]) -> None:
+        if "withdrawn" in record:
+            self._questions.discard(int(record["withdrawn"]))
+            self._tell(self._main, b"w", {"number": int(record["withdrawn"])})
+            return
+        self._questions.add(int(record["ask"]["number"]))
+        self._tell(self._main, b"q", record["ask"])
+
+    def _update(self, value: dict[str, Any]) -> None:
+        import binascii
+
+        number = value["number"]
+        try:
+            policy = restore(binascii.a2b_base64(value["policy"]))
+            same = {"allow": (), "deny": (), "levels": (), "digest": ""}
+            if policy.replace(**same) != self.policy.replace(**same):
+                raise PolicyError(
+                    "change the policy of an open sandbox",
+                    "something else than its network rules differs",
+                    fix=("open another sandbox",),
+                )
+            self.update_network(policy)
+        except MembraneError as error:
+            self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(error)})
+            return
+        self._sync(lambda: self._tell(self._main, b"u", {"number": number}))
+
+    def _stats(self) -> dict[str, Any]:
+        journal = self.journal
+        return {
+            "commands": self._ran,
+            "running": len(self._commands),
+            "refused": journal.refused,
+            "bytes_up": journal.bytes_up,
+            "bytes_down": journal.bytes_down,
+            "events": dict(journal.counts),
+            "lost": journal.lost,
+        }
+
+    def _listen(self, value: dict[str, Any]) -> None:
+        number = value["number"]
+        if self._door is None:
+            directory = os.path.join(os.path.dirname(os.path.dirname(self.entry.path)), "api")
+            try:
+                os.makedirs(directory, 0o700, exist_ok=True)
+                path = os.path.join(directory, f"{self.id}.sock")
+                door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+                door.bind(path)
+                os.chmod(path, 0o600)
+                door.listen(128)
+            except OSError as error:
+                told = HostError("listen for wrapped commands", error.strerror or "", target=directory)
+                self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(told)})
+                return
+            door.setblocking(False)
+            self._door, self._door_path = door, path
+            self._watch(door.fileno(), self._on_door)
+        self._tell(self._main, b"l", {"number": number, "path": self._door_path})
+
+    def _on_door(self) -> None:
+        assert self._door is not None
+        try:
+            fd, _address = self._door._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        channel = _socket.socket(fileno=fd)
+        os.set_inheritable(fd, False)
+        if len(self._clients) >= MOST_CLIENTS or not _is_own(channel):
+            channel.close()
+            return
+        client = _Client(channel, False)
+        self._clients[fd] = client
+        self._watch_client(client)
+
+
+def _is_own(channel: _socket.socket) -> bool:
+    """Is the peer this user (SO_PEERCRED, unix(7))?"""
+    credentials = channel.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder) == os.geteuid()
+
+
+def _changes(kind: str, event: dict[str, Any]) -> list[tuple[str, str]]:
+    path = event.get("path")
+    if not isinstance(path, str):
+        return []  # cut: too long to be told
+    if kind == "FileOpened":
+        return [(path, "written")] if _CHANGING.intersection(event["flags"]) else []
+    if kind == "FileRemoved":
+        return [(path, "removed")]
+    if kind == "FileRenamed":
+        return [(path, "removed"), (str(event["to"]), "written")]
+    return [(path, "created")]
+
+
+def main(argv: list[str]) -> int:
+    """The process: ``argv[1]`` is the descriptor of the caller's channel."""
+    channel = _socket.socket(fileno=int(argv[1]))
+    os.set_inheritable(channel.fileno(), False)
+    for number in (1, 2, 3, 13, 15):  # signals of a terminal and a closed stream are the caller's business
+        _signal.signal(number, _signal.SIG_IGN if number != 15 else _signal.SIG_DFL)
+    kind, config, fds = wire.take(channel)
+    if kind != b"P":
+        return 1
+    for fd in fds:
+        os.close(fd)
+    try:
+        import binascii
+
+        try:
+            os.chdir(config["workspace"])
+        except OSError as error:
+            raise HostError("enter the workspace", error.strerror or "", target=config["workspace"]) from None
+        supervisor = Supervisor(channel, restore(binascii.a2b_base64(config["policy"])), config)
+        gc.disable()
+        return supervisor.run()
+    except MembraneError as error:
+        told = wire.error_as_data(error)
+    except Exception as error:
+        told = wire.error_as_data(InternalError("make the sandbox", f"{type(error).__name__}: {error}"))
+    channel.setblocking(True)
+    try:
+        wire.put(channel, b"e", {"error": told})
+    except OSError:
+        pass
+    return 1

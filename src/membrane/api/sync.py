@@ -1,0 +1,313 @@
+"""``Sandbox``: ``AsyncSandbox`` for programs without an event loop.
+
+Theory of operation
+-------------------
+The sandbox has an event loop in a thread of its own; every method hands a coroutine to it and waits.  So a sandbox may
+be used from any number of threads at once, and from within a running loop as well (where it blocks that loop).
+Callbacks are called in that thread (``on_event``) or in a worker thread (``on_ask``).  The thread ends with the
+sandbox; it is a daemon, so a program that forgets to close a sandbox still ends, and the sandbox with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
+
+from ..errors import HostError
+from .sandbox import AsyncSandbox
+from .streams import close_all, standard_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+
+    from .model import Event, Result, Stats
+    from .policy import Policy
+    from .sandbox import Command, OnAsk, OnEvent
+
+T = TypeVar("T")
+
+
+class Process:
+    """A command that runs; made by ``Sandbox.popen``.
+
+    Attributes:
+        argv: what runs.
+        pid: its process id on the host, for looking at; signals go through ``send_signal``.
+        stdin, stdout, stderr: the unbuffered ends of the pipes that were asked for, else None; the caller's to close.
+    """
+
+    def __init__(self, sandbox: Sandbox, command: Command, ours: Sequence[int]) -> None:
+        self._sandbox, self._command = sandbox, command
+        self.argv = command.argv
+        files: list[IO[bytes] | None] = [
+            os.fdopen(fd, "wb" if number == 0 else "rb", buffering=0) if fd >= 0 else None
+            for number, fd in enumerate(ours)
+        ]
+        self.stdin, self.stdout, self.stderr = files
+
+    @property
+    def pid(self) -> int:
+        return self._command.pid
+
+    def poll(self) -> int | None:
+        """Its exit status as in ``Result``; None while it runs."""
+        return self._command.returncode
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Wait for its end.
+
+        Raises:
+            TimeoutError: it still runs after so many seconds.
+            HostError: it could not be started or confined.
+        """
+        return self._sandbox._call(self._command.result(), timeout)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to its process group; SIGKILL ends everything that it started (not in a persistent sandbox)."""
+        self._sandbox._tell(self._command.send_signal, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(15)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(9)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                file.close()
+        if self.poll() is None:
+            self.kill()
+        self.wait()
+
+
+class Sandbox:
+    """A place where commands run behind the boundary; open it with ``with``.
+
+    Arguments and methods are those of ``AsyncSandbox``.  Thread-safe.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        workspace: str | os.PathLike[str] = ".",
+        persistent: bool = False,
+        on_ask: OnAsk | None = None,
+        ask_timeout: float = 120.0,
+        on_event: OnEvent | None = None,
+        environ: Mapping[str, str] | None = None,
+        record: bool = True,
+    ) -> None:
+        self._core = AsyncSandbox(
+            policy,
+            workspace=workspace,
+            persistent=persistent,
+            on_ask=on_ask,
+            ask_timeout=ask_timeout,
+            on_event=on_event,
+            environ=environ,
+            record=record,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def id(self) -> str:
+        """Of its record: ``membrane trace show ID``."""
+        return self._core.id
+
+    @property
+    def workspace(self) -> str:
+        return self._core.workspace
+
+    @property
+    def policy(self) -> Policy:
+        return self._core.policy
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """After ``close``: protected names that a command made and that could not be moved away."""
+        return self._core.left_behind
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Make the sandbox.
+
+        Raises:
+            PolicyError: a rule can not be bound.
+            HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="membrane", daemon=True)
+                self._thread.start()
+        try:
+            self._call(self._core.open())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End every command and the sandbox; may be called again."""
+        if self._thread is None:
+            return
+        try:
+            self._call(self._core.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def run(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        input: bytes | str | None = None,
+        timeout: float | None = None,
+        capture: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
+        **options: Any,
+    ) -> Result:
+        """Run a command to its end (``AsyncSandbox.run``)."""
+        return self._call(
+            self._core.run(
+                argv,
+                input=input,
+                timeout=timeout,
+                capture=capture,
+                env=env,
+                cwd=cwd,
+                on_event=on_event,
+                **options,
+            )
+        )
+
+    def shell(self, line: str, **options: Any) -> Result:
+        """Run a line of shell (``/bin/sh -c``); options as ``run``."""
+        return self.run(["/bin/sh", "-c", line], **options)
+
+    def popen(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Process:
+        """Start a command and return when it runs (``AsyncSandbox.popen``); pipes are plain binary files."""
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for number, wanted in enumerate((stdin, stdout, stderr)):
+                mine, given = standard_stream(number, wanted)
+                ours.append(mine)
+                theirs.append(given)
+            command = self._call(self._core.start(argv, theirs, env, cwd, on_event))
+        except BaseException:
+            close_all(ours)
+            raise
+        finally:
+            close_all(theirs)
+        return Process(self, command, ours)
+
+    def wrap(
+        self,
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> list[str]:
+        """An argv that runs ``argv`` in this sandbox, for whoever spawns processes itself (``AsyncSandbox.wrap``)."""
+        return self._call(self._core.wrap(argv, env=env, cwd=cwd))
+
+    def events(self) -> Iterator[Event]:
+        """The events from now on, until the sandbox is closed; the iterator blocks."""
+        taken: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        stream = self._call(_first(self._core))
+
+        async def pump() -> None:
+            try:
+                async for event in stream:
+                    taken.put(event)
+            finally:
+                taken.put(None)
+
+        asyncio.run_coroutine_threadsafe(pump(), self._running())
+
+        def read() -> Iterator[Event]:
+            while (event := taken.get()) is not None:
+                yield event
+
+        return read()
+
+    def update(self, policy: Policy) -> None:
+        """Decide by the network rules of ``policy`` from now on (``AsyncSandbox.update``)."""
+        self._call(self._core.update(policy))
+
+    def stats(self) -> Stats:
+        """What happened so far."""
+        return self._call(self._core.stats())
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None:
+            raise HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))
+        return loop
+
+    def _tell(self, function: Any, *arguments: Any) -> None:
+        self._running().call_soon_threadsafe(function, *arguments)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        except BaseException:
+            coroutine.close()
+            raise
+        try:
+            return future.result(timeout)
+        except BaseException:  # KeyboardInterrupt as well: what waits is ended
+            future.cancel()
+            raise
+
+
+async def _first(core: AsyncSandbox) -> Any:
+    """``events`` counts from here, not from the first look."""
+    return core.events()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()

@@ -1,0 +1,762 @@
+"""One sandbox: acquire in order, release in reverse, tell what happened.
+
+Theory of operation
+-------------------
+``run`` makes the plan, forks the launcher, scans the workspace while the launcher builds the namespaces, has what runs
+in it read back and traced, and then sits in one epoll loop over the launcher's messages, the network sockets, the
+workspace watcher and whatever the subclass watches: ``session.Session`` runs one command, ``api.supervisor.Supervisor``
+many.  The network process is started when the first of its sockets becomes readable: a run without network pays
+nothing for it.  The tracer is forked first of all and gets the notifications before anything is released
+(``trace.tracer``).
+
+Rules
+-----
+1. No partial start: everything that can fail has been done before a command is released.
+2. If the network process, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import time
+
+from . import homes, ports, runs
+from .errors import HostError, MembraneError, PolicyError
+from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
+from .host.channel import HELD_DURING_FORK, MESSAGE, Start, receive
+from .host.facts import gather
+from .host.launcher import Launch
+from .journal import Journal, now, say
+from .plan import mounts
+from .plan.build import build
+from .plan.model import Listen, ReadOnly
+from .trace import record
+from .trace.tracer import Scope, Tracer, root_of
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    import sys
+    from collections.abc import Callable
+    from typing import Any, Literal
+
+    from .dataplane import Network
+    from .plan.model import HostFacts, MountOp, SandboxPlan
+    from .policy.model import PathRule, Policy
+    from .trace.live import LiveLog
+    from .workspace.guard import Guard
+    from .workspace.scan import ScanResult
+else:
+    import _signal
+    import sys
+
+VERSION = "0.1.0"
+RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
+WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
+
+
+class RunOptions(Value):
+    """How a run is reported."""
+
+    events: str = ""  # path of a JSON lines file; "-": stderr
+    session_id_file: str = ""
+    quiet: bool = False
+    ask: bool = False
+    trace_log: str = ""
+    no_trace: bool = False
+    launcher: str = "native"
+    debug: bool = False
+
+
+def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
+    """Host facts for a run of ``policy`` in ``workspace``, the current directory by default."""
+    facts = gather(
+        os.environ,
+        named=[rule.path for rule in policy.mounts],
+        sockets=[rule.path for rule in policy.unix_sockets],
+        want_git_root=any(rule.git_root for rule in policy.mounts),
+        want_bound=policy.view == "host",
+        workspace=workspace,
+    )
+    if policy.file_rules is None:
+        return facts
+    from .workspace import hostfiles
+
+    found, warnings = hostfiles.find(policy.file_rules)
+    return facts.replace(files=found, file_warnings=warnings)
+
+
+def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
+    """The complete plan, the workspace scanned, for ``membrane plan``.
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the workspace can not be read.
+    """
+    del command  # the plan does not depend on it: no decision by command text
+    from .workspace.scan import scan
+
+    facts = facts_for(policy)
+    plan = build(policy, facts)
+    if policy.file_rules is not None:
+        from .plan.hosttree import guarded
+
+        operations: list[MountOp] = []
+        for root, rules in guarded(policy, facts):
+            found = scan(root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+        return plan.replace(mounts=(*plan.mounts, *operations))
+    found = scan(facts.workspace, policy.paths)
+    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
+
+
+class Boundary:
+    """One sandbox; ``run`` may be called once.
+
+    Class attributes:
+        shared: several commands run in it.
+
+    Args:
+        policy: what may be done in it.
+        options: how it is reported.
+        command: what the record names; empty where several commands run in it.
+    """
+
+    shared = False
+
+    def __init__(self, policy: Policy, options: RunOptions, command: tuple[str, ...] = ()) -> None:
+        self.policy = policy
+        self.options = options
+        self.command = command
+        self.id = os.urandom(8).hex()
+        self.started = time.monotonic()
+        self.failure: str = ""
+        self.timed_out = False
+        self._recorded_at = 0.0
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._epoll = select.epoll()
+        self._network: Network | None = None
+        self._exposed: list[tuple[str, int]] = []  # until the network process has them
+        self._tracer: Tracer | None = None
+        self._live_log: LiveLog | None = None
+        self._recording = False  # from the opening of the journal to the end of the run
+        self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
+
+    def run(self) -> int:
+        """Run to the end; return the exit status.
+
+        Raises:
+            PolicyError: a rule can not be bound.
+            HostError: the machine refused a step; nothing is left running.
+        """
+        try:
+            return self._run()
+        except BaseException:
+            if self._recording:
+                self.journal.give_up()
+                if self._live_log is not None:
+                    self._live_log.wait()
+            raise
+        finally:
+            if self._tracer is not None and not self._tracer.stop():
+                runs.collect_traces()
+
+    # ------------------------------------------------------------ what a subclass has of its own
+
+    def _prepare(self) -> None:
+        """Take what can fail, before the launch."""
+
+    def _launched(self, umask: int) -> Start:
+        """What the launcher is to make."""
+        raise NotImplementedError
+
+    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
+        """Once the view is complete: the process whose descendants are traced, the listener of its notifications (-1:
+        none) and why there is none, and what was read back."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Watch what is its own, and release what waits."""
+
+    def _due(self) -> float:
+        """When ``_on_due`` is to be called (time.monotonic()); 0: never."""
+        return 0.0
+
+    def _on_due(self) -> None:
+        pass
+
+    def _limit(self) -> float:
+        """Seconds until everything is ended; 0: never."""
+        return self.policy.limits.time
+
+    def _turn(self) -> None:
+        """After each turn of the loop."""
+
+    def _over(self) -> bool:
+        """Has it come to its end?"""
+        raise NotImplementedError
+
+    def _launcher_ended(self) -> None:
+        self.failure = self.failure or "the launcher died; every command was killed"
+
+    def _after_processes(self) -> None:
+        """No process of the sandbox is left."""
+
+    def _exit_status(self) -> tuple[int, int]:
+        """(exit status, signal) of ``SessionEnded``."""
+        raise NotImplementedError
+
+    def _told(self) -> None:
+        """The record is closed: say what is to be said."""
+
+    def _asks(self) -> float:
+        """How long a question about an access waits, in seconds; 0: nobody is asked."""
+        return 0.0
+
+    def _answer_questions(self, network: Network) -> None:
+        """Questions come from ``network`` from now on."""
+
+    # ------------------------------------------------------------ start
+
+    def _run(self) -> int:
+        if self.options.launcher != "native":
+            raise PolicyError(
+                "choose a launcher",
+                f"--launcher {self.options.launcher} is not available in this version",
+                fix=("leave --launcher away: the native launcher needs no other program",),
+            )
+        recorded = self.policy.trace.mode != "off" and not self.options.no_trace
+        if self.options.trace_log and not recorded:
+            raise PolicyError(
+                "write the trace log",
+                "it is made from the record, which --no-trace or trace.mode off switched off",
+                fix=("leave --trace-log or --no-trace away",),
+            )
+        facts = facts_for(self.policy)
+        self.plan = plan = build(self.policy, facts)
+        directory = record.make(facts.state, self.id) if recorded else ""
+        self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
+        self.journal.on_line = self._on_line
+        self._recording = True
+        self._start_tracer(facts, directory)  # before there is a secret in this process
+        self._secrets: list[list[Any]] = []
+        if self.policy.secrets:
+            from . import secrets
+
+            self._secrets = secrets.gather(self.policy, dict(facts.environ))
+            inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            environment = tuple({**dict(plan.environment), **inside}.items())
+            self.plan = plan = plan.replace(environment=environment)
+        self.home = mounts.home_store(self.policy, facts)
+        self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
+        homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
+        if self.options.trace_log == "-":
+            from .trace.live import LiveLog
+
+            self._live_log = LiveLog(facts.state, self.id)
+        self.record = runs.SessionRecord(
+            self.id,
+            os.getpid(),
+            time.time(),
+            facts.workspace,
+            self.command,
+            "network",
+            0,
+            0,
+            0,
+            ports=ports.shown(self.policy.expose),
+        )
+        self.entry = entry = runs.Run(facts.state, self.record)
+        try:
+            self._prepare()
+            self._exposed = ports.listen(self.policy.expose)
+            umask = os.umask(0o077)
+            os.umask(umask)
+            mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
+            try:
+                self.launch = Launch(self._launched(umask))
+            finally:
+                _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+            try:
+                try:
+                    self._start(facts)
+                except BaseException:
+                    if self._network is not None:
+                        self._network.stop()
+                    raise
+                try:
+                    self._loop()
+                except Exception as error:
+                    # Something ran: it is killed like after any failure, and what it left is looked at.
+                    known = isinstance(error, (MembraneError, OSError))
+                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    if self.options.debug:
+                        raise
+            finally:
+                self.launch.kill()
+                self.launch.reap()
+                self._after_processes()
+            self._stop_tracer()
+        finally:
+            entry.close()
+            for _role, fd in self._exposed:
+                os.close(fd)
+        return self._end(facts)
+
+    def _writer(self, directory: str, source: str, suffix: str = "jsonl") -> record.Writer:
+        return record.Writer(directory, source, suffix, limit=record.share(self.policy.trace.max_size, source))
+
+    def _start(self, facts: HostFacts) -> None:
+        launch = self.launch
+        launch.grant()
+        # Modules that the launcher does not need are loaded while it makes the namespaces.
+        from .workspace.guard import Guard
+
+        operations: list[MountOp] = []
+        if self.plan.trust:
+            operations += self._trust(facts)
+        for warning in facts.file_warnings:
+            say(f"warning: {escape(warning)}")
+        self.guards: list[Guard] = []
+        roots = self._writable_roots(facts)
+        _refuse_own_files([root for root, _rules in roots])
+        for root, rules in roots:
+            found = self._scan(facts, root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+            self.guards.append(
+                Guard(
+                    root,
+                    found,
+                    shown="" if root == facts.workspace else root + "/",
+                    store=os.path.join(facts.state, "quarantine", self.id),
+                    mask=launch.mask,
+                    report=self.journal.add,
+                )
+            )
+            own = mounts.frozen(root, own_files())
+            operations += own
+            for op in own:
+                if isinstance(op, ReadOnly):
+                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+        launch.send_workspace_operations(operations)
+        if not self.plan.trust:
+            self._take_network(facts, b"")
+        launch.wait_ready()
+        for guard in self.guards:
+            guard.look()  # what moved since the scan, by another session here
+        launch.wait_masks()
+        process, listener, error, assurance = self._confined()
+        source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
+        events = (Binding("trace", f"not by eBPF: {why_not}", "bound", False),) if why_not else ()
+        self.journal.add(
+            SessionStarted(
+                VERSION,
+                self.command,
+                facts.workspace,
+                self.policy.digest,
+                self.policy.levels,
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *_rule_bindings(self.plan)),
+                source,
+                f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
+            )
+        )
+
+    @property
+    def _notify(self) -> Literal["", "writes", "reads"]:
+        if self._tracer is None:
+            return ""
+        return "reads" if self.policy.trace.mode == "full" else "writes"
+
+    def _start_tracer(self, facts: HostFacts, directory: str) -> None:
+        """``directory``: of the record; empty: none is kept, and nothing is traced."""
+        if not directory:
+            return
+        plan = self.plan
+        scope = Scope(
+            self.id,
+            self.policy,
+            facts.workspace,
+            (),
+            plan.base_kuid + plan.uid,
+            plan.base_kuid + plan.gid,
+            () if plan.base_kuid else tuple(os.getgroups()),
+            plan.hardening.nested,
+            self.shared,
+            self.policy.trace.mode == "full",
+        )
+        live = bool(self.options.events) or self._on_line is not None
+
+        def store(source: str) -> record.Writer:
+            return self._writer(directory, source, "spans" if source == "ebpf" else "jsonl")
+
+        self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
+
+    def _take_line(self, line: bytes) -> None:
+        self.journal.add_line(line, recorded=True)
+
+    def _attach_tracer(self, process: int, listener: int, error: int, roots: tuple[str, ...]) -> tuple[str, str]:
+        """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
+        tracer = self._tracer
+        if tracer is None:
+            return "network", ""
+        sources, why_not = tracer.attach(process, listener, root_of(process), roots)
+        why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
+        if sources:
+            if listener < 0:
+                self._warn(f"new protected names are taken away, not refused: {why}")
+            source = ", ".join((*sources, "network"))
+            self.record = self.record.replace(trace_source=source)
+            self.entry.update(self.record)
+            return source, why_not
+        if self.policy.trace.mode != "auto":
+            raise PolicyError(
+                "bind the policy",
+                f"trace.mode {self.policy.trace.mode} needs seccomp user notification: {why}; or eBPF: {why_not}",
+                fix=("use trace.mode auto or off",),
+            )
+        self._warn(f"what the command does is not traced: {why}")
+        tracer.stop()
+        self._tracer = None
+        return "network", why_not
+
+    @property
+    def network(self) -> Network:
+        """The network process; there is one once the launcher has handed its sockets over."""
+        assert self._network is not None
+        return self._network
+
+    def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
+        """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
+        self._capture, sockets = self.launch.network_sockets()
+        from .dataplane import Network
+
+        doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
+        for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
+            sockets.append((f"unix:{door.number}", fd))
+        sockets += self._exposed
+        self._exposed = []
+        from .policy.codec import dump
+
+        config = {
+            "policy": dump(self.policy),
+            "session": self.id,
+            "limits": {"upload": self.policy.limits.upload},
+            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
+            "verbose": self.journal.wants_all,
+            "totals": True,  # for ps
+            "inspect": self.plan.inspect,
+            "authorities": authorities,
+            "secrets": self._secrets,
+            "ask": self._asks(),
+            "doors": {door.number: (door.source, door.owner) for door in doors},
+        }
+        self._secrets = []
+        self._network = Network(sockets, config, self.journal)
+        if config["ask"]:
+            self._answer_questions(self._network)
+
+    def _trust(self, facts: HostFacts) -> list[MountOp]:
+        """Certificates for the view; one that the network process makes now is among them."""
+        from . import trust
+
+        authorities = trust.read_authorities(self.policy.extra_ca)
+        self._take_network(facts, authorities)
+        certificate = b""
+        if self.plan.inspect:
+            self.network.start()
+            certificate = self.network.wait_for_certificate()
+        return trust.operations(self.plan, authorities, certificate)
+
+    def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
+        """The trees that the command can write on the host; path rules speak of the workspace only."""
+        if self.policy.file_rules is not None:
+            from .plan.hosttree import guarded
+
+            return guarded(self.policy, facts)
+        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, self.policy.paths)]
+        for rule in self.policy.mounts:
+            source, target = mounts.places(rule, facts)
+            # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
+            if rule.mode == "rw" and source == target and os.path.isdir(source):
+                roots.append((source, ()))
+        return roots
+
+    def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
+        from .workspace.scan import scan
+
+        caches = os.path.join(facts.state, "cache")
+        runs.make_private(caches)
+        cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
+        found = scan(root, rules, cache_file, progress=_say_progress)
+        for warning in found.warnings:
+            self._warn(warning)
+        return found
+
+    def _warn(self, text: str) -> None:
+        if not self.options.quiet:
+            say(f"warning: {escape(text)}")
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._handlers.pop(fd, None):
+            self._epoll.unregister(fd)
+
+    def _loop(self) -> None:
+        launch = self.launch
+        self._watch(launch.launcher.fileno(), self._on_launcher)
+        for role, fd in self.network.sockets:
+            if role != "mint":
+                self._watch(fd, self._on_first_packet)
+        if self.network.pid:
+            self._watch_network()
+        if self._tracer is not None:
+            self._watch(self._tracer.control, self._on_tracer)
+            self._watch(self._tracer.pidfd, self._on_tracer_end)
+        limit = self._limit()
+        time_out_at = time.monotonic() + limit if limit else 0.0
+        for guard in self.guards:
+            self._watch(guard.fileno(), guard.on_change)
+        watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
+        self._begin()
+        while not self._over() and not self.failure:
+            due = self._due()
+            wait_until = min((at for at in (due, time_out_at, watch_at) if at), default=0.0)
+            timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1.0
+            for guard in self.guards:
+                wanted = guard.timeout()
+                if wanted is not None:
+                    timeout = wanted if timeout < 0 else min(timeout, wanted)
+            for fd, _event in self._epoll.poll(timeout):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            self._guard_files()
+            self._turn()
+            if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
+                watch_at = 0.0
+                for guard in self.guards:
+                    for warning in guard.warnings():
+                        self._warn(warning)
+            if time_out_at and time.monotonic() >= time_out_at:
+                self.timed_out = True
+                return
+            if due and time.monotonic() >= due:
+                self._on_due()
+
+    def _guard_files(self) -> None:
+        for guard in self.guards:
+            if guard.timeout() == 0:
+                guard.on_change()
+            if guard.overrun:
+                self.failure = f"the command made more than {guard.overrun} protected names; it was killed"
+
+    def _on_launcher(self) -> None:
+        kind, payload, _fds = self._message(self.launch.launcher)
+        if kind == b"":
+            self._unwatch(self.launch.launcher.fileno())
+            self._launcher_ended()
+        elif kind == b"k":
+            self.launch.masks_pending -= 1
+        elif kind == b"E":
+            self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
+
+    @staticmethod
+    def _message(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+        try:
+            return receive(channel)
+        except ConnectionError:
+            return b"", b"", []
+
+    def update_network(self, policy: Policy) -> None:
+        """Decide by the network rules of ``policy`` from now on; connections that are open stay.
+
+        Raises:
+            PolicyError: it needs what the sandbox was not started with: inspection, or listeners for UDP.
+        """
+        from .plan import network
+
+        plan = network.plan_network(policy)
+        if network.inspects(policy) != self.plan.inspect or set(plan.udp_ports) - set(self.plan.network.udp_ports):
+            raise PolicyError("change the network rules", "inspection and UDP ports are fixed when a run starts")
+        self.policy = self.policy.replace(allow=policy.allow, deny=policy.deny)
+        self.network.update(self.policy)
+
+    def _on_first_packet(self) -> None:
+        for _role, fd in self.network.sockets:
+            self._unwatch(fd)
+        try:
+            self.network.start()
+        except MembraneError as error:
+            self.failure = str(error)
+            return
+        self._watch_network()
+
+    def _watch_network(self) -> None:
+        self._watch(self.network.control, self._on_network)
+        self._watch(self.network.pidfd, self._on_network_end)
+
+    def _on_network(self) -> None:
+        if not self.network.read():
+            self._on_network_end()
+        elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
+            if time.monotonic() - self._recorded_at < RECORD_EVERY:
+                return
+            self._recorded_at = time.monotonic()
+            self.record = self.record.replace(
+                refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+            )
+            self.entry.update(self.record)
+
+    def _on_network_end(self) -> None:
+        self._unwatch(self.network.control)
+        self._unwatch(self.network.pidfd)
+        while self.network.read():
+            if not select.select([self.network.control], [], [], 0.1)[0]:
+                break
+        cause = f": {self.network.error}" if self.network.error else ""
+        self.failure = f"the network process died; the command was killed{cause}"
+
+    def _on_tracer(self) -> None:
+        assert self._tracer is not None
+        running = self._tracer.read()
+        self.journal.flush()
+        if not running:
+            self._on_tracer_end()
+
+    def _on_tracer_end(self) -> None:
+        """Without an answer to its notifications the command can do nothing, and nothing may be done unseen."""
+        assert self._tracer is not None
+        self._unwatch(self._tracer.control)
+        self._unwatch(self._tracer.pidfd)
+        cause = f": {self._tracer.error}" if self._tracer.error else ""
+        self.failure = self.failure or f"the tracer died; the command was killed{cause}"
+
+    def _stop_tracer(self) -> None:
+        if self._tracer is None:
+            return
+        try:
+            finished = self._tracer.finish()
+        except MembraneError as error:
+            finished, self._tracer.error = False, str(error)
+        if not finished:
+            cause = f": {self._tracer.error}" if self._tracer.error else ""
+            self.failure = self.failure or f"the end of the record could not be written{cause}"
+
+    def _end(self, facts: HostFacts) -> int:
+        self._recording = False
+        self.network.on_question = None  # nobody waits for an answer any more
+        self.network.stop()
+        for guard in self.guards:
+            try:
+                guard.finish()
+            except (MembraneError, OSError) as error:
+                self.failure = self.failure or f"what the command left could not be looked at: {error}"
+        homes.keep(self.home, self.agent, self.policy.state_files)
+        status, number = self._exit_status()
+        if self.journal.lost:
+            self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
+        writer = self.journal.record
+        self.journal.add(
+            SessionEnded(
+                status,
+                number,
+                round((time.monotonic() - self.started) * 1000, 3),
+                dict(self.journal.counts),
+                self.journal.refused,
+                self.journal.lost + (writer.lost if writer else 0),
+                tuple(self._left_behind()),
+            )
+        )
+        self.journal.close()
+        if writer is not None:
+            self._after_record(facts.state, writer)
+        self._told()
+        return status
+
+    def _after_record(self, state: str, writer: record.Writer) -> None:
+        """The trace log, made from the record, and room for the next one."""
+        if writer.lost:
+            self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
+        if self._live_log is not None:
+            self._live_log.wait()
+        elif self.options.trace_log:
+            from .trace import export
+
+            try:
+                export.write_log(writer.directory, self.options.trace_log)
+            except OSError as error:
+                self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
+        # A short run looks at the number of sessions only; now and then one looks at the sizes too.
+        everything = writer.stored > record.WORTH_COMPRESSING or self.id.startswith("0")
+        record.prune(state, keep=self.policy.trace.keep, max_size=self.policy.trace.max_size, everything=everything)
+
+    def _left_behind(self) -> list[str]:
+        """Protected names that the command made and that are still there."""
+        return [path for guard in self.guards for path in guard.left]
+
+
+def own_files() -> tuple[str, ...]:
+    """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
+
+
+def _refuse_own_files(roots: list[str]) -> None:
+    for path in own_files():
+        if any(mounts.inside(root, path) and path not in ("/usr", "/usr/local") for root in roots):
+            raise PolicyError(
+                "use the workspace",
+                f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
+                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
+            )
+
+
+def _say_progress(count: int) -> None:
+    say(f"looking at the workspace for the first time: {count} names so far")
+
+
+def _rule_bindings(plan: SandboxPlan) -> tuple[Binding, ...]:
+    return tuple(
+        Binding(binding.rule, ", ".join(binding.mechanisms), binding.status, False) for binding in plan.bindings
+    )
+
+
+def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
+    """Read from /proc what the command process has set on itself; it waits to be released.
+
+    Returns:
+        The pid of its parent, and what is in force.
+
+    Raises:
+        HostError: something that was set is not in force.
+    """
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, MESSAGE).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
+    wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
+    out = []
+    for name, value in wanted:
+        if status.get(name, "").strip() != value:
+            raise HostError(
+                "confirm the confinement", f"{name} is {status.get(name)!r}, not {value}", target=f"pid {pid}"
+            )
+        out.append(Binding(name, f"/proc/PID/status {name} = {value}", "bound", True))
+    uids = {int(word) for word in status["Uid"].split()}
+    if uids != {plan.base_kuid + plan.uid}:
+        raise HostError("confirm the confinement", f"uids are {sorted(uids)}", target=f"pid {pid}")
+    for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
+        if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
+            raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
+        out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
+    return int(status["PPid"]), tuple(out)

@@ -1,0 +1,267 @@
+"""Many commands in one sandbox: a process outside of its pid namespace that forks each of them.
+
+Theory of operation
+-------------------
+The launcher makes the sandbox as for one command; pid 1 then only keeps the view and the namespaces.  The spawner is
+forked by the launcher, enters the namespaces, installs the filter whose notifications the tracer reads (every command
+inherits it, so one listener serves all), and waits for jobs::
+
+    supervisor   the caller's process of this sandbox
+    launcher     as ever: mounts masks
+    init         pid 1 of the sandbox
+    spawner      in the sandbox's user and mount namespace, in the host's pid namespace
+    keeper       one for each command: ``fresh``: pid 1 of its own pid and mount namespace; ``kept``: in the sandbox's
+    command      confines itself, waits for the word, calls execve(2)
+
+``fresh``: a command sees the sandbox's view with new private scratch directories (``view.refresh``), and whatever it
+leaves running ends with it.  Its mounts are slaves of the sandbox's: a mask that the launcher mounts later appears in
+every command's view.  ``kept``: scratch directories and processes stay for the next command; orphans belong to pid 1.
+
+Rules
+-----
+1. The capabilities of the spawner and of a keeper count in the sandbox's user namespace only, and no command can see
+   the spawner.  A keeper gives them up before its command is released.
+2. A command of a ``kept`` sandbox is a principal of its own against none of the others, but it can trace none that
+   is not confined yet: that one has capabilities until then (ptrace(2)).
+3. Everybody dies with its parent (prctl(2), PR_SET_PDEATHSIG): nothing outlives the launcher.
+4. No descriptor of one job reaches another.
+
+Messages (as in ``host.launcher``)
+    spawner -> supervisor:  R ready (+ listener)
+    supervisor -> spawner:  J job (+ memfd, stdin, stdout, stderr, channel of the keeper)
+    on the keeper's channel: as between pid 1 and the supervisor of one command
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import marshal
+import os
+import select
+
+from ..errors import HostError
+from ..value import Value
+from . import landlock, notify, view
+from . import syscalls as sc
+from .channel import (
+    MESSAGE,
+    SIGCHLD,
+    SIGKILL,
+    LaunchFailed,
+    Start,
+    Step,
+    die_with,
+    pair,
+    receive,
+    receive_with_sender,
+    run_child,
+    send,
+)
+from .confine import give_up_privileges
+from .init import run_command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Sequence
+
+    from .launcher import Launch
+else:
+    import _signal
+
+READY = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
+KINDS = ("user", "mnt", "ipc", "uts", "cgroup")  # of the namespaces that it enters, besides that of the network
+_FLAGS = {
+    "user": sc.CLONE_NEWUSER,
+    "mnt": sc.CLONE_NEWNS,
+    "pid": sc.CLONE_NEWPID,
+    "ipc": sc.CLONE_NEWIPC,
+    "uts": sc.CLONE_NEWUTS,
+    "cgroup": sc.CLONE_NEWCGROUP,
+}
+
+
+class Job(Value):
+    """One command.
+
+    ``environment``: all of it.  ``cwd``: absolute, in the view.
+    """
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    cwd: str
+    umask: int
+
+
+class Spawner:
+    """The supervisor's side.
+
+    Args:
+        launch: whose view is ready.
+
+    Raises:
+        HostError: it can not enter the namespaces.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.channel, theirs = pair()
+        self.channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        try:
+            send(launch.launcher, b"Z", b"", (theirs.fileno(),))
+        except ConnectionError:
+            pass  # told below
+        finally:
+            theirs.close()
+        kind, payload, pid = b"", b"", 0
+        fds: list[int] = []
+        if select.select([self.channel], [], [], READY)[0]:
+            kind, payload, fds, pid = receive_with_sender(self.channel)
+        if kind != b"R":
+            words = payload.decode("utf-8", "replace").split("\0")
+            cause = f"{words[1]}: {words[2]}" if kind == b"E" else "it ended early"
+            raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
+        self.pid = pid
+        self.listener = fds[0] if fds else -1
+        self.listener_error = int(payload)
+
+    def start(self, job: Job, streams: Sequence[int]) -> _socket.socket:
+        """Fork a command; the channel on which its keeper tells what becomes of it (``R``, ``E``, ``X``).
+
+        Raises:
+            HostError: the spawner has ended.
+        """
+        ours, theirs = pair()
+        ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        memory = os.memfd_create("job", os.MFD_CLOEXEC)
+        try:
+            data = memoryview(marshal.dumps((job.argv, job.environment, job.cwd, job.umask)))
+            while data:
+                data = data[os.write(memory, data) :]
+            send(self.channel, b"J", b"", (memory, *streams, theirs.fileno()))
+        except OSError as error:
+            ours.close()
+            raise HostError("start a command", error.strerror or "the spawner has ended") from None
+        finally:
+            os.close(memory)
+            theirs.close()
+        return ours
+
+
+# ---------------------------------------------------------------- the process
+
+
+def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], launcher: int) -> None:
+    """In a child of the launcher: enter the namespaces and serve until the channel ends."""
+    die_with(launcher)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    with Step(channel, "enter the sandbox"):
+        for kind in KINDS:
+            sc.setns(namespaces[kind], _FLAGS[kind])
+        if start.commands == "kept":
+            sc.setns(namespaces["pid"], _FLAGS["pid"])
+        else:
+            sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
+        os.chdir("/")
+    for fd in namespaces.values():
+        os.close(fd)
+    if start.commands == "kept" and start.plan.hardening.landlock:
+        # One domain for all: they may signal each other, and talk over abstract sockets (landlock(7), scopes).
+        with Step(channel, "apply Landlock"):
+            landlock.restrict(("/",), start.plan.hardening.landlock_writable)
+    listener, error = -1, 0
+    if start.notify:
+        try:
+            listener = notify.install(reads=start.notify == "reads")
+        except OSError as failed:
+            error = failed.errno or 0  # the supervisor decides whether the run needs it
+    send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
+    if listener >= 0:
+        os.close(listener)  # who holds it can answer for everybody
+    gc.collect()
+    gc.freeze()
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    while True:
+        for fd, _event in poll.poll():
+            if fd == wake_read:
+                _reap(wake_read)
+                continue
+            message, _payload, fds = receive(channel)
+            if message != b"J":
+                return
+            _fork(start, fds, null, (wake_read, wake_write, channel.fileno()))
+            for each in fds:
+                os.close(each)
+
+
+def _reap(wake: int) -> None:
+    """Keepers have told what there was to tell."""
+    try:
+        os.read(wake, MESSAGE)
+    except BlockingIOError:
+        pass
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _fork(start: Start, fds: Sequence[int], null: int, ours: Sequence[int]) -> None:
+    memory, *streams, keeper = fds
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(keeper))
+    spawner_pid = os.getpid()
+    flags = 0 if start.commands == "kept" else sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWIPC
+    try:
+        with Step(channel, "make the namespaces of a command"):
+            pid = sc.clone(flags)
+    except LaunchFailed:
+        channel.close()
+        return
+    if pid:
+        channel.close()
+        return
+
+    def body() -> None:
+        sc.set_parent_death_signal(SIGKILL)
+        # In a pid namespace of its own the parent has no number.
+        if os.getppid() not in (0, spawner_pid):
+            os._exit(1)
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(SIGCHLD, _signal.SIG_DFL)
+        for fd in ours:
+            os.close(fd)
+        data = os.pread(memory, os.fstat(memory).st_size, 0)
+        argv, environment, cwd, umask = marshal.loads(data)  # noqa: S302 - from our own supervisor
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
+        for fd in fds:
+            os.close(fd)
+        if flags:
+            with Step(channel, "make a view of its own"):
+                view.refresh(start.plan.mounts)
+        plan = start.plan.replace(cwd=cwd, environment=environment)
+        run_command(start.replace(plan=plan, argv=argv, umask=umask, notify="inherited"), channel, null)
+
+    run_child(body, channel)
+
+
+def keep(channel: _socket.socket) -> None:
+    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
+    give_up_privileges()
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    while True:
+        for fd, _event in poll.poll():
+            if fd != wake_read:
+                os._exit(0)
+            _reap(wake_read)

@@ -241,9 +241,9 @@ class AsyncSandbox:
     async def close(self) -> None:
         """End every command and the sandbox; may be called again."""
         channel, process = self._channel, self._process
-        if channel is None or self._closed is None:
+        if self._closed is None:
             return
-        if not self._closed.done():
+        if channel is not None:
             try:
                 channel.shutdown(_socket.SHUT_WR)
             except OSError:
@@ -270,7 +270,10 @@ class AsyncSandbox:
         self._loop.remove_writer(self._channel.fileno())
         self._channel.close()
         self._channel = None
-        ended = failure or HostError("use the sandbox", "it is closed")
+        early = not self._opened.done()
+        ended = failure or HostError(
+            *("make the sandbox", "its supervisor ended early") if early else ("use the sandbox", "it is closed")
+        )
         self._failure = self._failure or ended
         if not self._opened.done():
             self._opened.set_exception(ended)

@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 The caller spawns ``python -I -c ... FD`` with one end of a socket pair and tells the policy over it (``wire``).  The
-supervisor makes the sandbox (``boundary.Boundary``) and then serves: each command is forked by the spawner
-(``host.spawner``), its confinement is read back from /proc, it is released, and when its keeper has ended, so has
-everything that it started (``kept``: but what it left in the background).  Before its end is told, the tracer and the
-network process are asked to tell what they hold, so that its refusals are complete.
+supervisor makes the sandbox (``boundary.Boundary``) and then serves: processes are forked by the spawner
+(``host.spawner``), confine themselves, are read back from /proc, and wait for a job; one more than there are jobs is
+made, so that the next one need not wait.  When the keeper of a command has ended, so has everything that it started
+(``kept``: but what it left in the background).  Before its end is told, the tracer and the network process are asked
+to tell what they hold, so that its refusals are complete.
 
 All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is told with every
 command that ran when it happened: the network does not know which of them it was.
@@ -33,7 +34,7 @@ from ..boundary import Boundary, RunOptions, read_back
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..host import view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Start, receive, receive_with_sender, send
-from ..host.spawner import Job, Spawner
+from ..host.spawner import Job, Spawner, release
 from ..policy.codec import restore
 from . import wire
 
@@ -52,6 +53,7 @@ else:
 MOST_WAITING = 4 << 20  # bytes of events that wait for the caller
 MOST_TOLD = 1000  # refusals, and changed files, of one command
 MOST_COMMANDS = 4096  # at once
+AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
 SYNC = 2.0  # seconds for the tracer and the network process to tell what they hold
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
@@ -70,19 +72,38 @@ class _Client:
 
 
 class _Command:
-    def __init__(self, client: _Client, number: int, channel: _socket.socket) -> None:
-        self.client, self.number, self.channel = client, number, channel
-        self.started = time.monotonic()
+    """A process that confines itself and waits for its job, then that command.
+
+    ``keeper``: pidfd of the process that keeps it, -1 until the confinement is read back.
+    """
+
+    def __init__(self, channel: _socket.socket) -> None:
+        self.channel = channel
+        self.client: _Client | None = None  # until it has a job
+        self.number = 0
+        self.started = 0.0
         self.pid = 0
-        self.keeper = -1  # pidfd
+        self.keeper = -1
+        self.assurance: list[list[str]] = []
         self.status: int | None = None
         self.failure: dict[str, Any] | None = None
-        self.killed = False
         self.deadline = 0.0
         self.timed_out = False
         self.denied: list[dict[str, Any]] = []
         self.changes: dict[str, str] = {}
         self.lost = 0
+
+
+class _Wanted:
+    """A job that waits for a process."""
+
+    def __init__(self, client: _Client, number: int, job: Job, streams: Sequence[int]) -> None:
+        self.client, self.number, self.job = client, number, job
+        self.streams = [os.dup(fd) for fd in streams]
+
+    def close(self) -> None:
+        for fd in self.streams:
+            os.close(fd)
 
 
 class Supervisor(Boundary):
@@ -97,6 +118,9 @@ class Supervisor(Boundary):
         self._main = _Client(channel, True)
         self._clients = {channel.fileno(): self._main}
         self._commands: dict[int, _Command] = {}  # by channel
+        self._wanted: list[_Wanted] = []
+        self._ready: list[_Command] = []
+        self._making = 0  # processes that are not ready yet
         self._ran = 0
         self._closed = False
         self._caller = -1
@@ -147,9 +171,9 @@ class Supervisor(Boundary):
                 "id": self.id,
                 "workspace": self.plan.workspace,
                 "source": self.record.trace_source,
-                "secrets": [rule.name for rule in self.policy.secrets],
             },
         )
+        self._feed()
 
     def _over(self) -> bool:
         return self._closed
@@ -183,6 +207,9 @@ class Supervisor(Boundary):
         for command in list(self._commands.values()):
             command.status = SIGKILL if command.status is None else command.status
             self._ended(command)
+        for wanted in self._wanted:
+            wanted.close()
+            self._tell(wanted.client, b"x", self._end_of(wanted.number, status=SIGKILL))
         if self._door is not None:
             self._door.close()
             try:
@@ -244,15 +271,20 @@ class Supervisor(Boundary):
             return
         for command in client.commands.values():
             self._kill(command)
+        for wanted in [each for each in self._wanted if each.client is client]:
+            self._wanted.remove(wanted)
+            wanted.close()
         client.channel.close()
 
     def _obey(self, client: _Client, kind: bytes, value: Any, fds: Sequence[int]) -> None:
         if kind == b"R":
-            self._start_command(client, value, fds)
+            self._want_command(client, value, fds)
         elif kind in (b"S", b"K"):
-            command = client.commands.get(int(value["number"]))
+            number = int(value["number"])
+            command = client.commands.get(number)
             if command is None:
-                return  # it has ended, and the caller is about to hear of it
+                self._forget_job(client, number, kind == b"K")
+                return
             if kind == b"K":
                 self._kill(command)
             else:
@@ -274,6 +306,14 @@ class Supervisor(Boundary):
             self._wants_events = True
         else:
             raise InternalError("obey the caller", f"unexpected message {kind!r}")
+
+    def _forget_job(self, client: _Client, number: int, kill: bool) -> None:
+        """A signal for a job that waits for a process, or for a command that has ended."""
+        for wanted in [each for each in self._wanted if each.client is client and each.number == number]:
+            if kill:
+                self._wanted.remove(wanted)
+                wanted.close()
+                self._tell(client, b"x", self._end_of(number, status=SIGKILL))
 
     def _tell(self, client: _Client, kind: bytes, value: Any) -> None:
         if client.gone:
@@ -301,25 +341,48 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ commands
 
-    def _start_command(self, client: _Client, value: dict[str, Any], fds: Sequence[int]) -> None:
+    def _want_command(self, client: _Client, value: dict[str, Any], fds: Sequence[int]) -> None:
         number = int(value["number"])
         argv = tuple(str(word) for word in value["argv"])
         cwd = os.path.normpath(os.path.join(self.plan.cwd, str(value["cwd"]) if value["cwd"] else ""))
         environment = {**dict(self.plan.environment), **value["environment"], "PWD": cwd}
-        try:
-            if len(self._commands) >= MOST_COMMANDS:
-                raise HostError("start a command", f"{MOST_COMMANDS} run already")
-            channel = self._spawner.start(Job(argv, tuple(environment.items()), cwd, int(value["umask"])), fds)
-        except MembraneError as error:
+        if len(self._commands) + len(self._wanted) >= MOST_COMMANDS:
+            error = HostError("start a command", f"{MOST_COMMANDS} run already")
             self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
             return
-        command = _Command(client, number, channel)
+        job = Job(argv, tuple(environment.items()), cwd, int(value["umask"]))
+        self._wanted.append(_Wanted(client, number, job, fds))
+        self._feed()
+
+    def _feed(self) -> None:
+        """Give jobs to the processes that wait, and have as many made as will be needed."""
+        while self._wanted and self._ready:
+            wanted, command = self._wanted.pop(0), self._ready.pop(0)
+            self._release(command, wanted)
+            wanted.close()
+        needed = min(len(self._wanted) + (0 if self._kept else 1), AT_ONCE)
+        while self._making + len(self._ready) < needed and not self._closed:
+            try:
+                channel = self._spawner.fork()
+            except HostError:
+                return  # ``_on_spawner`` comes next
+            self._making += 1
+            command = _Command(channel)
+            self._commands[channel.fileno()] = command
+            self._watch(channel.fileno(), lambda command=command: self._on_keeper(command))  # type: ignore[misc]
+
+    def _release(self, command: _Command, wanted: _Wanted) -> None:
+        command.client, command.number = wanted.client, wanted.number
+        command.started = time.monotonic()
         if self.policy.limits.time:
             command.deadline = command.started + self.policy.limits.time
         self._ran += 1
-        client.commands[number] = command
-        self._commands[channel.fileno()] = command
-        self._watch(channel.fileno(), lambda: self._on_keeper(command))
+        wanted.client.commands[wanted.number] = command
+        try:
+            release(command.channel, wanted.job, wanted.streams)
+        except OSError:
+            return  # it has ended
+        self._tell(wanted.client, b"s", {"number": wanted.number, "pid": command.pid, "assurance": command.assurance})
 
     def _on_keeper(self, command: _Command) -> None:
         if command.keeper < 0:
@@ -333,34 +396,43 @@ class Supervisor(Boundary):
             command.status = int(payload)
         elif kind == b"E":
             _number, step, cause, target = payload.decode("utf-8", "replace").split("\0", 3)
-            error = HostError(step, cause, target=target)
-            command.failure = wire.error_as_data(error)
+            command.failure = wire.error_as_data(HostError(step, cause, target=target))
         elif kind == b"":
             self._unwatch(command.channel.fileno())
             if command.keeper < 0:
-                self._on_end(command)
+                self._not_made(command)
         else:
             raise InternalError("run a command", f"unexpected message {kind!r}")
 
     def _confirm(self, command: _Command, pid: int) -> None:
-        """Read back what the command has set on itself, and let it go."""
+        """Read back what the command has set on itself; from now on it can have a job."""
         try:
             keeper, assurance = read_back(pid, self.plan)
             command.keeper = os.pidfd_open(keeper)
         except (OSError, MembraneError) as error:
-            if not command.killed:
-                cause = str(error)
-                command.failure = wire.error_as_data(HostError("confirm the confinement of a command", cause))
+            told = HostError("confirm the confinement of a command", str(error))
+            command.failure = command.failure or wire.error_as_data(told)
             command.channel.shutdown(_socket.SHUT_RDWR)
             return
+        self._making -= 1
         command.pid = pid
+        command.assurance = [[each.rule, each.mechanism] for each in assurance]
         self._watch(command.keeper, lambda: self._on_keeper_end(command))
-        try:
-            send(command.channel, b"G")
-        except OSError:
-            return  # it has ended
-        shown = [[each.rule, each.mechanism] for each in assurance]
-        self._tell(command.client, b"s", {"number": command.number, "pid": pid, "assurance": shown})
+        self._ready.append(command)
+        self._feed()
+
+    def _not_made(self, command: _Command) -> None:
+        """It ended before it could have a job; the first that waits for one is told."""
+        self._making -= 1
+        del self._commands[command.channel.fileno()]
+        command.channel.close()
+        if self._wanted:
+            wanted = self._wanted.pop(0)
+            error = HostError("start a command", "its process ended early")
+            failure = command.failure or wire.error_as_data(error)
+            self._tell(wanted.client, b"x", self._end_of(wanted.number, failure=failure))
+            wanted.close()
+            self._feed()
 
     def _on_keeper_end(self, command: _Command) -> None:
         """The keeper has ended, and in a sandbox that is not kept everything with it."""
@@ -389,6 +461,8 @@ class Supervisor(Boundary):
         if command.status is None:
             command.status = SIGKILL
         command.deadline = 0.0
+        if command in self._ready:
+            self._ready.remove(command)
         self._sync(lambda: self._ended(command))
 
     def _ended(self, command: _Command) -> None:
@@ -399,7 +473,10 @@ class Supervisor(Boundary):
         if command.keeper >= 0:
             self._unwatch(command.keeper)
             os.close(command.keeper)
-        command.client.commands.pop(command.number, None)
+        client = command.client
+        if client is None:
+            return
+        client.commands.pop(command.number, None)
         self._send_lines()
         told = self._end_of(
             command.number,
@@ -411,7 +488,7 @@ class Supervisor(Boundary):
             timed_out=command.timed_out,
             lost=command.lost,
         )
-        self._tell(command.client, b"x", told)
+        self._tell(client, b"x", told)
 
     @staticmethod
     def _end_of(number: int, **fields: Any) -> dict[str, Any]:
@@ -431,7 +508,6 @@ class Supervisor(Boundary):
 
     def _kill(self, command: _Command) -> None:
         """End the command, and unless the sandbox is kept everything that it started."""
-        command.killed = True
         try:
             if self._kept:
                 send(command.channel, b"S", str(SIGKILL).encode())
@@ -446,7 +522,7 @@ class Supervisor(Boundary):
         kind = event.get("event")
         if kind == "AccessDenied":
             told = {name: event.get(name) for name in ("access", "reason", "rule", "hint", "count", "process", "time")}
-            for command in self._commands.values():
+            for command in self._running():
                 if len(command.denied) < MOST_TOLD:
                     command.denied.append(told)
                 else:
@@ -455,7 +531,7 @@ class Supervisor(Boundary):
             for path, change in _changes(kind, event):
                 if path in self._places or path.startswith(_NOT_FILES):
                     continue
-                for command in self._commands.values():
+                for command in self._running():
                     if path in command.changes or len(command.changes) < MOST_TOLD:
                         command.changes[path] = change
                     else:
@@ -469,6 +545,9 @@ class Supervisor(Boundary):
         self._lines.append(line.decode("utf-8", "replace"))
         if len(self._lines) >= 64:
             self._send_lines()
+
+    def _running(self) -> list[_Command]:
+        return [command for command in self._commands.values() if command.client is not None]
 
     def _send_lines(self) -> None:
         if self._dropped and self._unsent < MOST_WAITING // 2:
@@ -540,7 +619,7 @@ class Supervisor(Boundary):
         journal = self.journal
         return {
             "commands": self._ran,
-            "running": len(self._commands),
+            "running": len(self._running()),
             "refused": journal.refused,
             "bytes_up": journal.bytes_up,
             "bytes_down": journal.bytes_down,

@@ -34,8 +34,7 @@ class Start(Value):
     """What every process of one launch knows.
 
     ``terminal``: for stdin, stdout and stderr, whether it becomes the sandbox's own terminal.
-    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads"; "inherited":
-    whoever forks the command has the filter.
+    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads".
     ``commands``: one, or any number in views and processes of their own (``fresh``) or shared (``kept``;
     ``host.spawner``).
     """
@@ -45,7 +44,7 @@ class Start(Value):
     terminal: tuple[bool, bool, bool]
     session: str
     umask: int
-    notify: Literal["", "writes", "reads", "inherited"] = ""
+    notify: Literal["", "writes", "reads"] = ""
     commands: Literal["one", "fresh", "kept"] = "one"
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from . import syscalls as sc
 
 
-def give_up_privileges(keep: int = 0) -> None:
+def give_up_privileges(keep: int = 0, *, bounding: bool = True) -> None:
     """No capability, no_new_privs for ever, not dumpable: /proc/PID/mem and ptrace(2) are closed to equals.
 
-    ``keep``: a mask of capabilities that stay permitted and effective.
+    ``keep``: a mask of capabilities that stay permitted and effective.  ``bounding``: as of ``drop_capabilities``.
     """
     sc.set_dumpable(False)
-    sc.drop_capabilities(keep)
+    sc.drop_capabilities(keep, bounding=bounding)
     sc.no_new_privs()
 
 

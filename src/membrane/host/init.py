@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import errno
 import fcntl
+import marshal
 import os
 import resource
 import select
@@ -90,7 +91,7 @@ def run_command(start: Start, channel: _socket.socket, null: int, slave: int = -
         os.close(failed_exec)
         run_child(lambda: _command(start, channel, slave, exec_status), channel)
     os.close(exec_status)
-    give_up_privileges()
+    give_up_privileges(bounding=start.commands == "one")
     _reap(channel, pid, slave, failed_exec, null)
 
 
@@ -257,8 +258,9 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         _signal.signal(SIGTTOU, _signal.SIG_DFL)
     else:
         os.setsid()
-    with Step(channel, "enter the workspace"):
-        os.chdir(plan.cwd)
+    if start.commands == "one":
+        with Step(channel, "enter the workspace"):
+            os.chdir(plan.cwd)
     with Step(channel, "set resource limits"):
         _limits(plan.hardening.limits)
     hardening = plan.hardening
@@ -268,7 +270,7 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
             landlock.restrict(("/",), hardening.landlock_writable)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
-        if start.notify in ("writes", "reads"):
+        if start.notify and start.commands == "one":  # else the spawner has it
             try:
                 listener = notify.install(reads=start.notify == "reads")
             except OSError as failed:
@@ -276,16 +278,33 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, unix=hardening.unix, machine=sc.MACHINE))
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
-        sc.drop_capabilities()
+        sc.drop_capabilities(bounding=start.commands == "one")
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
-    if channel.recv(1) != b"G":
+    if start.commands != "one":
+        start = _take_job(start, channel)
+    elif channel.recv(1) != b"G":
         os._exit(1)
-    environment = dict(plan.environment)
+    environment = dict(start.plan.environment)
     environment["MEMBRANE_SESSION"] = start.session
     os.umask(start.umask)
     _exec(start.argv, environment, exec_status)
+
+
+def _take_job(start: Start, channel: _socket.socket) -> Start:
+    """Wait for what to run (``host.spawner``); its streams become ours."""
+    kind, _payload, fds = receive(channel)
+    if kind != b"J":
+        os._exit(1)
+    memory, *streams = fds
+    data = os.pread(memory, os.fstat(memory).st_size, 0)
+    argv, environment, cwd, umask = marshal.loads(data)  # noqa: S302 - from our own supervisor
+    for number, fd in enumerate(streams):
+        os.dup2(fd, number)
+    with Step(channel, "enter the directory"):
+        os.chdir(cwd)
+    return start.replace(plan=start.plan.replace(environment=environment), argv=argv, umask=umask)
 
 
 def _limits(limits: Limits) -> None:

@@ -23,13 +23,15 @@ Rules
    the spawner.  A keeper gives them up before its command is released.
 2. A command of a ``kept`` sandbox is a principal of its own against none of the others, but it can trace none that
    is not confined yet: that one has capabilities until then (ptrace(2)).
-3. Everybody dies with its parent (prctl(2), PR_SET_PDEATHSIG): nothing outlives the launcher.
-4. No descriptor of one job reaches another.
+3. A command confines itself before it knows what it is to run, so one can wait ready for the next job.
+4. Everybody dies with its parent (prctl(2), PR_SET_PDEATHSIG): nothing outlives the launcher.
+5. No descriptor of one job reaches another.
 
 Messages (as in ``host.launcher``)
     spawner -> supervisor:  R ready (+ listener)
-    supervisor -> spawner:  J job (+ memfd, stdin, stdout, stderr, channel of the keeper)
-    on the keeper's channel: as between pid 1 and the supervisor of one command
+    supervisor -> spawner:  F fork a command (+ channel of its keeper)
+    on the keeper's channel: as between pid 1 and the supervisor of one command, but instead of G:
+    supervisor -> command:  J job (+ memfd, stdin, stdout, stderr)
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from .channel import (
     send,
 )
 from .confine import give_up_privileges
-from .init import run_command
+from .init import replace_streams, run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,27 +127,38 @@ class Spawner:
         self.listener = fds[0] if fds else -1
         self.listener_error = int(payload)
 
-    def start(self, job: Job, streams: Sequence[int]) -> _socket.socket:
-        """Fork a command; the channel on which its keeper tells what becomes of it (``R``, ``E``, ``X``).
+    def fork(self) -> _socket.socket:
+        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
 
         Raises:
             HostError: the spawner has ended.
         """
         ours, theirs = pair()
         ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
-        memory = os.memfd_create("job", os.MFD_CLOEXEC)
         try:
-            data = memoryview(marshal.dumps((job.argv, job.environment, job.cwd, job.umask)))
-            while data:
-                data = data[os.write(memory, data) :]
-            send(self.channel, b"J", b"", (memory, *streams, theirs.fileno()))
+            send(self.channel, b"F", b"", (theirs.fileno(),))
         except OSError as error:
             ours.close()
             raise HostError("start a command", error.strerror or "the spawner has ended") from None
         finally:
-            os.close(memory)
             theirs.close()
         return ours
+
+
+def release(channel: _socket.socket, job: Job, streams: Sequence[int]) -> None:
+    """Give a command that waits its job and its streams; it goes on with execve(2).
+
+    Raises:
+        OSError: it has ended.
+    """
+    memory = os.memfd_create("job", os.MFD_CLOEXEC)
+    try:
+        data = memoryview(marshal.dumps((job.argv, job.environment, job.cwd, job.umask)))
+        while data:
+            data = data[os.write(memory, data) :]
+        send(channel, b"J", b"", (memory, *streams))
+    finally:
+        os.close(memory)
 
 
 # ---------------------------------------------------------------- the process
@@ -155,6 +168,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
     """In a child of the launcher: enter the namespaces and serve until the channel ends."""
     die_with(launcher)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    replace_streams(os.dup(null))
     with Step(channel, "enter the sandbox"):
         for kind in KINDS:
             sc.setns(namespaces[kind], _FLAGS[kind])
@@ -165,6 +179,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
         os.chdir("/")
     for fd in namespaces.values():
         os.close(fd)
+    sc.drop_bounding_set()  # once for all: a process in it can only lose capabilities
     if start.commands == "kept" and start.plan.hardening.landlock:
         # One domain for all: they may signal each other, and talk over abstract sockets (landlock(7), scopes).
         with Step(channel, "apply Landlock"):
@@ -192,11 +207,10 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
                 _reap(wake_read)
                 continue
             message, _payload, fds = receive(channel)
-            if message != b"J":
+            if message != b"F":
                 return
-            _fork(start, fds, null, (wake_read, wake_write, channel.fileno()))
-            for each in fds:
-                os.close(each)
+            _fork(start, fds[0], null, (wake_read, wake_write, channel.fileno()))
+            os.close(fds[0])
 
 
 def _reap(wake: int) -> None:
@@ -212,9 +226,8 @@ def _reap(wake: int) -> None:
         pass
 
 
-def _fork(start: Start, fds: Sequence[int], null: int, ours: Sequence[int]) -> None:
-    memory, *streams, keeper = fds
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(keeper))
+def _fork(start: Start, end: int, null: int, ours: Sequence[int]) -> None:
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(end))
     spawner_pid = os.getpid()
     flags = 0 if start.commands == "kept" else sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWIPC
     try:
@@ -234,19 +247,12 @@ def _fork(start: Start, fds: Sequence[int], null: int, ours: Sequence[int]) -> N
             os._exit(1)
         _signal.set_wakeup_fd(-1)
         _signal.signal(SIGCHLD, _signal.SIG_DFL)
-        for fd in ours:
-            os.close(fd)
-        data = os.pread(memory, os.fstat(memory).st_size, 0)
-        argv, environment, cwd, umask = marshal.loads(data)  # noqa: S302 - from our own supervisor
-        for number, fd in enumerate(streams):
-            os.dup2(fd, number)
-        for fd in fds:
+        for fd in (*ours, end):
             os.close(fd)
         if flags:
             with Step(channel, "make a view of its own"):
                 view.refresh(start.plan.mounts)
-        plan = start.plan.replace(cwd=cwd, environment=environment)
-        run_command(start.replace(plan=plan, argv=argv, umask=umask, notify="inherited"), channel, null)
+        run_command(start, channel, null)
 
     run_child(body, channel)
 

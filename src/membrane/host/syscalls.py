@@ -129,12 +129,21 @@ def no_new_privs() -> None:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def drop_capabilities(keep: int = 0) -> None:
+def drop_capabilities(keep: int = 0, *, bounding: bool = True) -> None:
     """Empty the ambient, bounding and inheritable sets, and the permitted and effective ones but for the mask ``keep``.
 
-    Capabilities that are kept must be held (capabilities(7)); only numbers below 32.
+    Capabilities that are kept must be held (capabilities(7)); only numbers below 32.  ``bounding``: false where that
+    set is empty already.
     """
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    if bounding:
+        drop_bounding_set()
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
+    _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)(keep, keep)), "capset")
+
+
+def drop_bounding_set() -> None:
+    """Empty the bounding set (PR_CAPBSET_DROP)."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
@@ -143,8 +152,6 @@ def drop_capabilities(keep: int = 0) -> None:
                 break
             if error.errno != 1:  # EPERM: without CAP_SETPCAP the set can not grow either
                 raise
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
-    _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)(keep, keep)), "capset")
 
 
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:

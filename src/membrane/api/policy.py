@@ -159,6 +159,8 @@ class Policy:
         return self._with((effect, *patterns), paths=(*self._rules.paths, *rules))
 
     def _with(self, digested: tuple[str, ...], **fields: Any) -> Policy:
+        if len(digested) == 1:
+            return self
         digest = hashlib.sha256("\0".join((self._rules.digest, *digested)).encode("utf-8", "surrogateescape"))
         return self._of(self._rules.replace(digest=digest.hexdigest(), **fields), self._warnings)
 

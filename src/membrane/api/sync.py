@@ -153,14 +153,16 @@ class Sandbox:
             HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
         """
         with self._lock:
-            if self._thread is None:
+            first = self._thread is None
+            if first:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="membrane", daemon=True)
                 self._thread.start()
         try:
             self._call(self._core.open())
         except BaseException:
-            self._stop()
+            if first:
+                self._stop()
             raise
         return self
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .http import bench_http
+from .library import bench_library
 from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
 
 LOAD = Path(__file__).with_name("load.py")
@@ -220,6 +221,7 @@ BENCHES = {
     "network": bench_network,
     "many": bench_many,
     "http": bench_http,
+    "library": bench_library,
     "ebpf": bench_ebpf,
 }
 

@@ -357,6 +357,8 @@ class Session:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         launch.send_workspace_operations(operations)
+        if self._tracer is not None:
+            self._tracer.prepare()
         if not self.plan.trust:
             self._take_network(facts, b"")
         launch.wait_ready()
@@ -574,6 +576,7 @@ class Session:
             self._watch(guard.fileno(), guard.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         launch.release()
+        gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(own)
         while self.wait_status is None and not self.failure:

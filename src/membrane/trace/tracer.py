@@ -9,7 +9,8 @@ either: it is given what it reads by descriptor.
 
 One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   L process, roots (+ listener, + root of the sandbox): attach · end of stream: finish and exit
+    supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
+                           end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
                            e it failed, and why
 
@@ -130,6 +131,13 @@ class Tracer:
         theirs.close()
         self.pidfd = os.pidfd_open(self.pid)
 
+    def prepare(self) -> None:
+        """Let it load what it needs: until now the processors were the launcher's.  ``attach`` does it else."""
+        try:
+            send(self._channel, b"P")
+        except OSError:
+            pass  # ``attach`` tells
+
     def attach(self, process: int, listener: int, root: int, roots: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
 
@@ -231,6 +239,11 @@ def _child(
         os.setsid()  # signals and stops of the caller's terminal are the supervisor's
         default_signals()
         die_with(supervisor)
+        from .permission import why_not
+
+        why = why_not()
+        if why:  # there is little to do, and time for it until ``attach``
+            select.select([channel], [], [])
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)
@@ -239,7 +252,7 @@ def _child(
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        kernel = _kernel_events()  # the supervisor goes on meanwhile
+        kernel = why or _kernel_events()  # the supervisor goes on meanwhile
         # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
@@ -265,10 +278,6 @@ def _child(
 
 def _kernel_events() -> EbpfSource | str:
     """The source with its slot and rings, or why there is none: whatever fails, there are the notifications."""
-    from .permission import why_not
-
-    if why := why_not():
-        return why
     try:
         from . import ebpf
 
@@ -382,6 +391,8 @@ class _Loop:
             kind, payload, fds = receive(self._channel)
         except ConnectionError:
             return False
+        if kind == b"P":
+            return True
         if kind != b"L":
             return False
         process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor

@@ -11,17 +11,20 @@ refused at import, because a wrong number would be another system call.
 
 from __future__ import annotations
 
-import ctypes
 import os
+
+from . import ffi as ctypes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
 MACHINE: Final = os.uname().machine
-_libc = ctypes.PyDLL(None, use_errno=True)
+_libc = ctypes.PyDLL()
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 # name: (x86_64, aarch64); arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _NUMBERS = {
@@ -110,8 +113,7 @@ def setns(fd: int, kind: int) -> None:
 
 def prctl(option: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
     """prctl(2) with integer arguments."""
-    u = ctypes.c_ulong
-    return _check(_libc.prctl(ctypes.c_int(option), u(a), u(b), u(c), u(d)), "prctl", option)
+    return _check(_prctl(option, a, b, c, d), "prctl", option)
 
 
 def set_parent_death_signal(number: int) -> None:
@@ -135,14 +137,12 @@ def drop_capabilities(keep: int = 0) -> None:
     Capabilities that are kept must be held (capabilities(7)); only numbers below 32.
     """
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == 22:  # EINVAL: past the kernel's last capability
-                break
-            if error.errno != 1:  # EPERM: without CAP_SETPCAP the set can not grow either
-                raise
+    capability = 0
+    while (result := _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)) == 0:
+        capability += 1
+    # EINVAL: past the kernel's last capability.  EPERM, at the first: without CAP_SETPCAP the set can not grow either.
+    if ctypes.get_errno() != 22 and (capability or ctypes.get_errno() != 1):
+        _check(result, "prctl", f"PR_CAPBSET_DROP {capability}")
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)(keep, keep)), "capset")
 
@@ -167,11 +167,11 @@ def erase_environment() -> None:
         os.close(fd)
     arguments, arguments_end, start, end = (int(field) for field in fields[45:49])
     if 0 < start < end:
-        ctypes.memset(start, 0, end - start)
+        _libc.memset(ctypes.c_void_p(start), 0, ctypes.c_size_t(end - start))
     if 0 < arguments < arguments_end:
-        ctypes.memset(arguments, 0, arguments_end - arguments)
+        _libc.memset(ctypes.c_void_p(arguments), 0, ctypes.c_size_t(arguments_end - arguments))
         title = b"membrane"[: arguments_end - arguments - 1]
-        ctypes.memmove(arguments, title, len(title))
+        _libc.memcpy(ctypes.c_void_p(arguments), title, ctypes.c_size_t(len(title)))
 
 
 # ---------------------------------------------------------------- mounts

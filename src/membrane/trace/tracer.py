@@ -80,6 +80,7 @@ else:
 LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
 REFUSED_ROOM = 1 << 18  # bytes of refusals that do
 LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record only
+LARGEST_WRITE = 64 << 10  # bytes of lines that are written to the record at once
 END = 5.0  # seconds for the tracer to write its last events
 ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
@@ -326,6 +327,8 @@ class _Loop:
         self._told = 0  # events of the kernel that are written down
         self._decoder: Decoder | None = None
         self._source: Notifications | None = None
+        self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
+        self._unwritten_size = 0
         self._lines: list[bytes] = []  # to the supervisor
         self._refusals: list[bytes] = []
         self._room, self._refused_room = LIVE_ROOM, REFUSED_ROOM
@@ -358,6 +361,7 @@ class _Loop:
                     source = None
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
+            self._record()
             self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
@@ -432,6 +436,7 @@ class _Loop:
 
     def _finish(self, source: Notifications) -> None:
         source.finish(self._write)
+        self._record()
         self._tell_losses(source.losses())
         self._totals = dict(source.counts)
         source.close()
@@ -462,13 +467,22 @@ class _Loop:
 
     def _write(self, line: bytes) -> None:
         if self._store is not None:
-            self._store.append(line)
+            self._unwritten.append(line)
+            self._unwritten_size += len(line)
+            if self._unwritten_size >= LARGEST_WRITE:
+                self._record()
         self._fitted = self._live and len(line) <= min(self._room, LARGEST_BATCH)
         if self._fitted:
             self._room -= len(line)
             self._lines.append(line)
         elif self._live:
             self._not_sent("event")
+
+    def _record(self) -> None:
+        """Write down the lines of this turn; one at a time would be a system call for each event."""
+        if self._unwritten and self._store is not None:
+            self._store.append(b"".join(self._unwritten))
+        self._unwritten, self._unwritten_size = [], 0
 
     def _refused(self, line: bytes) -> None:
         """A refusal, written just now: it is sent also when a flood has left no room for events."""
@@ -527,6 +541,7 @@ class _Loop:
 
             line = (json_text(record) + "\n").encode("ascii")
             if self._store is not None:
+                self._record()  # before it: the record is in order
                 self._store.append(line)
             self._refusals.append(line)
         self._lost, self._lost_since = {}, 0

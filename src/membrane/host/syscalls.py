@@ -17,7 +17,7 @@ from . import ffi as ctypes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from typing import Any, Final
 
 MACHINE: Final = os.uname().machine
 _libc = ctypes.PyDLL()
@@ -49,6 +49,7 @@ _NUMBERS = {
 if MACHINE not in ("x86_64", "aarch64"):
     raise ImportError(f"membrane has no system call numbers for {MACHINE}")
 _NR = {name: pair[0 if MACHINE == "x86_64" else 1] for name, pair in _NUMBERS.items()}
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = _NR["open_tree"], _NR["move_mount"], _NR["openat2"]
 
 CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
@@ -203,8 +204,8 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:
     """open_tree(2); O_CLOEXEC is always set."""
-    value = _syscall(_NR["open_tree"], ctypes.c_int(dirfd), _bytes(path), ctypes.c_uint(flags | os.O_CLOEXEC))
-    return _check(value, "open_tree", path)
+    # Small numbers are C ints for ctypes, which libffi widens: wrapping them would cost as much as the call.
+    return _check(_syscall(_OPEN_TREE, dirfd, _bytes(path), flags | os.O_CLOEXEC), "open_tree", path)
 
 
 def mount_setattr(fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, userns_fd: int = 0) -> None:
@@ -220,21 +221,23 @@ def move_mount(fd: int, target: str | bytes, *, dirfd: int = AT_FDCWD, follow: b
     flags = MOVE_MOUNT_F_EMPTY_PATH | (MOVE_MOUNT_T_SYMLINKS if follow else 0)
     if not target:
         flags |= MOVE_MOUNT_T_EMPTY_PATH
-    value = _syscall(
-        _NR["move_mount"], ctypes.c_int(fd), b"", ctypes.c_int(dirfd), _bytes(target), ctypes.c_uint(flags)
-    )
-    _check(value, "move_mount", target)
+    _check(_syscall(_MOVE_MOUNT, fd, b"", dirfd, _bytes(target), flags), "move_mount", target)
 
 
 class _OpenHow(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
 
 
+_hows: dict[tuple[int, int, int], Any] = {}  # a handful: the arguments are ours, never a file's
+
+
 def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """openat2(2); O_CLOEXEC is always set."""
-    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    value = _syscall(_NR["openat2"], ctypes.c_int(dirfd), _bytes(path), ctypes.byref(how), 24)
-    return _check(value, "openat2", path)
+    key = flags, mode, resolve
+    how = _hows.get(key)
+    if how is None:
+        how = _hows[key] = ctypes.byref(_OpenHow(flags | os.O_CLOEXEC, mode, resolve))
+    return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
 
 
 # ---------------------------------------------------------------- inotify

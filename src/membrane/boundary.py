@@ -343,8 +343,11 @@ class Boundary:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         launch.send_workspace_operations(operations)
+        if self._tracer is not None:
+            self._tracer.prepare()
         if not self.plan.trust:
             self._take_network(facts, b"")
+        bindings = _rule_bindings(self.plan)
         launch.wait_ready()
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
@@ -359,7 +362,7 @@ class Boundary:
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", self._capture, "bound", False), *events, *_rule_bindings(self.plan)),
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *bindings),
                 source,
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
@@ -439,10 +442,8 @@ class Boundary:
             sockets.append((f"unix:{door.number}", fd))
         sockets += self._exposed
         self._exposed = []
-        from .policy.codec import dump
-
         config = {
-            "policy": dump(self.policy),
+            "policy": self.policy,
             "session": self.id,
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},

@@ -54,6 +54,8 @@ class Network:
         """
         import marshal
 
+        from .policy.codec import dump
+
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         highest = max(theirs.fileno(), *(fd for _role, fd in self.sockets)) + 1
         moves: list[Any] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), highest)]
@@ -81,7 +83,8 @@ class Network:
             for _role, fd in self.sockets:
                 os.close(fd)
             self.sockets = []
-        data = marshal.dumps({**self._config, "sockets": numbered})
+        config = {**self._config, "policy": dump(self._config["policy"]), "sockets": numbered}
+        data = marshal.dumps(config)
         ours.sendall(len(data).to_bytes(4, "big") + data)
         self._config = {}  # secrets were in it
         ours.setblocking(False)
@@ -96,7 +99,7 @@ class Network:
         from .policy.codec import dump
 
         if self._socket is None:
-            self._config["policy"] = dump(policy)
+            self._config["policy"] = policy
             return
         import binascii
 

@@ -117,6 +117,7 @@ class Session(Boundary):
             self._watch(launch.terminal, self._on_terminal)
             self._watch_terminal()
         launch.release()
+        gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self._own)
 

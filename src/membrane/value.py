@@ -49,9 +49,13 @@ class Value:
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         names = self.field_names
+        own = self.__dict__
+        if len(args) == len(names) and not fields:  # the common case by far, and made by the ten thousand
+            own.update(zip(names, args, strict=False))
+            self.__post_init__()
+            return
         if len(args) > len(names):
             raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
-        own = self.__dict__
         own.update(self._defaults)
         own.update(zip(names, args, strict=False))
         if fields:

@@ -20,13 +20,13 @@ processes in there (user_namespaces(7)), whatever its own sets and the Yama sett
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import stat
 import struct
 
+from . import ffi as ctypes
 from . import seccomp
 from . import syscalls as sc
 
@@ -118,13 +118,20 @@ class _Iovec(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
-_libc = ctypes.PyDLL(None, use_errno=True)
-_readv = _libc.process_vm_readv
+_readv = ctypes.PyDLL().process_vm_readv
 _readv.restype = ctypes.c_ssize_t
-_buffer = ctypes.create_string_buffer(LARGEST_READ)
-_view = memoryview(_buffer).cast("B")
-_local, _remote = _Iovec(ctypes.addressof(_buffer), 0), _Iovec(0, 0)
+_local, _remote = _Iovec(0, 0), _Iovec(0, 0)
 _local_reference, _remote_reference = ctypes.byref(_local), ctypes.byref(_remote)
+
+
+def _make_room(size: int) -> memoryview:
+    """The place that memory is read to, which is kept; most reads are smaller than a page."""
+    buffer = ctypes.create_string_buffer(b"", size)
+    _local.base = ctypes.addressof(buffer)
+    return memoryview(buffer).cast("B")
+
+
+_view = _make_room(PAGE)
 
 
 def read_memory(thread: int, address: int, size: int) -> bytes:
@@ -133,7 +140,11 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
     Raises:
         OSError: nothing can be read there, or the process may not be looked into.
     """
-    _local.length = _remote.length = min(size, LARGEST_READ)
+    global _view
+    size = min(size, LARGEST_READ)
+    if size > len(_view):
+        _view = _make_room(size)
+    _local.length = _remote.length = size
     _remote.base = address
     got = _readv(thread, _local_reference, 1, _remote_reference, 1, 0)
     if got < 0:

@@ -11,17 +11,20 @@ refused at import, because a wrong number would be another system call.
 
 from __future__ import annotations
 
-import ctypes
 import os
+
+from . import ffi as ctypes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from typing import Any, Final
 
 MACHINE: Final = os.uname().machine
-_libc = ctypes.PyDLL(None, use_errno=True)
+_libc = ctypes.PyDLL()
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_prctl = _libc.prctl
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 # name: (x86_64, aarch64); arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _NUMBERS = {
@@ -46,6 +49,7 @@ _NUMBERS = {
 if MACHINE not in ("x86_64", "aarch64"):
     raise ImportError(f"membrane has no system call numbers for {MACHINE}")
 _NR = {name: pair[0 if MACHINE == "x86_64" else 1] for name, pair in _NUMBERS.items()}
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = _NR["open_tree"], _NR["move_mount"], _NR["openat2"]
 
 CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
@@ -110,8 +114,7 @@ def setns(fd: int, kind: int) -> None:
 
 def prctl(option: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
     """prctl(2) with integer arguments."""
-    u = ctypes.c_ulong
-    return _check(_libc.prctl(ctypes.c_int(option), u(a), u(b), u(c), u(d)), "prctl", option)
+    return _check(_prctl(option, a, b, c, d), "prctl", option)
 
 
 def set_parent_death_signal(number: int) -> None:
@@ -144,14 +147,12 @@ def drop_capabilities(keep: int = 0, *, bounding: bool = True) -> None:
 
 def drop_bounding_set() -> None:
     """Empty the bounding set (PR_CAPBSET_DROP)."""
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == 22:  # EINVAL: past the kernel's last capability
-                break
-            if error.errno != 1:  # EPERM: without CAP_SETPCAP the set can not grow either
-                raise
+    capability = 0
+    while (result := _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)) == 0:
+        capability += 1
+    # EINVAL: past the kernel's last capability.  EPERM, at the first: without CAP_SETPCAP the set can not grow either.
+    if ctypes.get_errno() != 22 and (capability or ctypes.get_errno() != 1):
+        _check(result, "prctl", f"PR_CAPBSET_DROP {capability}")
 
 
 def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
@@ -174,11 +175,11 @@ def erase_environment() -> None:
         os.close(fd)
     arguments, arguments_end, start, end = (int(field) for field in fields[45:49])
     if 0 < start < end:
-        ctypes.memset(start, 0, end - start)
+        _libc.memset(ctypes.c_void_p(start), 0, ctypes.c_size_t(end - start))
     if 0 < arguments < arguments_end:
-        ctypes.memset(arguments, 0, arguments_end - arguments)
+        _libc.memset(ctypes.c_void_p(arguments), 0, ctypes.c_size_t(arguments_end - arguments))
         title = b"membrane"[: arguments_end - arguments - 1]
-        ctypes.memmove(arguments, title, len(title))
+        _libc.memcpy(ctypes.c_void_p(arguments), title, ctypes.c_size_t(len(title)))
 
 
 # ---------------------------------------------------------------- mounts
@@ -210,8 +211,8 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:
     """open_tree(2); O_CLOEXEC is always set."""
-    value = _syscall(_NR["open_tree"], ctypes.c_int(dirfd), _bytes(path), ctypes.c_uint(flags | os.O_CLOEXEC))
-    return _check(value, "open_tree", path)
+    # Small numbers are C ints for ctypes, which libffi widens: wrapping them would cost as much as the call.
+    return _check(_syscall(_OPEN_TREE, dirfd, _bytes(path), flags | os.O_CLOEXEC), "open_tree", path)
 
 
 def mount_setattr(fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, userns_fd: int = 0) -> None:
@@ -227,21 +228,23 @@ def move_mount(fd: int, target: str | bytes, *, dirfd: int = AT_FDCWD, follow: b
     flags = MOVE_MOUNT_F_EMPTY_PATH | (MOVE_MOUNT_T_SYMLINKS if follow else 0)
     if not target:
         flags |= MOVE_MOUNT_T_EMPTY_PATH
-    value = _syscall(
-        _NR["move_mount"], ctypes.c_int(fd), b"", ctypes.c_int(dirfd), _bytes(target), ctypes.c_uint(flags)
-    )
-    _check(value, "move_mount", target)
+    _check(_syscall(_MOVE_MOUNT, fd, b"", dirfd, _bytes(target), flags), "move_mount", target)
 
 
 class _OpenHow(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
 
 
+_hows: dict[tuple[int, int, int], Any] = {}  # a handful: the arguments are ours, never a file's
+
+
 def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """openat2(2); O_CLOEXEC is always set."""
-    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
-    value = _syscall(_NR["openat2"], ctypes.c_int(dirfd), _bytes(path), ctypes.byref(how), 24)
-    return _check(value, "openat2", path)
+    key = flags, mode, resolve
+    how = _hows.get(key)
+    if how is None:
+        how = _hows[key] = ctypes.byref(_OpenHow(flags | os.O_CLOEXEC, mode, resolve))
+    return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
 
 
 # ---------------------------------------------------------------- inotify

@@ -348,7 +348,8 @@ class Masks:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._sources: dict[bool, int] = {}
+        self._sources: dict[bool, int] = {}  # by whether it is a directory
+        self._directory = False  # what the last one was
         self._parent = ""
         self._parent_fd = -1
 
@@ -362,22 +363,33 @@ class Masks:
     def cover(self, fd: int) -> None:
         """Cover an O_PATH descriptor's object; the descriptor is closed."""
         try:
-            directory = stat.S_ISDIR(os.stat(fd).st_mode)
-            source = self._sources.get(directory)
-            if source is None:
-                path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
-                try:
-                    source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-                except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
-                    raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
-                self._sources[directory] = source
-            tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=source)
             try:
-                sc.move_mount(tree, b"", dirfd=fd)
-            finally:
-                os.close(tree)
+                self._cover(fd, self._directory)
+            except OSError as error:
+                # The kernel covers a directory by a directory only and a file by a file only (fs/namespace.c
+                # do_move_mount); one is like the one before it, so nobody is asked what it is.
+                directory = stat.S_ISDIR(os.stat(fd).st_mode)
+                if error.errno not in (errno.EINVAL, errno.ENOTDIR) or directory == self._directory:
+                    raise
+                self._directory = directory
+                self._cover(fd, directory)
         finally:
             os.close(fd)
+
+    def _cover(self, fd: int, directory: bool) -> None:
+        source = self._sources.get(directory)
+        if source is None:
+            path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
+            try:
+                source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
+                raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
+            self._sources[directory] = source
+        tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=source)
+        try:
+            sc.move_mount(tree, b"", dirfd=fd)
+        finally:
+            os.close(tree)
 
     def open_final(self, path: str) -> int:
         """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""

@@ -48,7 +48,6 @@ from ..events import (
 )
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
-from ..workspace.prevent import objection
 from .record import json_text
 
 TYPE_CHECKING = False
@@ -589,6 +588,8 @@ class Notifications:
         return not (path == workspace or path.startswith(workspace + "/"))
 
     def _prevent(self, known: _Known | None, name: bytes, *, directory: bool, link: bool) -> int:
+        from ..workspace.prevent import objection  # a short run makes no name
+
         path = os.fsdecode(name)
         for root in self._scope.roots:
             if path.startswith(root + "/") and objection(path[len(root) + 1 :], directory=directory, link=link):

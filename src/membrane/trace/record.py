@@ -28,6 +28,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sys
 import time
 
 from ..errors import HostError
@@ -58,10 +59,8 @@ def json_text(value: Any) -> str:
     Raises:
         TypeError: a value that JSON has no form for, NaN included.
     """
-    from _json import encode_basestring_ascii as quoted
-
     if isinstance(value, str):
-        return quoted(value)
+        return _quoted(value)
     if value is None:
         return "null"
     if value is True:
@@ -73,23 +72,37 @@ def json_text(value: Any) -> str:
     if isinstance(value, float) and value - value == 0:
         return float.__repr__(value)
     if isinstance(value, dict):
-        return "{" + ", ".join([f"{quoted(str(key))}: {json_text(item)}" for key, item in value.items()]) + "}"
+        return "{" + ", ".join([f"{_quoted(str(key))}: {json_text(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join([json_text(item) for item in value]) + "]"
     raise TypeError(f"not plain: {type(value).__name__}")
 
 
+def _quoted(text: str) -> str:
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    from _json import encode_basestring_ascii  # a library to load, which most short runs need not
+
+    return encode_basestring_ascii(text)
+
+
 def digest(data: bytes) -> str:
     """SHA-256 in hexadecimal, from the interpreter's own module: hashlib loads OpenSSL."""
-    try:
-        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]  # 3.12
-    except ImportError:
+    global _sha256
+    if _sha256 is None:  # once: looking for a module that is not there costs more than the digest
         try:
-            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
+            if sys.version_info >= (3, 12):
+                from _sha2 import sha256
+            else:
+                from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             from hashlib import sha256
-    text: str = sha256(data).hexdigest()
+        _sha256 = sha256
+    text: str = _sha256(data).hexdigest()
     return text
+
+
+_sha256: Any = None
 
 
 def share(max_size: int, source: str) -> int:

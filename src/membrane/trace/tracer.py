@@ -9,8 +9,8 @@ either: it is given what it reads by descriptor.
 
 One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   L process, roots (+ listener, + root of the sandbox): attach · Y number: tell what is held
-                           · end of stream: finish and exit
+    supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
+                           Y number: tell what is held · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
                            e it failed, and why · y number: what there was until Y is told
 
@@ -80,6 +80,7 @@ else:
 LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
 REFUSED_ROOM = 1 << 18  # bytes of refusals that do
 LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record only
+LARGEST_WRITE = 64 << 10  # bytes of lines that are written to the record at once
 END = 5.0  # seconds for the tracer to write its last events
 ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
@@ -133,6 +134,13 @@ class Tracer:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
         self.pidfd = os.pidfd_open(self.pid)
+
+    def prepare(self) -> None:
+        """Let it load what it needs: until now the processors were the launcher's.  ``attach`` does it else."""
+        try:
+            send(self._channel, b"P")
+        except OSError:
+            pass  # ``attach`` tells
 
     def attach(self, process: int, listener: int, root: int, roots: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
         """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
@@ -246,6 +254,11 @@ def _child(
         os.setsid()  # signals and stops of the caller's terminal are the supervisor's
         default_signals()
         die_with(supervisor)
+        from .permission import why_not
+
+        why = why_not()
+        if why:  # there is little to do, and time for it until ``attach``
+            select.select([channel], [], [])
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)
@@ -254,7 +267,7 @@ def _child(
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        kernel = _kernel_events()  # the supervisor goes on meanwhile
+        kernel = why or _kernel_events()  # the supervisor goes on meanwhile
         # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
@@ -280,10 +293,6 @@ def _child(
 
 def _kernel_events() -> EbpfSource | str:
     """The source with its slot and rings, or why there is none: whatever fails, there are the notifications."""
-    from .permission import why_not
-
-    if why := why_not():
-        return why
     try:
         from . import ebpf
 
@@ -332,6 +341,8 @@ class _Loop:
         self._told = 0  # events of the kernel that are written down
         self._decoder: Decoder | None = None
         self._source: Notifications | None = None
+        self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
+        self._unwritten_size = 0
         self._lines: list[bytes] = []  # to the supervisor
         self._refusals: list[bytes] = []
         self._room, self._refused_room = LIVE_ROOM, REFUSED_ROOM
@@ -367,6 +378,7 @@ class _Loop:
                 self._kernel.drain(self._write_spans)
             if self._asked:
                 self._tell_held()
+            self._record()
             self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
@@ -402,6 +414,8 @@ class _Loop:
             return False
         if kind == b"Y":
             self._asked.append(payload)
+            return True
+        if kind == b"P":
             return True
         if kind != b"L":
             return False
@@ -442,6 +456,7 @@ class _Loop:
 
     def _finish(self, source: Notifications) -> None:
         source.finish(self._write)
+        self._record()
         self._tell_losses(source.losses())
         self._totals = dict(source.counts)
         source.close()
@@ -472,13 +487,22 @@ class _Loop:
 
     def _write(self, line: bytes) -> None:
         if self._store is not None:
-            self._store.append(line)
+            self._unwritten.append(line)
+            self._unwritten_size += len(line)
+            if self._unwritten_size >= LARGEST_WRITE:
+                self._record()
         self._fitted = self._live and len(line) <= min(self._room, LARGEST_BATCH)
         if self._fitted:
             self._room -= len(line)
             self._lines.append(line)
         elif self._live:
             self._not_sent("event")
+
+    def _record(self) -> None:
+        """Write down the lines of this turn; one at a time would be a system call for each event."""
+        if self._unwritten and self._store is not None:
+            self._store.append(b"".join(self._unwritten))
+        self._unwritten, self._unwritten_size = [], 0
 
     def _refused(self, line: bytes) -> None:
         """A refusal, written just now: it is sent also when a flood has left no room for events."""
@@ -548,6 +572,7 @@ class _Loop:
 
             line = (json_text(record) + "\n").encode("ascii")
             if self._store is not None:
+                self._record()  # before it: the record is in order
                 self._store.append(line)
             self._refusals.append(line)
         self._lost, self._lost_since = {}, 0

@@ -37,6 +37,7 @@ from .http1 import Http1
 from .http2 import Http2
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
+from .redact import redact_fields, redact_path, redact_query
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
 from .requests import (
     UNANSWERED,
@@ -694,6 +695,12 @@ class Inspected(Connection):
     def _tell_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""
         verdict, request = seen.verdict, seen.request
+        path = redact_path(request.path)
+        if path != request.path or not isinstance(verdict, Allow):
+            if not isinstance(verdict, Allow):  # its hint is a rule for this path
+                verdict = verdict.replace(hint=redact_path(verdict.hint.replace(request.path, path)))
+            request = request.replace(path=path)
+            seen = seen.replace(request=request, verdict=verdict)
         inspector, engine = self._inspector, self._engine
         inspector.requests += 1
         self._tell_opened()
@@ -711,8 +718,6 @@ class Inspected(Connection):
         asked: tuple[tuple[str, str], ...] = ()
         answered: tuple[tuple[str, str], ...] = ()
         if self._inspector.full:
-            from .redact import redact_fields, redact_query
-
             query, asked, answered = redact_query(seen.query), redact_fields(seen.asked), redact_fields(seen.answered)
         self._engine.emit(
             RequestSeen(

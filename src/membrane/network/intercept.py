@@ -317,10 +317,11 @@ class Inspected(Connection):
     def _meet_tls(self, first: First) -> None:
         route, engine = self._route, self._engine
         assert route is not None
-        refusal = engine.router.judge_first(route, first)
-        if refusal is None and (first.flaw or first.ech):  # towards an address no name is judged, but it is read here
-            hint = first.flaw or "the client hides the server name (Encrypted Client Hello); switch that off"
-            refusal = refuse_protocol(route, hint)
+        # An inner hello (ECH) is for who has its key.  The handshake is ours: what is served is the outer name's, and a
+        # browser, which sends the extension always, goes on with that (RFC 9849 section 6.2, GREASE).
+        refusal = engine.router.judge_first(route, first.replace(ech=False))
+        if refusal is None and first.flaw:  # towards an address no name is judged, but it is read here
+            refusal = refuse_protocol(route, first.flaw)
         self._offered = tuple(name for name in _PROTOCOLS if name in first.alpn)
         if refusal is None and first.alpn and not self._offered:
             refusal = refuse_protocol(route, "the client offers neither h2 nor http/1.1 in its TLS handshake")

@@ -16,6 +16,7 @@ from typing import Any
 
 import model_apis
 import names
+import registries
 from httpbin import app as httpbin
 
 Environ = dict[str, Any]
@@ -157,6 +158,7 @@ def application(repositories: Path, log: Callable[..., None], log_model: Callabl
         "api.openai.com": models,
         "messages.test": models,
         names.METADATA4: metadata,
+        **registries.SITES,
     }
 
     def app(environ: Environ, start: StartResponse) -> Iterable[bytes]:

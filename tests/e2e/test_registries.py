@@ -94,3 +94,45 @@ def test_images_are_pulled_and_not_pushed(box: Box) -> None:
         each for each in box.world.requests(host="registry-1.docker.io") if each["method"] not in ("GET", "HEAD")
     ]
     no_crash(box)
+
+
+@pytest.mark.needs_tool("npm")
+def test_npm_packages_with_a_scope(box: Box) -> None:
+    """npm asks for ``/@world%2fdemo-pkg``: one path, spelled by the preset, and no other way of writing it passes."""
+    box.policy("presets: [npm]\n")
+    registry = "https://registry.npmjs.org"
+    done = shell(
+        box,
+        f"""
+        npm view --fetch-retries=0 @world/demo-pkg version
+        for path in @world%2Fdemo-pkg @world%2F..%2Fdemo-pkg x%2Fdemo-pkg @world%2F%2Fdemo-pkg; do
+            curl -sS -o /dev/null -w '%{{http_code}} ' {registry}/$path
+        done
+        curl -sS -o /dev/null -w '%{{http_code}}' -X PUT {registry}/@world%2Fdemo-pkg
+        """,
+    )
+    assert done.stdout.split() == ["1.0.0", "200", "400", "400", "400", "403"], done
+    assert ("GET", "/@world%2Fdemo-pkg", 200, "allow") in requests(box)
+    no_crash(box)
+
+
+def test_the_api_of_a_gitlab_project_by_its_path(box: Box) -> None:
+    box.policy("presets: [{gitlab-push: [group/sub/project]}]\n")
+    api = "https://gitlab.com/api/v4/projects"
+    ours, others = f"{api}/group%2Fsub%2Fproject", f"{api}/you%2Fyours"
+    done = shell(
+        box,
+        f"""
+        ask() {{ curl -sS -o /dev/null -w '%{{http_code}} ' -X "$1" "$2"; }}
+        ask POST {ours}/merge_requests; ask GET {others}/issues
+        ask POST {others}/merge_requests; ask POST {ours}/hooks; ask DELETE {ours}; ask POST {ours}%2F..%2Fother/issues
+        """,
+    )
+    passed, refused = done.stdout.split()[:2], done.stdout.split()[2:]
+    assert refused == ["403", "403", "403", "400"] and not {"403", "400"} & set(passed), done
+    arrived = {
+        (each["method"], each["path"]) for each in box.world.requests(host="gitlab.com") if "/api/" in each["path"]
+    }
+    wanted = {("POST", "group%2Fsub%2Fproject/merge_requests"), ("GET", "you%2Fyours/issues")}
+    assert arrived == {(method, f"/api/v4/projects/{path}") for method, path in wanted}
+    no_crash(box)

@@ -34,15 +34,17 @@ class Interactive:
         self._hear()
         return self
 
-    def say(self, line: str) -> None:
+    def say(self, line: str) -> str:
         """Tell it a line and wait for the answer."""
         self._input.write(line.encode() + b"\n")
         self._input.flush()
-        self._hear()
+        return self._hear()
 
-    def _hear(self) -> None:
-        if not self._output.readline():
+    def _hear(self) -> str:
+        heard = self._output.readline()
+        if not heard:
             sys.exit(f"bench: the command ended, status {self._process.wait()}")
+        return heard.decode(errors="replace").strip()
 
     def __exit__(self, *_exc: object) -> None:
         self._input.close()

@@ -121,7 +121,7 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
     path = (slash + path).partition("#")[0].partition("?")[0] or "/"
     secure: Literal["http", "https"] = "https" if scheme in ("https", "wss") else "http"
     try:
-        request = HttpRequest(host, port, secure, method, match.canonical_path(path))
+        request = HttpRequest(host, port, secure, method, match.canonical_path(path, slashes=True))
     except match.MalformedPath:
         request, malformed = HttpRequest(host, port, secure, method, path), Deny(None, "request malformed")
         return request, malformed if verdict.inspect else verdict

@@ -4,7 +4,7 @@ Read once, before the command is released: later changes of a file, perhaps by t
 
 Java reads no PEM.  It gets the same certificates as a key store of its old form "JKS" (JavaKeyStore.java of OpenJDK,
 ``engineLoad``): of the forms that every version reads, it is the one whose certificates are not encrypted, so that
-they are found without a password too.
+they are found without a password too.  Chromium reads neither: ``nss``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 
 from .errors import HostError
-from .plan.model import File
+from .plan.model import File, Seed, Tmpfs
+from .plan.mounts import NSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,10 +62,17 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     system = _read(plan.trust[1]) if len(plan.trust) > 1 else b""
     content = system + authorities + certificate
     store = key_store(content)
-    return [
+    ops: list[MountOp] = [
         *(File(target, content, bind=target != plan.trust[0]) for target in plan.trust),
         *(File(target, store, bind=target != plan.java_trust[0]) for target in plan.java_trust),
     ]
+    if databases := [op.target for op in plan.mounts if isinstance(op, Tmpfs) and op.target.endswith(f"/{NSS}")]:
+        from . import nss
+
+        # The system's own are not needed: Chromium has a list.
+        if database := nss.database(authorities + certificate):
+            ops += [Seed(f"{target}/{nss.NAME}", database) for target in databases]
+    return ops
 
 
 def key_store(pem: bytes) -> bytes:

@@ -566,7 +566,7 @@ BROKEN: dict[str, tuple[bytes, int]] = {
     "window on an idle stream": (frame(h2.WINDOW_UPDATE, 0, 9, bytes(4)), h2.PROTOCOL_ERROR),
     "window of the wrong size": (frame(h2.WINDOW_UPDATE, 0, 0, bytes(5)), h2.FRAME_SIZE_ERROR),
     "PING of the wrong size": (frame(h2.PING, 0, 0, bytes(7)), h2.FRAME_SIZE_ERROR),
-    "SETTINGS on a stream": (frame(h2.SETTINGS, 0, 1), h2.FRAME_SIZE_ERROR),
+    "SETTINGS on a stream": (frame(h2.SETTINGS, 0, 1), h2.PROTOCOL_ERROR),
     "SETTINGS of the wrong size": (frame(h2.SETTINGS, 0, 0, bytes(5)), h2.FRAME_SIZE_ERROR),
     "ACK with content": (frame(h2.SETTINGS, h2.ACK, 0, bytes(6)), h2.FRAME_SIZE_ERROR),
     "impossible frame size": (frame(h2.SETTINGS, 0, 0, setting(5, 1)), h2.PROTOCOL_ERROR),

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+from urllib.parse import quote
+
 import pytest
 
-from membrane.network.redact import LONGEST_RECORDED, MOST_RECORDED, REDACTED, redact_fields, redact_query
+from membrane.events import AccessDenied
+from membrane.network.credentials import Secret
+from membrane.network.journal import Journal
+from membrane.network.redact import (
+    LONGEST_RECORDED,
+    MOST_RECORDED,
+    REDACTED,
+    Mask,
+    redact_fields,
+    redact_path,
+    redact_query,
+)
 
 TOKEN = "ghp_" + "A1b2" * 9
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXRoYXQtaXMtbG9uZw"
@@ -65,3 +79,64 @@ def test_what_is_recorded_is_bounded() -> None:
     assert all(len(value) <= LONGEST_RECORDED + 3 for _, value in fields)
     assert len(redact_query("?" + "a=b&" * 5000)) < 3000
     assert redact_query(f"?{'a' * 2000}&q={JWT}") == f"?{'a' * 2000}&..."
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/", "/"),
+        ("/v1/messages", "/v1/messages"),
+        ("/@scope/pkg/-/pkg-1.0.0.tgz", "/@scope/pkg/-/pkg-1.0.0.tgz"),
+        ("/react@18.2.0/index.js", "/react@18.2.0/index.js"),
+        ("/v2/library/debian/blobs/sha256:" + "0a" * 32, "/v2/library/debian/blobs/sha256:" + "0a" * 32),
+        ("/simple/pypi-attestations/", "/simple/pypi-attestations/"),
+        ("/simple/sk-learn-something-long-indeed/", "/simple/sk-learn-something-long-indeed/"),
+        (f"/a/{TOKEN}", f"/a/{REDACTED}"),
+        (f"/a/{TOKEN}.git/info/refs", f"/a/{REDACTED}.git/info/refs"),
+        (f"/a/%67hp_{TOKEN[4:]}/b", f"/a/{REDACTED}/b"),
+        (f"/a/{JWT}/b", f"/a/{REDACTED}/b"),
+        ("/bot123456:" + "Ab1-" * 9 + "/getMe", f"/{REDACTED}/getMe"),
+        ("/services/T0000000A/B0000000A/" + "x" * 24, f"/services/{REDACTED}"),
+        ("/proxy/https:/u:p@h/x", f"/proxy/https:/{REDACTED}@h/x"),
+        ("/proxy/https:/token@h/x", f"/proxy/https:/{REDACTED}@h/x"),
+        ("u:p@h:443", f"{REDACTED}@h:443"),
+        ("/proxy/https%3A%2F%2Fu%3Ap%40h", f"/proxy/{REDACTED}"),
+        ("/a;jsessionid=x;v=1/b", f"/a;jsessionid={REDACTED};v=1/b"),
+    ],
+)
+def test_paths(path: str, shown: str) -> None:
+    assert redact_path(path) == shown
+
+
+VALUE, PLACEHOLDER = b"sk-ant-REALa1b2c3d4e5/f6g7h8i9", b"sk-ant-FAKEz9y8x7w6v5/u4t3s2r1"
+MASK = Mask([Secret("KEY", VALUE, PLACEHOLDER, "x-key", [])])
+
+
+@pytest.mark.parametrize("held", [VALUE.decode(), PLACEHOLDER.decode()])
+def test_held_secrets_are_known_in_every_form(held: str) -> None:
+    escaped = "".join(f"%{ord(char):02x}" for char in held)
+    b64 = base64.b64encode(b"user:" + held.encode()).decode()
+    for form in (held, held.upper(), held.lower(), escaped, escaped.replace("%", "%25"), f"%73{held[1:]}", quote(held)):
+        assert MASK.text(f"a {form} b {form}") == f"a {REDACTED} b {REDACTED}", form
+    assert held[8:20] not in base64.b64decode(MASK.text(b64).replace(REDACTED, "====") + "====").decode("latin-1")
+    assert MASK.text(f"/a/{held[:20]}") == f"/a/{REDACTED}"  # cut
+    for plain in ("", "a", "/a/sk-b", held[1:], f"{held[:20]} and more"):
+        assert MASK.text(plain) is plain
+
+
+def test_held_secrets_leave_every_field_of_an_event() -> None:
+    text = VALUE.decode()
+    access = {"kind": "HttpRequest", "host": f"{text}.test", "port": 1, "names": (text,)}
+    event = AccessDenied(access, "path not allowed", None, f"allow: [{text}]")
+    assert text not in repr(MASK.event(event))
+    assert MASK.event(event).access == {
+        "kind": "HttpRequest", "host": f"{REDACTED}.test", "port": 1, "names": (REDACTED,),
+    }  # fmt: skip
+    other = AccessDenied({"kind": "Connect", "host": "a.test"}, "name not allowed", None, None)
+    assert MASK.event(other) is other
+    journal = Journal("s")
+    journal.mask = MASK
+    journal.emit(event)
+    journal.note({"error": f"it failed on {text}"})
+    assert text.encode() not in bytes(journal.pending()) and REDACTED.encode() in bytes(journal.pending())
+    assert "REAL" not in repr(MASK)

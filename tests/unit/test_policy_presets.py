@@ -125,7 +125,22 @@ def test_gitlab_push_writes_to_the_named_projects_only() -> None:
     assert all(ask(policy, push, lfs, "POST https://gitlab.com/x/y/z/git-upload-pack"))
     assert not any(ask(policy, push.replace("project", "other"), lfs.replace("sub", "other")))
     assert not any(ask(policy, "POST https://gitlab.com/api/graphql", "PUT https://gitlab.com/group/sub/project"))
+    api = "https://gitlab.com/api/v4/projects/group%2Fsub%2Fproject"
+    other = "https://gitlab.com/api/v4/projects/group%2Fsub%2Fother"
+    assert all(ask(policy, f"GET {api}", f"POST {api}/merge_requests", f"PUT {api}/issues/1", f"GET {other}"))
+    assert all(ask(policy, f"POST {api}/repository/commits", f"DELETE {api}/repository/branches/x"))
+    writes = [
+        f"POST {other}/merge_requests",
+        f"PUT {api}",
+        f"DELETE {api}",
+        f"POST {api}/hooks",
+        f"PUT {api}/variables/A",
+    ]
+    assert not any(
+        ask(policy, *writes, f"POST {api}%2Fx/issues", "POST https://gitlab.com/group%2Fsub%2Fproject/issues")
+    )
     read = load([Source("user", "u", "presets: [gitlab-read]")], presets=PRESETS).policy
+    assert ask(read, f"GET {other}/issues", f"POST {api}/issues") == [True, False]
     assert ask(read, "POST https://gitlab.com/x/y/z/git-upload-pack", push, lfs) == [True, False, False]
 
 

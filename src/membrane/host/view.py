@@ -264,7 +264,11 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
             _bind(op, tree, root)
     elif isinstance(op, Tmpfs):
         size = f",size={op.size}" if op.size else ""
-        _mount("tmpfs", op.target, root, sc.MS_NOSUID | sc.MS_NODEV, f"mode={op.mode:o}{size}")
+        try:
+            _mount("tmpfs", op.target, root, sc.MS_NOSUID | sc.MS_NODEV, f"mode={op.mode:o}{size}")
+        except (_Obstructed, NotADirectoryError):
+            if not op.optional:
+                raise
         if op.target == MASK_SOURCE:
             os.close(os.open(f"{NEW_ROOT}{MASK_SOURCE}/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o000))
             os.mkdir(f"{NEW_ROOT}{MASK_SOURCE}/directory", 0o000)
@@ -487,6 +491,9 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
     if kind == "File":
         _late_file(target, content)
         return
+    if kind == "Seed":
+        _seed(target, content)
+        return
     try:
         if kind == "Mask":
             fd = masks.open_final(target)
@@ -532,6 +539,29 @@ def _late_file(target: str, content: bytes) -> None:
             os.close(tree)
     finally:
         os.close(place)
+
+
+def _seed(target: str, content: bytes) -> None:
+    """A file in a tmpfs of the plan; in no other file system is anything written."""
+    parent, _, name = target.rpartition("/")
+    flags = os.O_PATH | os.O_DIRECTORY
+    try:
+        directory = sc.openat2(sc.AT_FDCWD, parent, flags, 0, sc.RESOLVE_NO_SYMLINKS)
+    except OSError:
+        return  # an earlier run left something else there
+    try:
+        if os.stat(directory).st_dev == os.stat("..", dir_fd=directory).st_dev:
+            return  # no mount, so not ours
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=directory)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)
 
 
 def _bind_onto_itself(fd: int, *, read_only: bool) -> None:

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 ALTSVC, ORIGIN = 10, 12
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 1, 1, 4, 8, 32
-NO_ERROR, PROTOCOL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, CANCEL = 0, 1, 5, 6, 8
+NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, CANCEL = 0, 1, 3, 5, 6, 8
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
 TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW, MAX_FRAME, CONNECT_PROTOCOL = 1, 2, 4, 5, 8
 
 SMALLEST_FRAME = 16384  # octets of a frame that every peer takes (RFC 9113 section 4.2)
+LARGEST_WINDOW = (1 << 31) - 1  # octets (RFC 9113 section 6.9.1)
 LARGEST_HELD = 262144  # octets of a frame that has to be whole before it goes on
 _NAME = bytes(byte for byte in TOKEN if not 0x41 <= byte <= 0x5A)
 _PSEUDO = frozenset([b":method", b":scheme", b":authority", b":path"])
@@ -97,9 +98,14 @@ def client_settings(payload: bytes, *, first: bool) -> tuple[bytes, dict[int, in
     said = {}
     for name, value in _settings(payload):
         if name == ENABLE_PUSH:
+            if value > 1:
+                raise Broken(PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is out of range")
             continue
         if name == TABLE_SIZE:
             value = min(value, LARGEST_TABLE)
+        elif name == INITIAL_WINDOW:
+            if value > LARGEST_WINDOW:
+                raise Broken(FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE is out of range")
         elif name == MAX_FRAME:
             if not SMALLEST_FRAME <= value < 1 << 24:
                 raise Broken(PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is out of range")

@@ -231,6 +231,11 @@ class Http2(AnswerSide):
                 self._forwarding = self._content(flags, stream, length, padding)
                 at += 9
                 continue
+            if kind == PRIORITY:
+                if not stream:
+                    raise Broken(PROTOCOL_ERROR, "PRIORITY without a stream")
+                if length != 5:
+                    raise Broken(FRAME_SIZE_ERROR, "PRIORITY is malformed")
             if kind == PRIORITY or kind > CONTINUATION:
                 self._left, self._forwarding = length, False
                 at += 9
@@ -250,6 +255,8 @@ class Http2(AnswerSide):
         if known is None:
             if stream > self._last or not stream & 1:
                 raise Broken(PROTOCOL_ERROR, "DATA on a stream that was not opened")
+            if stream in self._done:
+                raise Broken(STREAM_CLOSED, "DATA after the end of its stream")
             self._credit += length
             self._drain(stream, length, bool(flags & END_STREAM))
             return False
@@ -269,6 +276,8 @@ class Http2(AnswerSide):
     def _drain(self, stream: int, length: int, ends: bool) -> None:
         """Let a client that was answered already go on for a while; many take a reset for a failed request."""
         left = self._refused.pop(stream, -1)
+        if ends:
+            self._remember(stream)
         if ends or left < 0:
             return
         if length > left:
@@ -309,11 +318,12 @@ class Http2(AnswerSide):
         elif kind == WINDOW_UPDATE:
             self._grant(stream, payload)
         elif kind == RST_STREAM:
-            if len(payload) != 4 or not stream:
+            if len(payload) != 4:
                 raise Broken(FRAME_SIZE_ERROR, "RST_STREAM is malformed")
-            if stream > self._last:
+            if stream > self._last or not stream & 1:
                 raise Broken(PROTOCOL_ERROR, "RST_STREAM on a stream that was not opened")
             self._refused.pop(stream, None)
+            self._remember(stream)
             known = self._streams.pop(stream, None)
             if known is not None:
                 self._send(frame(RST_STREAM, 0, stream, payload))
@@ -324,20 +334,26 @@ class Http2(AnswerSide):
                         if self._patience < 0:
                             raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
         elif kind == PING:
-            if len(payload) != 8 or stream:
+            if stream:
+                raise Broken(PROTOCOL_ERROR, "PING on a stream")
+            if len(payload) != 8:
                 raise Broken(FRAME_SIZE_ERROR, "PING is malformed")
             if self._alone and not flags & ACK:
                 self._inject(frame(PING, ACK, 0, payload))
             self._send(frame(PING, flags & ACK, 0, payload))
         elif kind == GOAWAY:
-            if len(payload) < 8 or stream:
+            if stream:
+                raise Broken(PROTOCOL_ERROR, "GOAWAY on a stream")
+            if len(payload) < 8:
                 raise Broken(FRAME_SIZE_ERROR, "GOAWAY is malformed")
             self._send(frame(GOAWAY, 0, 0, payload[:8]))
         else:
             raise Broken(PROTOCOL_ERROR, "PUSH_PROMISE from a client")
 
     def _settings(self, flags: int, stream: int, payload: bytes) -> None:
-        if stream or len(payload) % 6 or (flags & ACK and payload) or len(payload) > 64 * 6:
+        if stream:
+            raise Broken(PROTOCOL_ERROR, "SETTINGS on a stream")
+        if len(payload) % 6 or (flags & ACK and payload) or len(payload) > 64 * 6:
             raise Broken(FRAME_SIZE_ERROR, "SETTINGS is malformed")
         if flags & ACK:
             self._send(frame(SETTINGS, ACK, 0))
@@ -388,8 +404,14 @@ class Http2(AnswerSide):
             self._request(stream, ends, names, values)
         elif stream in self._streams:
             self._trailer(self._streams[stream], ends, names, values)
+        elif stream in self._done:
+            raise Broken(STREAM_CLOSED, "HEADERS after the end of its stream")
+        elif names and names[0][:1] == b":":  # no trailer of what was answered early, but a request
+            raise Broken(PROTOCOL_ERROR, "a stream is opened after a later one")
         else:
             self._refused.pop(stream, None)
+            if ends:
+                self._remember(stream)
 
     def _request(self, number: int, ends: bool, names: list[bytes], values: list[bytes]) -> None:
         asked = RequestSection()
@@ -437,9 +459,11 @@ class Http2(AnswerSide):
         self._send_section(stream, fields, ends)
 
     def _trailer(self, stream: Stream, ends: bool, names: list[bytes], values: list[bytes]) -> None:
+        if stream.client_ended:
+            self._violated(stream, Deny(None, "request malformed", BAD_TRAILER), STREAM_CLOSED)
         try:
             check_fields(names, values)
-            malformed = not ends or stream.client_ended or not NO_TRAILERS.isdisjoint(names)
+            malformed = not ends or not NO_TRAILERS.isdisjoint(names)
         except Flaw:
             malformed = True
         if malformed:

@@ -103,6 +103,7 @@ class AnswerSide(Front):
         self._rewrites = vault is not None and vault.scrubs
         self._streams: dict[int, Stream] = {}
         self._refused: dict[int, int] = {}  # answered while the client still sends: octets that it may send
+        self._done: dict[int, None] = {}  # the last streams that the client itself has ended
         self._last = 0  # the highest stream of the client
         self._patience = PATIENCE
         self._alone = ""  # why there is no server: answers are our own
@@ -161,6 +162,8 @@ class AnswerSide(Front):
             self._refused[number] = DRAINED
         elif not ended:
             out += rst_stream(number, NO_ERROR)
+        else:
+            self._remember(number)
         self._inject(out)
 
     def _inject(self, data: bytes) -> None:
@@ -195,6 +198,13 @@ class AnswerSide(Front):
     def _over(self, stream: Stream) -> None:
         if stream.client_ended and stream.server_ended:
             self._streams.pop(stream.number, None)
+            self._remember(stream.number)
+
+    def _remember(self, number: int) -> None:
+        """The client has ended a stream, and may not go on with it (RFC 9113 section 5.1, closed)."""
+        if len(self._done) >= MOST_STREAMS:
+            del self._done[next(iter(self._done))]
+        self._done[number] = None
 
     def _server_done(self, stream: Stream) -> None:
         """The server's side of a stream has ended well."""

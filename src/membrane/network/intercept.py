@@ -37,6 +37,7 @@ from .http1 import Http1
 from .http2 import Http2
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
+from .redact import redact_fields, redact_path, redact_query
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
 from .requests import (
     UNANSWERED,
@@ -316,10 +317,11 @@ class Inspected(Connection):
     def _meet_tls(self, first: First) -> None:
         route, engine = self._route, self._engine
         assert route is not None
-        refusal = engine.router.judge_first(route, first)
-        if refusal is None and (first.flaw or first.ech):  # towards an address no name is judged, but it is read here
-            hint = first.flaw or "the client hides the server name (Encrypted Client Hello); switch that off"
-            refusal = refuse_protocol(route, hint)
+        # An inner hello (ECH) is for who has its key.  The handshake is ours: what is served is the outer name's, and a
+        # browser, which sends the extension always, goes on with that (RFC 9849 section 6.2, GREASE).
+        refusal = engine.router.judge_first(route, first.replace(ech=False))
+        if refusal is None and first.flaw:  # towards an address no name is judged, but it is read here
+            refusal = refuse_protocol(route, first.flaw)
         self._offered = tuple(name for name in _PROTOCOLS if name in first.alpn)
         if refusal is None and first.alpn and not self._offered:
             refusal = refuse_protocol(route, "the client offers neither h2 nor http/1.1 in its TLS handshake")
@@ -694,6 +696,12 @@ class Inspected(Connection):
     def _tell_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""
         verdict, request = seen.verdict, seen.request
+        path = redact_path(request.path)
+        if path != request.path or not isinstance(verdict, Allow):
+            if not isinstance(verdict, Allow):  # its hint is a rule for this path
+                verdict = verdict.replace(hint=redact_path(verdict.hint.replace(request.path, path)))
+            request = request.replace(path=path)
+            seen = seen.replace(request=request, verdict=verdict)
         inspector, engine = self._inspector, self._engine
         inspector.requests += 1
         self._tell_opened()
@@ -711,8 +719,6 @@ class Inspected(Connection):
         asked: tuple[tuple[str, str], ...] = ()
         answered: tuple[tuple[str, str], ...] = ()
         if self._inspector.full:
-            from .redact import redact_fields, redact_query
-
             query, asked, answered = redact_query(seen.query), redact_fields(seen.asked), redact_fields(seen.answered)
         self._engine.emit(
             RequestSeen(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
+    from .redact import Mask
 
 WINDOW = 10.0  # seconds
 QUEUE = 8192  # events
@@ -73,6 +74,7 @@ class Journal:
     def __init__(self, session: str, clock: Callable[[], float] = time.time) -> None:
         self.session = session
         self.verbose = True
+        self.mask: Mask | None = None  # what the session holds is in no event
         self.denied = 0
         self.lost = 0
         self._clock = clock
@@ -88,6 +90,8 @@ class Journal:
         """Take one event."""
         if not self.verbose and not isinstance(event, AccessDenied):
             return
+        if self.mask is not None:
+            event = self.mask.event(event)
         now = self._clock()
         if isinstance(event, AccessDenied):
             self.denied += 1
@@ -110,6 +114,8 @@ class Journal:
         self._encode(len(self._queue))
         import json
 
+        if self.mask is not None:
+            line = self.mask.value(line)
         self._bytes += json.dumps(line).encode() + b"\n"
 
     def tell_repetitions(self, everything: bool = False) -> None:

@@ -1,25 +1,31 @@
-"""What of a query and of header fields may be recorded: all of it but what opens doors.
+"""What may be recorded of requests: all of it but what opens doors.
 
 Theory of operation
 -------------------
-``trace: {http: full}`` records queries and header fields.  A record is read by more people than the traffic, so
-whatever looks like a credential is replaced, by three signs: the name says so (``authorization``, ``x-api-key``,
-``access_token=``), the value begins as known tokens do (``ghp_``, ``sk-``), or it has the form of one (a JSON web
-token, a URL with a password).  It errs on the side of hiding.  Nothing can switch it off.
+A record is read by more people than the traffic, so whatever looks like a credential is replaced, by three signs: the
+name says so (``authorization``, ``x-api-key``, ``access_token=``), the value begins as known tokens do (``ghp_``,
+``sk-``), or it has the form of one (a JSON web token, a URL with a password).  It errs on the side of hiding.  Nothing
+can switch it off.  Paths are recorded always; queries and header fields with ``trace: {http: full}``.
 
-The values that the session holds itself never come here: a request is recorded with its placeholder, an answer after
-it was scrubbed (``credentials``).
+``Mask`` is for the values that the session holds itself, and their placeholders: wherever text of any event has one of
+them, escaped or not, it is taken out before the event is queued.
 
 References: RFC 9110 section 11.6 (credentials), RFC 6265 (cookies), RFC 7519 (JSON web tokens), RFC 3986 3.2.1.
 """
 
 from __future__ import annotations
 
-from .credentials import PUBLIC_PREFIXES
+import re
+
+from .credentials import PUBLIC_PREFIXES, echoes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from ..events import Event
+    from .credentials import Secret
 
 REDACTED = "[redacted]"
 MOST_RECORDED = 64  # fields of one head
@@ -39,6 +45,16 @@ _SAFE = frozenset(
     ["access-control-allow-credentials", "www-authenticate", "proxy-authenticate", "sec-websocket-accept", "authority"]
 )
 _SHORTEST_TOKEN = 12  # characters with a known prefix
+# In a path, where names of people and packages begin as tokens do, more is asked: twenty characters, a digit or a
+# capital among them.  Then a JSON web token, a bot's token (Telegram) and the path of a web hook (Slack).
+_SHAPED = re.compile(
+    rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, _PREFIXES))})(?=[a-z_-]*[A-Z0-9])[A-Za-z0-9_-]{{20,}}"
+    r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]*"
+    r"|(?<![A-Za-z0-9])(?:bot)?[0-9]{6,}:[A-Za-z0-9_-]{30,}"
+    r"|(?<=/)T[A-Z0-9]{7,}/B[A-Z0-9]{7,}/[A-Za-z0-9]{20,}"
+)
+_USER = re.compile(r"(?<=:/)(/?)[^/@]+@|(^|/)[^/@:]*:[^/@]+@")
+_SHORTEST_TAIL = 8  # characters at the end of cut text by which a held secret is known
 
 
 def redact_query(query: str) -> str:
@@ -54,6 +70,25 @@ def redact_query(query: str) -> str:
             out.append(_parameter(text[start:at]) + text[at : at + 1])
             start = at + 1
     return mark + "".join(out) + ("..." if cut else "")
+
+
+def redact_path(path: str) -> str:
+    """A path without tokens, without the user and password of a URL in it, and without telling ``;name=`` values."""
+    if "%" in path:
+        from urllib.parse import unquote
+
+        parts = path.split("/")
+        for index, part in enumerate(parts):
+            plain = unquote(part)
+            if plain != part and (_SHAPED.search(plain) or _USER.search(plain)):
+                parts[index] = REDACTED
+        path = "/".join(parts)
+    path = _SHAPED.sub(REDACTED, path)
+    if "@" in path:
+        path = _USER.sub(rf"\1\2{REDACTED}@", path)
+    if ";" in path:
+        path = "/".join(";".join(map(_parameter, part.split(";"))) for part in path.split("/"))
+    return path
 
 
 def redact_fields(fields: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
@@ -118,3 +153,67 @@ def _is_token(text: str) -> bool:
         return True
     parts = text.split(".")
     return len(parts) in (3, 5) and text.startswith("eyJ") and len(text) > 32
+
+
+class Mask:
+    """Takes held secrets out of events.
+
+    A host name is in lower case and a path may be escaped in as many layers as its sender likes, so neither matters
+    here.  Text that was cut may end in the beginning of a secret: that is taken out as well.
+    """
+
+    def __init__(self, secrets: Iterable[Secret]) -> None:
+        whole: dict[str, None] = {}  # a set that keeps its order
+        forms: dict[str, None] = {}
+        for secret in secrets:
+            for value in (secret.value, secret.placeholder):
+                whole[value.decode("ascii").lower()] = None
+            for pair in echoes(secret.value, secret.placeholder):
+                forms.update((form.decode("ascii").lower(), None) for form in pair)
+        self._whole = tuple(whole)
+        self._forms = tuple(forms)
+        escaped = ["".join(map(_escaped, text)) for text in whole]
+        others = [re.escape(form) for form in forms if form not in whole]
+        self._pattern = re.compile("|".join(escaped + others), re.IGNORECASE)
+
+    def __repr__(self) -> str:
+        return "Mask()"
+
+    def event(self, event: Event) -> Event:
+        """The event as it may be told."""
+        changed = {}
+        for name in event.field_names:
+            value = getattr(event, name)
+            shown = self.value(value)
+            if shown is not value:
+                changed[name] = shown
+        return event.replace(**changed) if changed else event
+
+    def value(self, value: Any) -> Any:
+        """Text, or what holds text, as it may be told; the same object when nothing is in it."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            shown: Any = {key: self.value(item) for key, item in value.items()}
+            return shown if any(shown[key] is not value[key] for key in value) else value
+        if isinstance(value, (tuple, list)):
+            shown = [self.value(item) for item in value]
+            return type(value)(shown) if any(a is not b for a, b in zip(shown, value, strict=True)) else value
+        return value
+
+    def text(self, text: str) -> str:
+        """Text as it may be told."""
+        lower = text.lower()
+        if any(form in lower for form in self._forms) or ("%" in text and self._pattern.search(text)):
+            text = self._pattern.sub(REDACTED, text)
+            lower = text.lower()
+        for secret in self._whole:
+            at = lower.rfind(secret[:_SHORTEST_TAIL], -len(secret))
+            if at >= 0 and secret.startswith(lower[at:]):
+                return text[:at] + REDACTED
+        return text
+
+
+def _escaped(char: str) -> str:
+    """A pattern for a character, escaped for a URL any number of times or not (RFC 3986 section 2.1)."""
+    return f"(?:{re.escape(char)}|%(?:25)*{ord(char):02x}{f'|%(?:25)*{ord(char.upper()):02x}' * char.isalpha()})"

@@ -309,7 +309,7 @@ class Gate:
         if len(query) > LONGEST_QUERY or query.translate(None, _QUERY):
             raise Flaw(BAD_QUERY)
         try:
-            return canonical_path(raw.decode("latin-1")), mark + query
+            return canonical_path(raw.decode("latin-1"), slashes=True), mark + query
         except Malformed as cause:
             raise Flaw(f"{BAD_PATH}{cause}") from None
 

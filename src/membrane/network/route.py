@@ -195,7 +195,9 @@ class Router:
             event = AccessDenied({**access, "sni": ""}, "name differs from SNI", None, first.flaw)
             return Refusal(event, relay.host)
         if first.ech:
-            hint = "the client hides the server name (Encrypted Client Hello); switch that off in the client"
+            hint = (
+                "the client hides the server name (Encrypted Client Hello); switch that off in the client, or inspect"
+            )
             event = AccessDenied({**access, "sni": first.sni}, "name differs from SNI", None, hint)
             return Refusal(event, relay.host)
         if not first.sni:

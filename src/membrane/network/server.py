@@ -330,6 +330,14 @@ class Service:
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
+        secrets = [
+            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
+            for name, value, placeholder, header, destinations in config.get("secrets", ())
+        ]
+        if secrets:
+            from .redact import Mask
+
+            self._journal.mask = Mask(secrets)
         return Inspector(
             self._reactor,
             authority,
@@ -337,10 +345,7 @@ class Service:
             extra_ca=extra,
             insecure=policy.ssl_insecure,
             full=policy.trace.http == "full",
-            secrets=[
-                Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
-                for name, value, placeholder, header, destinations in config.get("secrets", ())
-            ],
+            secrets=secrets,
         )
 
     def run(self) -> None:

@@ -103,6 +103,7 @@ class Tmpfs(Value):
     target: str
     mode: int = 0o755
     size: int = 0  # bytes; 0: kernel default
+    optional: bool = False  # skip where an earlier run left something that is no directory
     sealed: bool = False  # read-only once everything in it is made
 
 
@@ -120,6 +121,13 @@ class File(Value):
     content: bytes
     mode: int = 0o444
     bind: bool = False
+
+
+class Seed(Value):
+    """A file of the command's own, made in a private tmpfs of the plan; none where that is not there."""
+
+    target: str
+    content: bytes
 
 
 class Symlink(Value):
@@ -181,7 +189,9 @@ class Pin(Value):
 
 
 if TYPE_CHECKING:
-    MountOp: TypeAlias = Bind | Tmpfs | Directory | File | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+    MountOp: TypeAlias = (
+        Bind | Tmpfs | Directory | File | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+    )
 
 # ---------------------------------------------------------------- network
 

@@ -152,6 +152,7 @@ JAVA_STORES = (
     "/etc/pki/ca-trust/extracted/java/cacerts",
     "/etc/ssl/certs/adoptium/cacerts",
 )
+NSS = ".pki/nssdb"  # below the home: what Chromium trusts beside its own list; it writes there
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
 
@@ -419,6 +420,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.
         ops += _home(policy, facts, home_store(policy, facts))
         ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
+        if trust(policy, facts):
+            ops.append(Tmpfs(f"{facts.home}/{NSS}", 0o700, size, optional=True))
     # Outer trees first: of two rules the innermost decides, as in ``decide``.
     for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):
         source, target = places(rule, facts)

@@ -405,7 +405,7 @@ class Decider:
             if not _admits(rule, port, "tcp") or (rule.scheme and rule.scheme != access.scheme):
                 continue
             for item in (_EVERY,) if rule.http is None else rule.http:
-                if self._covers(item, path):
+                if self._covers(item, path) and (item.paths or match.SLASH not in path):
                     path_seen = True
                     if method in item.methods or not (item.methods or method in _UNASKED_METHODS):
                         admitting.append(rule)
@@ -415,6 +415,9 @@ class Decider:
         if admitting:
             reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
             return Allow(admitting[0], reason, True, self._budgets(admitting))
+        if match.SLASH in path:  # what one server takes for one segment is two to another: a rule must spell it
+            reason = "method not allowed" if path_seen else "request malformed"
+            return Deny(None, reason, f"path: {match.ENCODED_SLASH}")
         if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and method not in _UNASKED_METHODS:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
         reason = "method not allowed" if path_seen else "path not allowed"
@@ -561,7 +564,7 @@ def _mode(access: PathAccess) -> str:
 
 def _is_canonical(path: str) -> bool:
     try:
-        return match.canonical_path(path) == path
+        return match.canonical_path(path, slashes=True) == path
     except Malformed:
         return False
 

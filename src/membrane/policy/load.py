@@ -384,7 +384,10 @@ class _Loader:
             paths_text = [
                 (scalar, filled)
                 for scalar, text in paths_text
-                for filled in dict.fromkeys(text.replace("{repository}", each) for each in self.arguments)
+                for filled in dict.fromkeys(
+                    text.replace("{repository}", each).replace("{repository%2F}", each.replace("/", "%2F"))
+                    for each in self.arguments
+                )
             ]
         for scalar, text in paths_text:
             self._checked(scalar, f'"{text}"', grammar.join_path, "/", text)

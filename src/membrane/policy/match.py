@@ -331,7 +331,9 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # Visible ASCII without what readers disagree about: "#" and "?" end a path, "\" is a slash to some.
 _PATH_BYTES = bytes(code for code in range(0x21, 0x7F) if code not in b"\\#?")
+ENCODED_SLASH = "it contains an encoded slash"
 _REFUSED_ESCAPES = {"2F": "an encoded slash", "5C": "an encoded backslash", "00": "an encoded NUL"}
+SLASH = "%2F"  # in a canonical path: only where a rule's path has it too
 _TWICE = ("%252E", "%252F", "%255C", "%2500", "%2525")
 
 
@@ -341,11 +343,15 @@ def split_query(target: str) -> tuple[str, str]:
     return path, mark + query
 
 
-def canonical_path(raw: str) -> str:
+def canonical_path(raw: str, *, slashes: bool = False) -> str:
     """Return the one path that is matched and forwarded; idempotent.
 
     Escapes of unreserved characters are decoded, others written in upper case (RFC 3986 section 6.2.2), runs of
     slashes collapsed, dot segments resolved.  The query must be split off before (``split_query``).
+
+    Args:
+        slashes: encoded slashes may stay, within what is one segment to some servers and several to others, if it
+            has no dot segment and no empty one to either.
 
     Raises:
         MalformedPath: text that servers read in different ways.
@@ -359,13 +365,17 @@ def canonical_path(raw: str) -> str:
     rest = raw.encode().translate(None, _PATH_BYTES)
     if rest:
         raise MalformedPath(f"it contains {rest[:1].decode()!r}")
-    path = _decode_unreserved(raw) if "%" in raw else raw
-    if "//" not in path and "/." not in path:
-        return path
-    return _resolve(path)
+    path = _decode_unreserved(raw, slashes) if "%" in raw else raw
+    if "//" in path or "/." in path:
+        path = _resolve(path)
+    if slashes and SLASH in path:
+        parts = path.replace(SLASH, "/")
+        if _resolve(parts) != parts or path.endswith(SLASH):
+            raise MalformedPath(ENCODED_SLASH)
+    return path
 
 
-def _decode_unreserved(raw: str) -> str:
+def _decode_unreserved(raw: str, slashes: bool) -> str:
     head, *parts = raw.split("%")
     out = [head]
     octets = bytearray()  # the escapes that stay, decoded, to see whether they are UTF-8
@@ -373,7 +383,7 @@ def _decode_unreserved(raw: str) -> str:
         code = part[:2].upper()
         if len(code) != 2 or not _HEX.issuperset(code):
             raise MalformedPath('a "%" is not followed by two hexadecimal digits')
-        if code in _REFUSED_ESCAPES:
+        if code in _REFUSED_ESCAPES and not (slashes and code == "2F"):
             raise MalformedPath(f"it contains {_REFUSED_ESCAPES[code]}")
         char = chr(int(code, 16))
         if char in _UNRESERVED:
@@ -428,12 +438,12 @@ def _resolve(path: str) -> str:
 def canonical_path_pattern(raw: str) -> str:
     """The canonical form of a path in a rule: as ``canonical_path``, without the trailing slash.
 
-    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments.
+    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.
 
     Raises:
         MalformedPath: as ``canonical_path``, or ``**`` that is not a whole segment.
     """
-    path = canonical_path(raw)
+    path = canonical_path(raw, slashes=True)
     if any("**" in segment and segment != "**" for segment in path.split("/")):
         raise MalformedPath('"**" is not a whole segment')
     return path.rstrip("/") or "/"
@@ -442,8 +452,17 @@ def canonical_path_pattern(raw: str) -> str:
 def path_matcher(pattern: str) -> Callable[[str], bool]:
     """Compile a canonical path pattern; the result tells whether it admits a canonical path.
 
-    A pattern admits the path itself and everything below it, at a ``/`` boundary.
+    A pattern admits the path itself and everything below it, at a ``/`` boundary.  A path with encoded slashes is
+    admitted only by a pattern with as many.
     """
+    if SLASH in pattern:
+        admits, slashes = _plain_matcher(pattern), pattern.count(SLASH)
+        return lambda path: path.count(SLASH) == slashes and admits(path)
+    plain = _plain_matcher(pattern)
+    return lambda path: SLASH not in path and plain(path)
+
+
+def _plain_matcher(pattern: str) -> Callable[[str], bool]:
     if pattern == "/":
         return lambda path: path[:1] == "/"
     if "*" not in pattern:

@@ -62,6 +62,13 @@ ZONE: dict[str, tuple[list[str], list[str]]] = {
     "nginx.test": _pair(34),
     "grpc.test": _pair(35),
     "gitlab.com": _pair(36),
+    "index.crates.io": _pair(37),
+    "static.crates.io": _pair(38),
+    "crates.io": _pair(39),
+    "deb.debian.org": _pair(40),
+    "registry-1.docker.io": _pair(41),
+    "auth.docker.io": _pair(42),
+    "production.cloudflare.docker.com": _pair(43),
     "half.test": (["10.0.0.7", "93.184.216.31"], []),
 }
 CNAMES = {"alias.test": "example.com"}

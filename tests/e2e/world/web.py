@@ -16,6 +16,7 @@ from typing import Any
 
 import model_apis
 import names
+import registries
 from httpbin import app as httpbin
 
 Environ = dict[str, Any]
@@ -84,17 +85,18 @@ def npm(environ: Environ, start: StartResponse) -> Iterable[bytes]:
     path = environ["PATH_INFO"]
     if path.endswith(".tgz"):
         return reply(start, npm_bytes, "application/octet-stream")
-    if path != "/demo-pkg":
+    name = "@world/demo-pkg" if path == "/@world/demo-pkg" else "demo-pkg"
+    if path != f"/{name}":
         return reply(start, b"{}", "application/json", "404 Not Found")
     tarball = f"{environ['wsgi.url_scheme']}://{environ['HTTP_HOST']}/demo-pkg/-/demo-pkg-1.0.0.tgz"
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(npm_bytes).digest()).decode()
     version = {
-        "name": "demo-pkg",
+        "name": name,
         "version": "1.0.0",
         "main": "index.js",
         "dist": {"tarball": tarball, "integrity": integrity},
     }
-    document = {"name": "demo-pkg", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    document = {"name": name, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
     return reply(start, json.dumps(document).encode(), "application/json")
 
 
@@ -157,6 +159,7 @@ def application(repositories: Path, log: Callable[..., None], log_model: Callabl
         "api.openai.com": models,
         "messages.test": models,
         names.METADATA4: metadata,
+        **registries.SITES,
     }
 
     def app(environ: Environ, start: StartResponse) -> Iterable[bytes]:

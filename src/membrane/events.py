@@ -217,10 +217,27 @@ class FileRenamed(Value):
     source: Source = "ebpf"
 
 
+class FileChanged(Value):
+    """chmod(2), chown(2), setxattr(2) and their forms: what a file may do or whose it is, not what it holds.
+
+    ``change``: ``mode``, ``owner``, ``attribute``, ``attribute removed``.  ``value``: the mode in octal, ``uid:gid`` as
+    the command counts them with nothing for one that stays, or the name of the attribute.
+    """
+
+    path: str
+    change: str
+    value: str
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
 class SocketCalled(Value):
     """connect(2), bind(2) or a datagram: what the command asked for, before the data plane saw it.
 
     ``family``: inet, inet6, unix, netlink, ...; ``address`` is a path for unix, a leading ``@`` for an abstract name.
+    ``local_port``: of the socket after the call, which is ``client_port`` of its connection; 0 where it is not known.
     """
 
     call: str  # connect, bind, sendto
@@ -230,6 +247,7 @@ class SocketCalled(Value):
     result: str = ""
     requested: bool = False
     source: Source = "ebpf"
+    local_port: int = 0
 
 
 class EventsLost(Value):
@@ -267,6 +285,7 @@ if TYPE_CHECKING:
         | FileCreated
         | FileRemoved
         | FileRenamed
+        | FileChanged
         | SocketCalled
         | EventsLost
         | SessionEnded

@@ -206,6 +206,32 @@ def test_a_removed_file_is_not_left_behind() -> None:
     assert [row["path"] for row in query.summarise(events).data()["left"]] == ["/w/.git/hooks/post-merge"]
 
 
+def test_a_file_that_was_made_executable_may_run_later() -> None:
+    def mode(at: float, path: str, value: str, result: str = "") -> dict[str, Any]:
+        return event("FileChanged", at, SHELL, path=path, change="mode", value=value, result=result)
+
+    events = [
+        event("FileCreated", 1, SHELL, path="/w/directory", type="directory", result=""),
+        mode(2, "/w/directory", "0755"),
+        mode(3, "/w/tool", "0755"),
+        mode(4, "/w/refused", "0755", "EPERM"),
+        mode(5, "/tmp/elsewhere", "0755"),
+        mode(6, "/w/data", "0644"),
+        mode(7, "/w/taken-back", "0700"),
+        mode(8, "/w/taken-back", "0600"),
+        mode(9, "/w/part.tmp", "0711"),
+        event("FileRenamed", 10, SHELL, path="/w/part.tmp", to="/w/moved", result=""),
+        event("FileChanged", 11, SHELL, path="/w/own", change="owner", value=":7", result=""),
+    ]
+    data = query.summarise(events).data()
+    assert [(row["path"], row["why"]) for row in data["left"]] == [
+        ("/w/tool", "it was made executable"),
+        ("/w/moved", "it was made executable"),
+    ]
+    assert {row["path"]: row["how"] for row in data["written"]}["/w/own"] == ["owner :7"]
+    assert [(row["target"], row["reason"]) for row in data["refused"]] == [("/w/refused", "write: EPERM")]
+
+
 def test_a_summary_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "MOST", 100)
     events = (event("FileOpened", 1, SHELL, path=f"/w/{n}", flags=["wronly"], result="") for n in range(1000))

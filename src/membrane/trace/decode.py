@@ -26,6 +26,7 @@ import struct
 from ..events import (
     AccessDenied,
     EventsLost,
+    FileChanged,
     FileCreated,
     FileOpened,
     FileRemoved,
@@ -36,6 +37,7 @@ from ..events import (
     SocketCalled,
 )
 from .calls import NAMES
+from .changes import CHANGES, new_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "s
 _TICK = 10_000_000  # ns of one clock tick of proc(5): USER_HZ is 100 on x86_64
 _MOST_KEPT = 1 << 14  # entries of each cache
 _DISCARDED, _BUSY, _LENGTH = 0x40000000, 0x80000000, 0x3FFFFFFF
+_SOCKET = struct.Struct("<3H")  # family, port of the other end, own port (struct endpoint)
 _ENDPOINT = 64  # where the address of a call begins in SOCKET and SEND
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
@@ -234,7 +237,7 @@ class Decoder:
     # ------------------------------------------------------------ one event
 
     def _event(self, fields: tuple[int, ...], text: bytes) -> Event | None:
-        kind, l1, l2, l3, pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, _b, aux, count, _comm = fields
+        kind, l1, l2, l3, pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, b, aux, count, _comm = fields
         if kind == FORK:
             if len(self._programs) < _MOST_KEPT:
                 self._programs[aux] = self._programs.get(pid, "")
@@ -251,6 +254,9 @@ class Decoder:
                 return FileOpened(path, self._flag_names(aux), failed, count=count)
             if kind == EXEC_FAILED:
                 return ProcessStarted(ppid, (), "", path, failed)
+            if name in CHANGES:
+                what = CHANGES[name].what
+                return FileChanged(path, what, new_value(what, a, b), failed)
             return _changed(name, path, a, failed)
         if kind == PATH2:
             second, third = l1 + l2, l1 + l2 + l3
@@ -259,14 +265,18 @@ class Decoder:
             if name.startswith("symlink"):  # the target is text, not a name
                 return FileCreated(to, "symlink", _text(old), failed)
             path = self._argued(old, text[second:third])
+            if name in CHANGES:
+                return FileChanged(path, CHANGES[name].what, _text(new), failed)
             if name.startswith("link"):
                 return FileCreated(to, "link", path, failed)
             return FileRenamed(path, to, failed)
         if kind in (SOCKET, SEND):
             family, address, port = _address(text[_ENDPOINT : _ENDPOINT + l1])
-            if not family and len(text) >= 6:
-                family = _family(struct.unpack_from("<H", text, 4)[0])  # the socket's own
-            return SocketCalled(name, family, address, port, failed)
+            own_family, _peer_port, own_port = _SOCKET.unpack_from(text, 4) if len(text) >= 10 else (0, 0, 0)
+            if not family and own_family:
+                family = _family(own_family)
+            local = own_port if own_family in (_AF_INET, _AF_INET6) else 0
+            return SocketCalled(name, family, address, port, failed, local_port=local)
         if kind == CALL:
             return AccessDenied({"kind": "SystemCall", "name": name}, failed, None, None, source="ebpf")
         self.unknown += 1
@@ -378,7 +388,9 @@ def _family(number: int) -> str:
 
 
 def _changed(name: str, path: str, a: int, failed: str) -> Event:
-    """What unlink(2), rmdir(2), mkdir(2), mknod(2) and their *at forms did."""
+    """What unlink(2), rmdir(2), mkdir(2), mknod(2) and their *at forms did, and truncate(2)."""
+    if name == "truncate":
+        return FileOpened(path, ("wronly", "trunc"), failed)
     if name.startswith("mkdir"):
         return FileCreated(path, "directory", result=failed)
     if name.startswith("mknod"):

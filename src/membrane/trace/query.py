@@ -50,6 +50,7 @@ _LATER = (
     (r".*/(\.crontab|cron\.[a-z]+/.*)", "cron runs it"),
     (r".*\.pth", "every start of Python runs it"),
 )
+_MADE_EXECUTABLE = "it was made executable"
 LATER = tuple((re.compile(pattern), why) for pattern, why in _LATER)
 
 
@@ -94,6 +95,8 @@ _WORDS = [
     "session",
     "query",
     "trace_source",
+    "change",
+    "value",
     "version",
     "identity",
     "policy_digest",
@@ -463,6 +466,13 @@ def _same(have: str, want: str) -> bool:
     return have == want if not star else have.startswith(before) and have.endswith(after)
 
 
+def _executable(mode: str) -> bool:
+    try:
+        return bool(int(mode, 8) & 0o111)
+    except ValueError:
+        return False
+
+
 def is_temporary(path: str) -> bool:
     """Is it in a place that the sandbox has for itself and that ends with it?"""
     return path.startswith(TEMPORARY) or path in ("/tmp", "/dev")  # noqa: S108
@@ -481,6 +491,7 @@ class Summary:
         self._connections, self._requests, self._refused = _Counted(), _Counted(), _Counted()
         self._later, self._lost, self._moved = _Counted(), _Counted(), _Counted()
         self._open: dict[int, dict[str, Any]] = {}
+        self._directories: set[str] = set()  # that were made: their mode bits make nothing executable
         self._requested = False
 
     def add(self, event: dict[str, Any]) -> None:
@@ -507,7 +518,8 @@ class Summary:
         row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
         row["count" if not event.get("result") else "failed"] += 1
 
-    def _wrote(self, event: dict[str, Any], how: str, path: str) -> None:
+    def _wrote(self, event: dict[str, Any], how: str, path: str, why: str = "") -> None:
+        """``why``: something may run it later, whatever its name is."""
         if event.get("result"):
             if event.get("result") in DENIED_RESULTS:
                 self._kernel_refused(event, path, "write")
@@ -516,15 +528,14 @@ class Summary:
             return
         row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": program_of(event)})
         row["count"] += 1
-        if how not in row["how"]:
+        if how not in row["how"] and len(row["how"]) < 8:
             row["how"].append(how)
         if event.get("outside_workspace"):
             row["outside_workspace"] = True
-        why = runs_later(path) if how != "removed" else ""
-        if why:
-            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
-        elif how == "removed":
+        if how == "removed":
             self._later.rows.pop(path, None)
+        elif why := why or runs_later(path):
+            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
 
     def _on_FileOpened(self, event: dict[str, Any]) -> None:
         path = text(event.get("path"))
@@ -540,14 +551,29 @@ class Summary:
             row["count"] += 1
 
     def _on_FileCreated(self, event: dict[str, Any]) -> None:
-        self._wrote(event, f"created {text(event.get('type'))}".strip(), text(event.get("path")))
+        path, kind = text(event.get("path")), text(event.get("type"))
+        if kind == "directory" and len(self._directories) < MOST:
+            self._directories.add(path)
+        self._wrote(event, f"created {kind}".strip(), path)
+
+    def _on_FileChanged(self, event: dict[str, Any]) -> None:
+        path, change, value = (text(event.get(name)) for name in ("path", "change", "value"))
+        if change == "mode" and path not in self._directories:
+            if _executable(value):
+                self._wrote(event, f"mode {value}", path, _MADE_EXECUTABLE)
+                return
+            if not event.get("result") and self._later.rows.get(path, {}).get("why") == _MADE_EXECUTABLE:
+                del self._later.rows[path]
+        self._wrote(event, f"{change} {value}", path)
 
     def _on_FileRemoved(self, event: dict[str, Any]) -> None:
         self._wrote(event, "removed", text(event.get("path")))
 
     def _on_FileRenamed(self, event: dict[str, Any]) -> None:
-        self._wrote(event, "removed", text(event.get("path")))
-        self._wrote(event, "renamed", text(event.get("to")))
+        path = text(event.get("path"))
+        why = text(self._later.rows.get(path, {}).get("why"))
+        self._wrote(event, "removed", path)
+        self._wrote(event, "renamed", text(event.get("to")), why if why == _MADE_EXECUTABLE else "")
 
     def _on_NameQuarantined(self, event: dict[str, Any]) -> None:
         path = text(event.get("path"))

@@ -328,6 +328,35 @@ def escape(text: str) -> str:
     return "".join(out)
 
 
+def unescape(text: str) -> str:
+    """The text that ``escape`` gave this result; what no ``escape`` gives stays as it is."""
+    if "\\" not in text:
+        return text
+    out, at = [], 0
+    while at < len(text):
+        end = text.find("}", at + 3, at + 10)
+        if text[at] != "\\":
+            out.append(text[at])
+            at += 1
+        elif text[at + 1 : at + 2] == "\\":
+            out.append("\\")
+            at += 2
+        elif text[at + 1 : at + 3] == "u{" and end > 0 and _is_hex(text[at + 3 : end]):
+            out.append(chr(min(int(text[at + 3 : end], 16), 0x10FFFF)))
+            at = end + 1
+        elif text[at + 1 : at + 2] == "x" and len(text) >= at + 4 and _is_hex(text[at + 2 : at + 4]):
+            out.append(chr(0xDC00 + int(text[at + 2 : at + 4], 16)))
+            at += 4
+        else:
+            out.append(text[at])
+            at += 1
+    return "".join(out)
+
+
+def _is_hex(digits: str) -> bool:
+    return bool(digits) and all(digit in "0123456789abcdef" for digit in digits)
+
+
 def visible(text: str) -> str:
     """``text`` that may already be escaped, made safe to print: as ``escape``, but a backslash stays as it is."""
     return "\\".join(map(escape, text.split("\\")))

@@ -232,6 +232,17 @@ def test_a_file_that_was_made_executable_may_run_later() -> None:
     assert [(row["target"], row["reason"]) for row in data["refused"]] == [("/w/refused", "write: EPERM")]
 
 
+def test_a_workspace_below_tmp_is_not_temporary() -> None:
+    events = [
+        event("SessionStarted", 0, None, command=["x"], workspace="/tmp/w", trace_source="ebpf, network"),
+        event("FileOpened", 1, SHELL, path="/tmp/w/Makefile", flags=["wronly"], result=""),
+        event("FileOpened", 2, SHELL, path="/tmp/w2/Makefile", flags=["wronly"], result=""),
+    ]
+    data = query.summarise(events).data()
+    assert [row["path"] for row in data["written"]] == ["/tmp/w/Makefile"]
+    assert [row["path"] for row in data["left"]] == ["/tmp/w/Makefile"]
+
+
 def test_a_summary_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "MOST", 100)
     events = (event("FileOpened", 1, SHELL, path=f"/w/{n}", flags=["wronly"], result="") for n in range(1000))

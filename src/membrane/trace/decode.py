@@ -80,6 +80,7 @@ _FLAGS = (
 _FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink", 17: "packet", 38: "alg", 40: "vsock"}
 _TYPES = {0o010000: "fifo", 0o020000: "device", 0o060000: "device", 0o140000: "socket"}  # S_IFMT
 _AT_REMOVEDIR = 0x200
+_PLACED = (FileOpened, FileCreated, FileRemoved, FileRenamed, FileChanged)
 _CHANGES = 0o1303  # O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC: such an open is told once per process (trace.bpf.c)
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
@@ -119,12 +120,16 @@ def decode(data: bytes, decoder: Decoder | None = None) -> Iterator[tuple[int, E
 class Decoder:
     """Reads the pieces of one session in order.
 
+    Args:
+        workspace: paths that are not below it are told as outside; empty: nothing is.
+
     Attributes:
         torn: bytes at the end of the last piece that are no whole record.
         unknown: records that were passed over because they are of no known type or too short.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: str = "") -> None:
+        self._workspace = workspace.rstrip("/") + "/" if workspace else ""
         self.torn = 0
         self.unknown = 0
         self._offset = 0
@@ -171,7 +176,7 @@ class Decoder:
         """The records of one draining, which come ring after ring: an exec must be read before the opens after it."""
         pending.sort(key=_by_time)
         processes, paths, all_flags, opened = self._processes, self._paths, self._flags, self._opened
-        offset = self._offset
+        offset, workspace, length = self._offset, self._workspace, len(self._workspace)
         # ``Value`` checks the names of its fields, which is half of the time of an event
         new, template = FileOpened.__new__, FileOpened("", ()).__dict__
         for fields, text, stop in pending:
@@ -191,11 +196,14 @@ class Decoder:
                 if len(opened) >= _MOST_KEPT:
                     opened.clear()
                 opened[b & 0xFFFFFFFF, a, aux, tgid if aux & _CHANGES else 0] = (path, process)
+                outside = bool(workspace) and path[:length] != workspace and self._is_outside(path)
                 found = new(FileOpened)
-                found.__dict__.update(template, path=path, flags=flags, count=count)
+                found.__dict__.update(template, path=path, flags=flags, count=count, outside_workspace=outside)
                 yield time + offset, found, process
                 continue
             event = self._event(fields, data[text:stop])
+            if workspace and isinstance(event, _PLACED) and self._is_outside(event.path, getattr(event, "to", "")):
+                event = event.replace(outside_workspace=True)
             if kind == EXEC:
                 process = self._process(key)
             if event is not None:
@@ -203,6 +211,12 @@ class Decoder:
             if kind == EXIT:
                 self._programs.pop(pid, None)
                 processes.pop(key, None)
+
+    def _is_outside(self, path: str, to: str = "") -> bool:
+        """Is one of them known to be outside of the workspace?  A link's target may be relative, and a path cut."""
+        return bool(self._workspace) and any(
+            each.startswith("/") and not f"{each}/".startswith(self._workspace) for each in (path, to)
+        )
 
     def _process(self, key: tuple[int, int, bytes]) -> Process:
         pid, begun, comm = key
@@ -229,7 +243,9 @@ class Decoder:
             found = self._opened.get((device, inode, flags, process))
             if found:
                 path, who = found
-                return time + self._offset, FileOpened(path, self._flag_names(flags), count=count), who
+                outside = self._is_outside(path)
+                event = FileOpened(path, self._flag_names(flags), outside_workspace=outside, count=count)
+                return time + self._offset, event, who
         else:
             self.unknown += 1
         return None

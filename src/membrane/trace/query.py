@@ -491,6 +491,7 @@ class Summary:
         self._connections, self._requests, self._refused = _Counted(), _Counted(), _Counted()
         self._later, self._lost, self._moved = _Counted(), _Counted(), _Counted()
         self._open: dict[int, dict[str, Any]] = {}
+        self._workspace = ""
         self._directories: set[str] = set()  # that were made: their mode bits make nothing executable
         self._requested = False
 
@@ -509,6 +510,7 @@ class Summary:
 
     def _on_SessionStarted(self, event: dict[str, Any]) -> None:
         self.session = self.session or event
+        self._workspace = text(self.session.get("workspace"))
 
     def _on_SessionEnded(self, event: dict[str, Any]) -> None:
         self.ended = event
@@ -524,7 +526,7 @@ class Summary:
             if event.get("result") in DENIED_RESULTS:
                 self._kernel_refused(event, path, "write")
             return
-        if is_temporary(path) or not path:
+        if self._is_temporary(path) or not path:
             return
         row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": program_of(event)})
         row["count"] += 1
@@ -537,6 +539,11 @@ class Summary:
         elif why := why or runs_later(path):
             self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
 
+    def _is_temporary(self, path: str) -> bool:
+        """A workspace below /tmp is none."""
+        inside = bool(self._workspace) and f"{path}/".startswith(self._workspace.rstrip("/") + "/")
+        return is_temporary(path) and not inside
+
     def _on_FileOpened(self, event: dict[str, Any]) -> None:
         path = text(event.get("path"))
         if WRITING & {flag for flag in items(event.get("flags")) if isinstance(flag, str)}:
@@ -544,7 +551,7 @@ class Summary:
         elif event.get("result"):
             if event.get("result") in DENIED_RESULTS:
                 self._kernel_refused(event, path, "read")
-        elif event.get("outside_workspace") and not is_temporary(path):
+        elif event.get("outside_workspace") and not self._is_temporary(path):
             top = next((prefix for prefix in SYSTEM if path.startswith(prefix)), "")
             key = f"{top}**" if top else path
             row = self._read.row(key, lambda: {"path": key, "count": 0, "by": program_of(event)})

@@ -242,7 +242,8 @@ def test_changed_files_and_local_ports() -> None:
     address = struct.pack("<H", 2) + b"\x01\xbb" + bytes([198, 18, 0, 16])
     unix = struct.pack("<5HH", 1, 0, 1, 0, 777, 0) + bytes(d._ENDPOINT - 12)
     header = lambda text, length: d.frame(  # noqa: E731
-        d.HEADER.pack(d.SOCKET, length, 0, 0, 7, 3, 1, 1, 0, NUMBERS["connect"], 5_000, 1, -115, 0, 0, 0, 1, b"sh") + text
+        d.HEADER.pack(d.SOCKET, length, 0, 0, 7, 3, 1, 1, 0, NUMBERS["connect"], 5_000, 1, -115, 0, 0, 0, 1, b"sh")
+        + text
     )
     assert events(
         record(d.PATH, b"f", b"d/", nr=NUMBERS["fchmodat"], a=0o100755),

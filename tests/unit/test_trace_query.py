@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from membrane.trace import query
+from membrane.trace import joining, query
 
 SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
@@ -50,7 +50,7 @@ RUN = [
 
 
 def take(**wanted: Any) -> list[dict[str, Any]]:
-    return list(query.chosen(query.joined(RUN), query.Filter(**wanted)))
+    return list(query.chosen(joining.joined(RUN), query.Filter(**wanted)))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_reused_pid_is_a_stranger() -> None:
 
 
 def test_one_id_joins_process_name_connection_and_request() -> None:
-    by_kind = {each["event"]: each for each in query.joined(RUN) if each["event"] != "FileOpened"}
+    by_kind = {each["event"]: each for each in joining.joined(RUN) if each["event"] != "FileOpened"}
     for kind in ("ConnectionOpened", "RequestSeen", "ConnectionClosed"):
         assert by_kind[kind]["process"] == CURL
         assert by_kind[kind]["joined"] is True
@@ -121,7 +121,7 @@ def test_connections_of_two_processes_are_told_apart() -> None:
 
     events = [name, call(1, SHELL), call(1.1, CURL), opened(1.2, 1), opened(1.3, 2), opened(1.4, 3)]
     events += [call(2, OTHER), opened(30, 4)]
-    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
     assert found == [SHELL, CURL, None, None]
 
 
@@ -133,12 +133,30 @@ def test_a_local_port_joins_exactly() -> None:
         event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, client_port=4002),
         event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, client_port=4001),
     ]
-    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
     assert found == [CURL, SHELL]
 
 
+def test_a_refused_name_is_of_who_asked_last() -> None:
+    other = {**CURL, "pid": CURL["pid"] + 50, "name": "other"}
+    asks = {"call": "connect", "family": "inet", "address": "198.18.0.2", "port": 53, "result": ""}
+    events = [
+        event("SocketCalled", 1.0, other, **asks),
+        event("SocketCalled", 1.2, CURL, **asks),
+        denied(1.21, kind="NameQuery", name="no.example", type="A"),
+        event("SocketCalled", 1.4, other, **asks),
+        denied(1.5, kind="NameQuery", name="no.example", type="A"),  # the repetitions
+        denied(1.6, kind="NameQuery", name="else.example", type="A"),
+    ]
+    assert [(query.process_of(each) or [0])[0] for each in list(joining.joined(events))[4:]] == [
+        CURL["pid"],
+        other["pid"],
+    ]
+    assert query.process_of(list(joining.joined(events))[2]) == (CURL["pid"], CURL["start"])
+
+
 def test_the_summary_answers_every_question() -> None:
-    data = query.summarise(query.joined(RUN)).data()
+    data = query.summarise(joining.joined(RUN)).data()
     assert data["command"] == ["sh", "-c", "x"]
     assert data["exit_code"] == 3
     assert [(row["path"], row["count"]) for row in data["programs"]] == [("/bin/sh", 1), ("/usr/bin/curl", 1)]

@@ -28,7 +28,6 @@ import errno
 import os
 import select
 import stat
-import struct
 import time
 from _json import encode_basestring_ascii as _quoted
 
@@ -51,8 +50,8 @@ from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from ..workspace.prevent import objection
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .localports import Tables, inode_of
 from .record import json_text
+from .sockets import Tables, address_of, inode_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h
 BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
 IDLE = 0.001  # seconds without a call before they are
+PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_PROCESSES = 8192  # known at a time
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
@@ -85,7 +85,6 @@ _FLAGS = (
     (_O_TMPFILE, "tmpfile"),
 )
 _MODES = ("rdonly", "wronly", "rdwr", "rdwr")
-_FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink"}
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
@@ -167,6 +166,8 @@ class Notifications:
         self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
+        self._connected_at = 0.0
+        self._ports: dict[int, int] = {}  # local, by the id of the event
         self._tables = Tables(nested=scope.nested)
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
@@ -187,7 +188,7 @@ class Notifications:
     def timeout(self) -> float | None:
         """Seconds after which ``drain`` must be called though nothing is readable; None: no need."""
         if self._queue:
-            return IDLE
+            return 4 * IDLE if self._connecting else IDLE
         return REPEAT if self._repeated else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
@@ -609,23 +610,26 @@ class Notifications:
     def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
-        family, address, port = _socket_address(data)
+        family, address, port = address_of(data)
         called = SocketCalled(call, family, address, port, "", True, source="notify")
         if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
             self._connecting.append((called, thread, inode))
+            self._connected_at = time.monotonic()
         return called, 0
 
-    def _local_ports(self) -> dict[int, int]:
-        """Of the sockets that were connected since the last time, by the id of their event."""
-        found: dict[int, int] = {}
+    def _find_ports(self) -> bool:
+        """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
+        if not self._connecting:
+            return True
         for family in ("inet", "inet6"):
             calls = [call for call in self._connecting if call[0].family == family]
             groups = [[call] for call in calls] if self._scope.nested else [calls] if calls else []
             for group in groups:
                 ports = self._tables.ports(group[-1][1], family, [inode for _called, _thread, inode in group])
-                found.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
-        self._connecting = []
-        return found
+                self._ports.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
+        self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
+        young = time.monotonic() - self._connected_at < PORTS
+        return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 
     # ------------------------------------------------------------ judgement
 
@@ -728,8 +732,10 @@ class Notifications:
                     self._queue.append((time.time_ns(), process, refusal.replace(count=count)))
             self._repeated.clear()
             self._told_at = 0.0
+        if not self._find_ports():
+            return
         queue, self._queue = self._queue, []
-        ports = self._local_ports() if self._connecting else {}
+        ports, self._ports, self._connecting = self._ports, {}, []
         for now, process, event in queue:
             if ports and id(event) in ports:
                 event = event.replace(local_port=ports[id(event)])
@@ -761,25 +767,6 @@ class Notifications:
 
 def _name(error: int) -> str:
     return errno.errorcode.get(error, str(error)) if error else ""
-
-
-def _socket_address(data: bytes) -> tuple[str, str, int]:
-    """(family, address, port) of a struct sockaddr (ip(7), ipv6(7), unix(7))."""
-    if len(data) < 2:
-        return "", "", 0
-    (number,) = struct.unpack_from("=H", data)
-    family = _FAMILIES.get(number, str(number))
-    if number == 2 and len(data) >= 8:
-        return family, ".".join(str(byte) for byte in data[4:8]), int.from_bytes(data[2:4], "big")
-    if number == 10 and len(data) >= 24:
-        import _socket
-
-        return family, _socket.inet_ntop(_socket.AF_INET6, data[8:24]), int.from_bytes(data[2:4], "big")
-    if number == 1:
-        path = data[2:]
-        shown = b"@" + path[1:] if path[:1] == b"\0" and len(path) > 1 else path.split(b"\0")[0]
-        return family, os.fsdecode(shown), 0
-    return family, "", 0
 
 
 def _value_text(value: Any) -> str:

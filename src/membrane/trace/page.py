@@ -206,7 +206,7 @@ def make(events: Iterable[dict[str, Any]], problems: list[str], *, running: bool
     """The page.
 
     Args:
-        events: of one session, in order, with their processes (``query.joined``).
+        events: of one session, in order, with their processes (``joining``).
         problems: the list that is filled while ``events`` are read; looked at afterwards.
         running: somebody still writes to the record.
         home: the caller's home directory, shown as ``~``.

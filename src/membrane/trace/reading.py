@@ -181,7 +181,7 @@ class Record:
         latest = ""
         back = 0.0
         for number, event in enumerate(events):
-            at = event["time"].removesuffix("Z")
+            at = _moment(event)
             if at < latest and source:
                 back = max(back, seconds_of(latest + "Z") - seconds_of(at + "Z"))
             latest = max(latest, at)
@@ -244,6 +244,12 @@ class Record:
         except (OSError, zlib.error, ValueError) as error:
             self.problems.append(f"{name} can not be read: {getattr(error, 'strerror', None) or error}")
             return None
+
+
+def _moment(event: dict[str, Any]) -> str:
+    """For comparing: the network process writes milliseconds, and what caused an event lies before it."""
+    at = str(event["time"]).removesuffix("Z")
+    return f"{at}999" if at[-4:-3] == "." else at
 
 
 def read_segment(path: str, name: str) -> bytes:
@@ -421,7 +427,7 @@ class Follower:
                 if ".spans" in plain:  # half a record is written at the moment: it is read again
                     new = new[: len(new) - self.record.torn(source)]
                 self._seen[plain] = taken + len(new)
-        return sorted(out, key=lambda event: str(event["time"]).removesuffix("Z"))
+        return sorted(out, key=_moment)
 
     def ended(self) -> bool:
         """Is nobody writing any more?"""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..summary import colour as may_colour
 from ..summary import shorten, tilde
-from ..trace import export, query, reading
+from ..trace import export, joining, query, reading
 from . import trace_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Arrivals:
         self.summary = query.Summary()
         self.total = 0
         self._follower = reading.Follower(entry.path)
-        self._joiner = query.Joiner()
+        self._joiner = joining.Joiner()
         self._chooser = query.Chooser(wanted)
 
     def poll(self) -> list[dict[str, Any]]:

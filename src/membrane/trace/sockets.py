@@ -1,7 +1,8 @@
-"""The local port of a socket that another process connects, found after the call: what joins it with its connection.
+"""Sockets of other processes: the address that a call names, and the local port that it got.
 
 Theory of operation
 -------------------
+The local port joins a call with its connection.
 While connect(2) waits for its answer the socket has no port yet.  Its inode is known (the link in /proc/PID/fd); a
 moment later the kernel's tables of the same network namespace (/proc/PID/net/tcp, proc(5)) have the port that stands
 with this inode.  Nothing is done to the socket itself.  One that was closed meanwhile, or stands behind the first
@@ -10,14 +11,34 @@ with this inode.  Nothing is done to the socket itself.  One that was closed mea
 
 from __future__ import annotations
 
+import _socket
 import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST = 1 << 18  # bytes read of one table
+_FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink"}
 _TABLES = {"inet": ("tcp", "udp"), "inet6": ("tcp6", "udp6")}
+
+
+def address_of(data: bytes) -> tuple[str, str, int]:
+    """(family, address, port) of a struct sockaddr (ip(7), ipv6(7), unix(7))."""
+    if len(data) < 2:
+        return "", "", 0
+    (number,) = struct.unpack_from("=H", data)
+    family = _FAMILIES.get(number, str(number))
+    if number == 2 and len(data) >= 8:
+        return family, ".".join(str(byte) for byte in data[4:8]), int.from_bytes(data[2:4], "big")
+    if number == 10 and len(data) >= 24:
+        return family, _socket.inet_ntop(_socket.AF_INET6, data[8:24]), int.from_bytes(data[2:4], "big")
+    if number == 1:
+        path = data[2:]
+        shown = b"@" + path[1:] if path[:1] == b"\0" and len(path) > 1 else path.split(b"\0")[0]
+        return family, os.fsdecode(shown), 0
+    return family, "", 0
 
 
 def inode_of(thread: int, descriptor: int) -> int:

@@ -90,6 +90,39 @@ def _cause(name: str, support: Support) -> str:
     return f"{name}: {support.why}" if support.why else name
 
 
+SETUP = "sudo membrane setup tracing"  # for members of the group membrane; ui.setup says how to become one
+BUILD = "install clang and build membrane again: pip install --force-reinstall --no-binary membrane membrane"
+_BPF_PARTS = (
+    "eBPF programs",
+    "ring buffer",
+)  # what a caller can do to whom root gave tracing, without the right to load
+
+
+def with_sources(rows: Iterable[Row], why: str, *, permitted: bool, built: bool) -> list[Row]:
+    """``rows`` with the sources of the record, as a run of this caller would have them, in the group ``tracing``.
+
+    Args:
+        rows: what the machine can do.
+        why: as ``trace.ebpf.best_source`` gives it: why there is no eBPF; empty when there is.
+        permitted: this caller may load programs, or root gave him some.
+        built: this installation has the programs.
+    """
+    from .plan.model import Support
+
+    rows = list(rows)
+    notify = [support for group, name, support in rows if (group, name) == STANDS_IN["tracing"]]
+    kernel = (
+        Support("no", why.removeprefix("eBPF tracing "), BUILD if not built else "" if permitted else SETUP)
+        if why
+        else Support("yes")
+    )
+    kept = [row for row in rows if row[0] != "tracing" or not row[1].startswith(_BPF_PARTS) or (why and permitted)]
+    at = next((index for index, row in enumerate(kept) if row[0] == "tracing"), len(kept))
+    sources: list[Row] = [("tracing", "eBPF", kernel)]
+    sources += [("tracing", "seccomp notification", support) for support in notify if support.state == "yes"]
+    return kept[:at] + sources + kept[at:]
+
+
 def ready(rows: Iterable[Row]) -> bool:
     """Can the native backend run?  Needs an answer for it, and every feature without a substitute."""
     return any(finding.group == "native" and finding.state != "missing" for finding in findings(rows))

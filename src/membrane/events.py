@@ -217,10 +217,27 @@ class FileRenamed(Value):
     source: Source = "ebpf"
 
 
+class FileChanged(Value):
+    """chmod(2), chown(2), setxattr(2) and their forms: what a file may do or whose it is, not what it holds.
+
+    ``change``: ``mode``, ``owner``, ``attribute``, ``attribute removed``.  ``value``: the mode in octal, ``uid:gid`` as
+    the command counts them with nothing for one that stays, or the name of the attribute.
+    """
+
+    path: str
+    change: str
+    value: str
+    result: str = ""
+    requested: bool = False
+    outside_workspace: bool = False
+    source: Source = "ebpf"
+
+
 class SocketCalled(Value):
     """connect(2), bind(2) or a datagram: what the command asked for, before the data plane saw it.
 
     ``family``: inet, inet6, unix, netlink, ...; ``address`` is a path for unix, a leading ``@`` for an abstract name.
+    ``local_port``: of the socket after the call, which is ``client_port`` of its connection; 0 where it is not known.
     """
 
     call: str  # connect, bind, sendto
@@ -230,6 +247,7 @@ class SocketCalled(Value):
     result: str = ""
     requested: bool = False
     source: Source = "ebpf"
+    local_port: int = 0
 
 
 class EventsLost(Value):
@@ -267,6 +285,7 @@ if TYPE_CHECKING:
         | FileCreated
         | FileRemoved
         | FileRenamed
+        | FileChanged
         | SocketCalled
         | EventsLost
         | SessionEnded
@@ -307,6 +326,35 @@ def escape(text: str) -> str:
         else:
             out.append(char)
     return "".join(out)
+
+
+def unescape(text: str) -> str:
+    """The text that ``escape`` gave this result; what no ``escape`` gives stays as it is."""
+    if "\\" not in text:
+        return text
+    out, at = [], 0
+    while at < len(text):
+        end = text.find("}", at + 3, at + 10)
+        if text[at] != "\\":
+            out.append(text[at])
+            at += 1
+        elif text[at + 1 : at + 2] == "\\":
+            out.append("\\")
+            at += 2
+        elif text[at + 1 : at + 3] == "u{" and end > 0 and _is_hex(text[at + 3 : end]):
+            out.append(chr(min(int(text[at + 3 : end], 16), 0x10FFFF)))
+            at = end + 1
+        elif text[at + 1 : at + 2] == "x" and len(text) >= at + 4 and _is_hex(text[at + 2 : at + 4]):
+            out.append(chr(0xDC00 + int(text[at + 2 : at + 4], 16)))
+            at += 4
+        else:
+            out.append(text[at])
+            at += 1
+    return "".join(out)
+
+
+def _is_hex(digits: str) -> bool:
+    return bool(digits) and all(digit in "0123456789abcdef" for digit in digits)
 
 
 def visible(text: str) -> str:

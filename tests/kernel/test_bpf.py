@@ -34,6 +34,7 @@ from membrane.errors import HostError
 from membrane.events import (
     AccessDenied,
     EventsLost,
+    FileChanged,
     FileCreated,
     FileOpened,
     FileRemoved,
@@ -200,6 +201,57 @@ def test_files(tmp_path) -> None:
 
 
 @pytest.mark.as_root
+def test_modes_owners_attributes_and_sizes(tmp_path) -> None:
+    """Every form of chmod(2), chown(2), setxattr(2) and truncate(2), by name and by descriptor, with its result."""
+    here = str(tmp_path)
+    (tmp_path / "f").write_text("x")
+    (tmp_path / "link").symlink_to("f")
+    code = (
+        "import ctypes, os\n"
+        "libc = ctypes.CDLL(None)\n"
+        "os.chmod('f', 0o755)\n"
+        "fd, d = os.open('f', os.O_RDONLY), os.open('.', os.O_PATH)\n"
+        "os.fchmod(fd, 0o600)\n"
+        "os.chmod('f', 0o640, dir_fd=d)\n"
+        "libc.syscall(452, d, b'f', 0o644, 0)\n"
+        "libc.syscall(452, fd, b'', 0o4711, 0x1000)\n"
+        "os.chown('f', 12, -1)\n"
+        "os.fchown(fd, -1, 13)\n"
+        "os.lchown('link', 14, 15)\n"
+        "os.chown('f', 0, 0, dir_fd=d)\n"
+        "try: os.chmod('none', 0o777)\n"
+        "except OSError: pass\n"
+        "for file in ('f', fd):\n"
+        "    os.setxattr(file, 'user.one', b'1')\n"
+        "    os.removexattr(file, 'user.one')\n"
+        "try: os.setxattr('link', 'user.two', b'2', follow_symlinks=False)\n"
+        "except OSError: pass\n"
+        "os.truncate('f', 0)\n"
+    )
+    seen = [event for event in below(trace(python(code, cwd=here)), here) if type(event) is FileChanged]
+    f, link = f"{here}/f", f"{here}/link"
+    assert seen == [
+        FileChanged(f, "mode", "0755"),
+        FileChanged(f, "mode", "0600"),
+        FileChanged(f, "mode", "0640"),
+        FileChanged(f, "mode", "0644"),
+        FileChanged(f, "mode", "4711"),
+        FileChanged(f, "owner", "12:"),
+        FileChanged(f, "owner", ":13"),
+        FileChanged(link, "owner", "14:15"),
+        FileChanged(f, "owner", "0:0"),
+        FileChanged(f"{here}/none", "mode", "0777", "ENOENT"),
+        FileChanged(f, "attribute", "user.one"),
+        FileChanged(f, "attribute removed", "user.one"),
+        FileChanged(f, "attribute", "user.one"),
+        FileChanged(f, "attribute removed", "user.one"),
+        FileChanged(link, "attribute", "user.two", "EPERM"),
+    ]
+    cut = below(trace(python("import os; os.truncate('f', 0)", cwd=here)), here)
+    assert cut == [FileOpened(f, ("wronly", "trunc"))]
+
+
+@pytest.mark.as_root
 def test_long_and_odd_names(tmp_path) -> None:
     here = str(tmp_path)
     deep = here + "/" + "/".join(f"{number:02}" + "d" * 60 for number in range(40))
@@ -293,7 +345,7 @@ def test_sockets(tmp_path) -> None:
         "s.bind(('127.0.0.1', 0))\n"
         "s.listen()\n"
         "c = socket.socket(); c.connect(s.getsockname())\n"
-        "print(s.getsockname()[1], file=open(sys.argv[1], 'w'))\n"
+        "print(s.getsockname()[1], c.getsockname()[1], file=open(sys.argv[1], 'w'))\n"
         "c.send(b'not told: connected')\n"
         "attempt(lambda: socket.socket(socket.AF_INET6).connect(('::1', 1)))\n"
         "attempt(lambda: socket.socket(socket.AF_UNIX).connect('/run/none.sock'))\n"
@@ -302,8 +354,10 @@ def test_sockets(tmp_path) -> None:
         "attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('127.0.0.8', 8)))\n"
     )
     seen = trace(python(code, str(tmp_path / "port")))
-    port = int((tmp_path / "port").read_text())
-    assert of_type(seen, SocketCalled) == [
+    port, local = map(int, (tmp_path / "port").read_text().split())
+    called = of_type(seen, SocketCalled)
+    assert [event.local_port for event in called[:2]] == [port, local]  # type: ignore[attr-defined]
+    assert [event.replace(local_port=0) for event in called] == [  # type: ignore[attr-defined]
         SocketCalled("bind", "inet", "127.0.0.1", 0),
         SocketCalled("connect", "inet", "127.0.0.1", port),
         SocketCalled("connect", "inet6", "::1", 1, "ECONNREFUSED"),

@@ -62,11 +62,18 @@ def _inside(body: Callable[[], Any], channel: socket.socket, pipe: int, main: bo
 
 
 def observe(
-    body: Callable[[], Any], workspace: Path, *, main: bool = False, reads: bool = False, limit: int = 0
+    body: Callable[[], Any],
+    workspace: Path,
+    *,
+    main: bool = False,
+    reads: bool = False,
+    limit: int = 0,
+    on: Callable[[bytes], object] = lambda _line: None,
 ) -> Observed:
     """``body()`` in a process of its own, its working directory the workspace.
 
     ``main``: with the filter of the sandbox as well.  ``limit``: so many calls are answered, then nobody is there.
+    ``on``: is given each line when it is written.
     """
     ours, theirs = socket.socketpair()
     receive, send = os.pipe()
@@ -90,6 +97,11 @@ def observe(
     os.close(send)
     ours.settimeout(SECONDS)
     lines: list[bytes] = []
+
+    def write(line: bytes) -> None:
+        lines.append(line)
+        on(line)
+
     lost: dict[str, int] = {}
     answer = b""
     try:
@@ -105,10 +117,10 @@ def observe(
         while not source.ended and time.monotonic() < end and not (limit and answered >= limit):
             due = source.timeout()
             select.select([source.fileno()], [], [], SECONDS if due is None else due)
-            answered += source.drain(lines.append)
+            answered += source.drain(write)
         if not limit:
             assert source.ended
-            source.finish(lines.append)
+            source.finish(write)
         source.close()
         lost = source.losses()
         while piece := os.read(receive, 65536):
@@ -172,6 +184,80 @@ def test_every_kind_of_call_is_told(workspace: Path) -> None:
     ]
     assert all(event["source"] == "notify" for event in seen.events)
     assert {event["process"]["pid"] for event in seen.events} == {2}
+
+
+def test_modes_owners_and_attributes_are_told(workspace: Path) -> None:
+    (workspace / "f").write_text("x")
+    (workspace / "link").symlink_to("f")
+    libc = ctypes.CDLL(None)
+
+    def by_descriptor(number: int, *arguments: object) -> Callable[[], object]:
+        def call() -> object:
+            fd = os.open("f", os.O_RDONLY)
+            try:
+                if libc.syscall(number, fd, *arguments):
+                    raise OSError(ctypes.get_errno() or errno.EIO, "")
+            finally:
+                os.close(fd)
+            return None
+
+        return call
+
+    uid, gid = os.geteuid(), os.getegid()
+    attempts: Attempts = {
+        "chmod": lambda: os.chmod("f", 0o755),
+        "fchmod": by_descriptor(91 if sc.MACHINE == "x86_64" else 52, 0o600),
+        "through a link": lambda: os.chmod("link", 0o640),
+        "fchmodat2 of a descriptor": by_descriptor(452, b"", 0o644, 0x1000),
+        "chown": lambda: os.chown("f", uid, -1),
+        "lchown": lambda: os.lchown("link", -1, gid),
+        "fchown": by_descriptor(93 if sc.MACHINE == "x86_64" else 55, uid, gid),
+        "setxattr": lambda: os.setxattr("f", "user.one", b"1"),
+        "removexattr": lambda: os.removexattr("f", "user.one"),
+        "not there": lambda: os.chmod("none", 0o777),
+        "not ours": lambda: os.chmod("/proc/sys/kernel/ostype", 0o444),
+        "bad descriptor": lambda: os.fchmod(99, 0o666),
+    }
+    seen = observe(outcomes(attempts), workspace)
+    at = f"{workspace}/"
+    rows = [(e["path"], e["change"], e["value"], e["result"]) for e in seen.of("FileChanged")]
+    assert rows == [
+        (at + "f", "mode", "0755", ""),
+        (at + "f", "mode", "0600", ""),
+        (at + "f", "mode", "0640", ""),
+        (at + "f", "mode", "0644", ""),
+        (at + "f", "owner", f"{uid}:", ""),
+        (at + "link", "owner", f":{gid}", ""),
+        (at + "f", "owner", f"{uid}:{gid}", ""),
+        (at + "f", "attribute", "user.one", ""),
+        (at + "f", "attribute removed", "user.one", ""),
+        (at + "none", "mode", "0777", "ENOENT"),
+        ("/proc/sys/kernel/ostype", "mode", "0444", "" if uid == 0 else "EPERM"),
+        ("", "mode", "0666", "EBADF"),
+    ]
+    refused = {"not there": "ENOENT", "not ours": "EPERM", "bad descriptor": "EBADF"}
+    assert {name: answer for name, answer in seen.answer.items() if answer != "ok"} == refused
+
+
+def test_a_connection_is_told_with_its_local_port(workspace: Path) -> None:
+    def body() -> list[int]:
+        ports = []
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with socket.socket(family) as server, socket.socket(family) as client:
+                server.bind((host, 0))
+                server.listen()
+                client.connect(server.getsockname())
+                ports += [server.getsockname()[1], client.getsockname()[1]]
+                os.mkdir(f"{family}")
+                while not told.exists():  # it is open as long as it was not looked at
+                    time.sleep(0.005)
+                told.unlink()
+        return ports
+
+    told = workspace / "told"
+    seen = observe(body, workspace, on=lambda line: b'"connect"' in line and told.touch())
+    calls = [(event["port"], event["local_port"]) for event in seen.of("SocketCalled") if event["call"] == "connect"]
+    assert [number for pair in calls for number in pair] == seen.answer
 
 
 def test_opens_for_reading_are_told_when_asked(workspace: Path) -> None:

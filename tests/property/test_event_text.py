@@ -8,6 +8,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membrane import events
 from membrane.events import LONGEST, AccessDenied, encode, escape
 
 # Everything that a Python string can hold, surrogates too: file names come with surrogate escapes.
@@ -41,6 +42,12 @@ def unescape(shown: str) -> str:
 @given(TEXT)
 def test_escape_loses_nothing_and_has_one_reading(text: str) -> None:
     assert unescape(escape(text)) == text
+    assert events.unescape(escape(text)) == text
+
+
+@given(TEXT)
+def test_what_is_no_escaped_text_is_read_without_fault(text: str) -> None:
+    assert isinstance(events.unescape(text), str)
 
 
 @given(TEXT, TEXT)

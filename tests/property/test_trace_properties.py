@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from membrane.policy.load import Source, load
-from membrane.trace import formats, page, query, reading, record, tracee
+from membrane.trace import formats, joining, page, query, reading, record, tracee
 from membrane.trace.learn import learn
 from membrane.ui import trace_text
 
@@ -136,7 +136,7 @@ def clean(line: str) -> bool:
 @given(EVENTS)
 def test_whatever_an_event_holds_every_view_of_it_is_plain_text(events: list[dict[str, Any]]) -> None:
     events = [query.typed(event) for event in events]
-    joined = list(query.joined(events))
+    joined = list(joining.joined(events))
     assert len(joined) == len(events)
     for event in joined:
         assert clean(trace_text.event_line(event))

@@ -68,6 +68,33 @@ def test_tracing_is_missing_without_its_stand_in() -> None:
     assert [finding.state for finding in findings(rows)] == ["ok", "missing", "missing"]
 
 
+PROBED = [
+    ("native", "seccomp notify", YES),
+    ("tracing", "eBPF programs (CAP_BPF, CAP_PERFMON)", no("EPERM", "run as root")),
+    ("tracing", "BTF", YES),
+    ("tracing", "ring buffer", no("EPERM", "run as root")),
+]
+
+
+def test_the_sources_of_the_record_are_named() -> None:
+    def text(rows: list[doctor.Row], why: str, *, permitted: bool, built: bool = True) -> list[str]:
+        return show.doctor(findings(doctor.with_sources(rows, why, permitted=permitted, built=built)))[1:]
+
+    works = [(group, name, YES) for group, name, _support in PROBED]
+    assert text(works, "", permitted=True) == ["tracing     ok      eBPF, seccomp notification, BTF"]
+    # Root gave this user a set: that he can not load one himself is nobody's business.
+    assert text(PROBED, "", permitted=True) == text(works, "", permitted=True)
+    assert text(PROBED, "eBPF tracing needs CAP_BPF", permitted=False) == [
+        "tracing     partly  eBPF: needs CAP_BPF; seccomp notify works",
+        "              works: seccomp notification, BTF",
+        "              fix: sudo membrane setup tracing",
+    ]
+    not_built = text(works, "built without a compiler", permitted=True, built=False)
+    assert "built without a compiler" in not_built[0] and "clang" in not_built[-1]
+    refused = text(PROBED[:3], "load the map slots: EPERM", permitted=True)
+    assert "EPERM" in refused[0] and refused[-1] == "              fix: run as root"
+
+
 def test_every_name_that_is_known_here_is_probed() -> None:
     from membrane.host import probe
 

@@ -9,6 +9,7 @@ import pytest
 from membrane.events import (
     AccessDenied,
     EventsLost,
+    FileChanged,
     FileCreated,
     FileOpened,
     FileRemoved,
@@ -213,3 +214,53 @@ def test_caches_are_bounded(monkeypatch) -> None:
         )
     kept = (decoder._paths, decoder._processes, decoder._opened, decoder._flags, decoder._programs)
     assert all(len(cache) <= 51 for cache in kept)
+
+
+def test_what_lies_outside_of_the_workspace_is_told() -> None:
+    def outside(workspace: str, *records: bytes) -> list[bool]:
+        return [event.outside_workspace for event in events(*records, decoder=d.Decoder(workspace))]
+
+    def opened(path: str) -> bytes:
+        walked = "".join(name + "/" for name in reversed(path.strip("/").split("/")))
+        return record(d.OPEN, walked.encode(), nr=257, result=3)
+
+    paths = [opened(path) for path in ("/w/s/f", "/w/sf", "/w/s", "/etc/passwd")]
+    assert outside("/w/s", *paths) == [False, True, False, True]
+    assert outside("/w/s/", *paths) == [False, True, False, True]
+    assert outside("/", *paths) == [False] * 4
+    assert outside("", *paths) == [False] * 4  # it is not known
+    renamed = [record(d.PATH2, b"/w/s/a", to, nr=NUMBERS["rename"]) for to in (b"/w/s/b", b"/tmp/b")]
+    removed = [record(d.PATH, path, nr=NUMBERS["unlink"]) for path in (b"/w/s/a", b"/w/a")]
+    modes = [record(d.PATH, path, nr=NUMBERS["chmod"], a=0o755) for path in (b"/w/s/a", b"/w/a")]
+    assert outside("/w/s", *renamed, *removed, *modes) == [False, True] * 3
+    cut = record(d.OPEN, b"leaf/\0/", nr=257, result=3)
+    assert outside("/w/s", cut) == [False]
+
+
+def test_changed_files_and_local_ports() -> None:
+    endpoint = struct.pack("<5HH", 1, 6, 2, 0, 40001, 0) + bytes(d._ENDPOINT - 12)
+    address = struct.pack("<H", 2) + b"\x01\xbb" + bytes([198, 18, 0, 16])
+    unix = struct.pack("<5HH", 1, 0, 1, 0, 777, 0) + bytes(d._ENDPOINT - 12)
+    header = lambda text, length: d.frame(  # noqa: E731
+        d.HEADER.pack(d.SOCKET, length, 0, 0, 7, 3, 1, 1, 0, NUMBERS["connect"], 5_000, 1, -115, 0, 0, 0, 1, b"sh")
+        + text
+    )
+    assert events(
+        record(d.PATH, b"f", b"d/", nr=NUMBERS["fchmodat"], a=0o100755),
+        record(d.PATH, b"", b"f/d/", nr=NUMBERS["fchmod"], a=0o600),
+        record(d.PATH, b"/f", nr=NUMBERS["lchown"], a=0xFFFFFFFF, b=13, result=-1),
+        record(d.PATH2, b"/f", b"user.x", nr=NUMBERS["setxattr"]),
+        record(d.PATH2, b"", b"user.x", b"f/", nr=NUMBERS["fremovexattr"]),
+        record(d.PATH, b"/f", nr=NUMBERS["truncate"]),
+        header(endpoint + address, len(address)),
+        header(unix, 0),
+    ) == [
+        FileChanged("/d/f", "mode", "0755"),
+        FileChanged("/d/f", "mode", "0600"),
+        FileChanged("/f", "owner", ":13", "EPERM"),
+        FileChanged("/f", "attribute", "user.x"),
+        FileChanged("/f", "attribute removed", "user.x"),
+        FileOpened("/f", ("wronly", "trunc")),
+        SocketCalled("connect", "inet", "198.18.0.16", 443, "EINPROGRESS", local_port=40001),
+        SocketCalled("connect", "unix", "", 0, "EINPROGRESS"),
+    ]

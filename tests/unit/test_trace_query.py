@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from membrane.trace import query
+from membrane.trace import joining, query
 
 SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
@@ -50,7 +50,7 @@ RUN = [
 
 
 def take(**wanted: Any) -> list[dict[str, Any]]:
-    return list(query.chosen(query.joined(RUN), query.Filter(**wanted)))
+    return list(query.chosen(joining.joined(RUN), query.Filter(**wanted)))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_reused_pid_is_a_stranger() -> None:
 
 
 def test_one_id_joins_process_name_connection_and_request() -> None:
-    by_kind = {each["event"]: each for each in query.joined(RUN) if each["event"] != "FileOpened"}
+    by_kind = {each["event"]: each for each in joining.joined(RUN) if each["event"] != "FileOpened"}
     for kind in ("ConnectionOpened", "RequestSeen", "ConnectionClosed"):
         assert by_kind[kind]["process"] == CURL
         assert by_kind[kind]["joined"] is True
@@ -121,7 +121,7 @@ def test_connections_of_two_processes_are_told_apart() -> None:
 
     events = [name, call(1, SHELL), call(1.1, CURL), opened(1.2, 1), opened(1.3, 2), opened(1.4, 3)]
     events += [call(2, OTHER), opened(30, 4)]
-    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
     assert found == [SHELL, CURL, None, None]
 
 
@@ -133,12 +133,30 @@ def test_a_local_port_joins_exactly() -> None:
         event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, client_port=4002),
         event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, client_port=4001),
     ]
-    found = [each["process"] for each in query.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
     assert found == [CURL, SHELL]
 
 
+def test_a_refused_name_is_of_who_asked_last() -> None:
+    other = {**CURL, "pid": CURL["pid"] + 50, "name": "other"}
+    asks = {"call": "connect", "family": "inet", "address": "198.18.0.2", "port": 53, "result": ""}
+    events = [
+        event("SocketCalled", 1.0, other, **asks),
+        event("SocketCalled", 1.2, CURL, **asks),
+        denied(1.21, kind="NameQuery", name="no.example", type="A"),
+        event("SocketCalled", 1.4, other, **asks),
+        denied(1.5, kind="NameQuery", name="no.example", type="A"),  # the repetitions
+        denied(1.6, kind="NameQuery", name="else.example", type="A"),
+    ]
+    assert [(query.process_of(each) or [0])[0] for each in list(joining.joined(events))[4:]] == [
+        CURL["pid"],
+        other["pid"],
+    ]
+    assert query.process_of(list(joining.joined(events))[2]) == (CURL["pid"], CURL["start"])
+
+
 def test_the_summary_answers_every_question() -> None:
-    data = query.summarise(query.joined(RUN)).data()
+    data = query.summarise(joining.joined(RUN)).data()
     assert data["command"] == ["sh", "-c", "x"]
     assert data["exit_code"] == 3
     assert [(row["path"], row["count"]) for row in data["programs"]] == [("/bin/sh", 1), ("/usr/bin/curl", 1)]
@@ -204,6 +222,43 @@ def test_a_removed_file_is_not_left_behind() -> None:
         event("FileRenamed", 3, SHELL, path="/w/a", to="/w/.git/hooks/post-merge", result=""),
     ]
     assert [row["path"] for row in query.summarise(events).data()["left"]] == ["/w/.git/hooks/post-merge"]
+
+
+def test_a_file_that_was_made_executable_may_run_later() -> None:
+    def mode(at: float, path: str, value: str, result: str = "") -> dict[str, Any]:
+        return event("FileChanged", at, SHELL, path=path, change="mode", value=value, result=result)
+
+    events = [
+        event("FileCreated", 1, SHELL, path="/w/directory", type="directory", result=""),
+        mode(2, "/w/directory", "0755"),
+        mode(3, "/w/tool", "0755"),
+        mode(4, "/w/refused", "0755", "EPERM"),
+        mode(5, "/tmp/elsewhere", "0755"),
+        mode(6, "/w/data", "0644"),
+        mode(7, "/w/taken-back", "0700"),
+        mode(8, "/w/taken-back", "0600"),
+        mode(9, "/w/part.tmp", "0711"),
+        event("FileRenamed", 10, SHELL, path="/w/part.tmp", to="/w/moved", result=""),
+        event("FileChanged", 11, SHELL, path="/w/own", change="owner", value=":7", result=""),
+    ]
+    data = query.summarise(events).data()
+    assert [(row["path"], row["why"]) for row in data["left"]] == [
+        ("/w/tool", "it was made executable"),
+        ("/w/moved", "it was made executable"),
+    ]
+    assert {row["path"]: row["how"] for row in data["written"]}["/w/own"] == ["owner :7"]
+    assert [(row["target"], row["reason"]) for row in data["refused"]] == [("/w/refused", "write: EPERM")]
+
+
+def test_a_workspace_below_tmp_is_not_temporary() -> None:
+    events = [
+        event("SessionStarted", 0, None, command=["x"], workspace="/tmp/w", trace_source="ebpf, network"),
+        event("FileOpened", 1, SHELL, path="/tmp/w/Makefile", flags=["wronly"], result=""),
+        event("FileOpened", 2, SHELL, path="/tmp/w2/Makefile", flags=["wronly"], result=""),
+    ]
+    data = query.summarise(events).data()
+    assert [row["path"] for row in data["written"]] == ["/tmp/w/Makefile"]
+    assert [row["path"] for row in data["left"]] == ["/tmp/w/Makefile"]
 
 
 def test_a_summary_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

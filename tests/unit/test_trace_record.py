@@ -14,7 +14,7 @@ import pytest
 
 from membrane.errors import HostError, PolicyError
 from membrane.journal import Journal
-from membrane.trace import reading, record
+from membrane.trace import decode, reading, record
 
 SPARE_TIME = 60  # seconds; a child on a busy machine
 
@@ -369,6 +369,31 @@ def test_a_follower_sees_every_event_once(tmp_path: Path) -> None:
     seen += [event["seq"] for event in follower.poll()]
     assert seen == list(range(600))
     assert follower.poll() == []
+
+
+def test_a_follower_of_spans_waits_for_the_rest_of_a_record(tmp_path: Path) -> None:
+    """A piece is seen while it is being written: in every part of a record."""
+    path = Path(record.make(str(tmp_path), "aa11"))
+    session, spans = record.Writer(str(path), "session"), record.Writer(str(path), "ebpf", "spans")
+    started = {"time": "2026-01-02T03:04:05.000Z", "event": "SessionStarted", "workspace": "/w\\\\x"}
+    session.append(record.json_text(started).encode() + b"\n")
+    records = [decode.clock_record(10**18)]
+    for walked in (b"f1/w\\x/", b"f1/etc/", b"f2/w\\x/", b"f2/etc/"):
+        fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9, 1, 3, 0, 0, 1, 1, b"sh")
+        records.append(decode.frame(decode.HEADER.pack(*fields) + walked))
+    data = b"".join(records)
+    follower = reading.Follower(str(path))
+    seen = follower.poll()
+    for at in range(0, len(data), 7):
+        spans.append(data[at : at + 7], 1)
+        seen += follower.poll()
+    opened = [(event["path"], event["outside_workspace"]) for event in seen if event["event"] == "FileOpened"]
+    assert opened == [("/w\\\\x/f1", False), ("/etc/f1", True), ("/w\\\\x/f2", False), ("/etc/f2", True)]
+    spans.close()
+    session.close()
+    events, problems = events_of(str(path))
+    assert problems == []
+    assert [(event["path"], event["outside_workspace"]) for event in events if "path" in event] == opened
 
 
 # ---------------------------------------------------------------- with the journal

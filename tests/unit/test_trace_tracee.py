@@ -128,3 +128,24 @@ def test_ocsf_and_otlp() -> None:
     [found] = resource["scopeLogs"][0]["logRecords"]
     assert (found["severityText"], json.loads(found["body"]["stringValue"])) == ("WARN", denied)
     assert found["timeUnixNano"] == str(tracee.nanoseconds(denied["time"]))
+
+
+def test_changed_modes_owners_and_attributes_keep_the_names_of_their_calls() -> None:
+    events = [
+        event("FileChanged", path="/w/f", change="mode", value="0755", result=""),
+        event("FileChanged", path="/w/f", change="owner", value=":13", result="EPERM"),
+        event("FileChanged", path="/w/f", change="attribute", value="user.x", result=""),
+        event("FileChanged", path="/w/f", change="attribute removed", value="user.x", result=""),
+        event("FileChanged", path="/w/f", change="mode", value="\\u{1b}", result=""),
+    ]
+    lines = list(tracee.convert(events))
+    assert [(line["eventName"], line["returnValue"], line.get("denied", False)) for line in lines] == [
+        ("fchmodat", 0, False),
+        ("fchownat", -1, True),
+        ("setxattr", 0, False),
+        ("removexattr", 0, False),
+        ("fchmodat", 0, False),
+    ]
+    values = [{each["name"]: each["value"] for each in line["args"]} for line in lines]
+    assert values[:2] == [{"pathname": "/w/f", "mode": 0o755}, {"pathname": "/w/f", "owner": -1, "group": 13}]
+    assert values[2] == {"path": "/w/f", "name": "user.x"}

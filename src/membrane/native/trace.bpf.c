@@ -295,11 +295,14 @@ INLINE u64 user_path(struct scratch *x, u64 offset, u64 address, struct member *
 	if (n <= 0) { count(m->slot, UNREADABLE, 1); return offset; }
 	return offset + BOUND(n - 1, 4095);
 }
-/* the argument -> l1, its base when it is relative -> l2 */
-INLINE u64 path_argument(struct scratch *x, int fd, u64 address, struct task_struct *t, struct member *m)
+/* the argument -> l1, its base when it is relative -> l2; without one (fchmod) the open file stands for its base */
+INLINE u64 path_argument(struct scratch *x, int fd, int named, u64 address, struct task_struct *t, struct member *m)
 {
 	struct event *e = &x->e;
-	u64 end1 = user_path(x, 0, address, m), end2 = end1;
+	u64 end1 = 0, end2;
+	e->text[0] = 0;
+	if (named) end1 = user_path(x, 0, address, m);
+	end2 = end1;
 	e->l1 = end1;
 	if (e->text[0] != '/') end2 = walk_base(x, end1, fd, t);
 	e->l2 = end2 - end1;
@@ -441,7 +444,7 @@ SEC("tp_btf/sys_exit") int do_open(u64 *ctx)
 	u64 flags = c->x1 > 5 ? O_CREAT | O_TRUNC | 1 : argument(t, r, c->x1);
 	if (c->flags & OPEN_HOW) { u64 p = flags; flags = 0; read_user(&flags, 8, (void *)p); }
 	e->nr = nr; e->result = result; e->aux = (u32)flags;
-	end(x, path_argument(x, directory(t, r, c->fd), argument(t, r, c->path), t, m), m, s, 0, LOST_FILE);
+	end(x, path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m), m, s, 0, LOST_FILE);
 	return 0;
 }
 SEC("tp_btf/sys_exit") int do_path(u64 *ctx)
@@ -453,7 +456,7 @@ SEC("tp_btf/sys_exit") int do_path(u64 *ctx)
 	if (!x) return 0;
 	struct event *e = &x->e;
 	e->nr = nr; e->result = result; e->a = argument(t, r, c->x1); e->b = argument(t, r, c->x2);
-	end(x, path_argument(x, directory(t, r, c->fd), argument(t, r, c->path), t, m), m, s, 0, LOST_CHANGE);
+	end(x, path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m), m, s, 0, LOST_CHANGE);
 	return 0;
 }
 SEC("tp_btf/sys_exit") int do_path2(u64 *ctx)
@@ -463,12 +466,15 @@ SEC("tp_btf/sys_exit") int do_path2(u64 *ctx)
 	if (!x) return 0;
 	struct event *e = &x->e;
 	e->nr = nr; e->result = result; e->aux = argument(t, r, c->x1);
-	u64 o1 = user_path(x, 0, argument(t, r, c->path), m), o2, o3, o4;
+	u64 o1 = 0, o2, o3, o4;
+	e->text[0] = 0;
+	if (c->path < 6) o1 = user_path(x, 0, argument(t, r, c->path), m); /* else the open file stands for its base */
+	int relative = e->text[0] != '/';
 	e->l1 = o1; o1 = BOUND(o1, 4095);
 	o2 = user_path(x, o1, argument(t, r, c->path2), m);
 	e->l2 = o2 - o1; o3 = o4 = o2;
 	int relative2 = e->text[o1] != '/';
-	if (e->text[0] != '/') o3 = o4 = walk_base(x, o2, directory(t, r, c->fd), t);
+	if (relative) o3 = o4 = walk_base(x, o2, directory(t, r, c->fd), t);
 	e->l3 = o3 - o2;
 	if (relative2) o4 = walk_base(x, o3, directory(t, r, c->fd2), t);
 	end(x, o4, m, s, 0, LOST_CHANGE);

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import struct
 
+from .changes import CHANGES, NO
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -27,7 +29,7 @@ HANDLERS: Final = {
     7: "do_refused",
 }
 _OPEN, _PATH, _PATH2, _SOCKET, _SEND, _MESSAGE, _REFUSED = HANDLERS
-_NO = 9  # no such argument
+_NO = NO
 _FAILED_ONLY, _OPEN_HOW = 1, 2
 COMPAT: Final = 512
 
@@ -49,6 +51,31 @@ _TABLE: Final = {
     "rename": (82, 38, _PATH2, _NO, 0, _NO, 1, _NO, _NO, 0),
     "renameat": (264, 302, _PATH2, 0, 1, 2, 3, _NO, _NO, 0),
     "renameat2": (316, 353, _PATH2, 0, 1, 2, 3, 4, _NO, 0),
+    "truncate": (76, 92, _PATH, _NO, 0, _NO, _NO, 1, _NO, 0),
+    **{
+        name: (native, compat, _PATH, row.directory, row.path, _NO, _NO, row.first, row.second, 0)
+        if row.what in ("mode", "owner")
+        else (native, compat, _PATH2, row.directory, row.path, _NO, row.first, _NO, _NO, 0)
+        for name, native, compat in (
+            ("chmod", 90, 15),
+            ("fchmod", 91, 94),
+            ("fchmodat", 268, 306),
+            ("fchmodat2", 452, 452),
+            ("chown", 92, 212),
+            ("fchown", 93, 207),
+            ("lchown", 94, 198),
+            ("fchownat", 260, 298),
+            ("setxattr", 188, 226),
+            ("lsetxattr", 189, 227),
+            ("fsetxattr", 190, 228),
+            ("setxattrat", 463, 463),
+            ("removexattr", 197, 235),
+            ("lremovexattr", 198, 236),
+            ("fremovexattr", 199, 237),
+            ("removexattrat", 466, 466),
+        )
+        for row in (CHANGES[name],)
+    },
     "link": (86, 9, _PATH2, _NO, 0, _NO, 1, _NO, _NO, 0),
     "linkat": (265, 303, _PATH2, 0, 1, 2, 3, 4, _NO, 0),
     "symlink": (88, 83, _PATH2, _NO, 0, _NO, 1, _NO, _NO, 0),
@@ -63,10 +90,6 @@ _TABLE: Final = {
         for name, native, compat in (
             ("socket", 41, 359),
             ("ptrace", 101, 26),
-            ("chmod", 90, 15),
-            ("fchmod", 91, 94),
-            ("fchmodat", 268, 306),
-            ("fchmodat2", 452, 452),
             ("chroot", 161, 61),
             ("mount", 165, 21),
             ("umount2", 166, 52),

@@ -26,6 +26,7 @@ import struct
 from ..events import (
     AccessDenied,
     EventsLost,
+    FileChanged,
     FileCreated,
     FileOpened,
     FileRemoved,
@@ -36,6 +37,7 @@ from ..events import (
     SocketCalled,
 )
 from .calls import NAMES
+from .changes import CHANGES, new_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "s
 _TICK = 10_000_000  # ns of one clock tick of proc(5): USER_HZ is 100 on x86_64
 _MOST_KEPT = 1 << 14  # entries of each cache
 _DISCARDED, _BUSY, _LENGTH = 0x40000000, 0x80000000, 0x3FFFFFFF
+_SOCKET = struct.Struct("<3H")  # family, port of the other end, own port (struct endpoint)
 _ENDPOINT = 64  # where the address of a call begins in SOCKET and SEND
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
@@ -77,6 +80,7 @@ _FLAGS = (
 _FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink", 17: "packet", 38: "alg", 40: "vsock"}
 _TYPES = {0o010000: "fifo", 0o020000: "device", 0o060000: "device", 0o140000: "socket"}  # S_IFMT
 _AT_REMOVEDIR = 0x200
+_PLACED = (FileOpened, FileCreated, FileRemoved, FileRenamed, FileChanged)
 _CHANGES = 0o1303  # O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC: such an open is told once per process (trace.bpf.c)
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
@@ -116,12 +120,16 @@ def decode(data: bytes, decoder: Decoder | None = None) -> Iterator[tuple[int, E
 class Decoder:
     """Reads the pieces of one session in order.
 
+    Args:
+        workspace: paths that are not below it are told as outside; empty: nothing is.
+
     Attributes:
         torn: bytes at the end of the last piece that are no whole record.
         unknown: records that were passed over because they are of no known type or too short.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: str = "") -> None:
+        self._workspace = workspace.rstrip("/") + "/" if workspace else ""
         self.torn = 0
         self.unknown = 0
         self._offset = 0
@@ -168,7 +176,7 @@ class Decoder:
         """The records of one draining, which come ring after ring: an exec must be read before the opens after it."""
         pending.sort(key=_by_time)
         processes, paths, all_flags, opened = self._processes, self._paths, self._flags, self._opened
-        offset = self._offset
+        offset, workspace, length = self._offset, self._workspace, len(self._workspace)
         # ``Value`` checks the names of its fields, which is half of the time of an event
         new, template = FileOpened.__new__, FileOpened("", ()).__dict__
         for fields, text, stop in pending:
@@ -188,11 +196,14 @@ class Decoder:
                 if len(opened) >= _MOST_KEPT:
                     opened.clear()
                 opened[b & 0xFFFFFFFF, a, aux, tgid if aux & _CHANGES else 0] = (path, process)
+                outside = bool(workspace) and path[:length] != workspace and self._is_outside(path)
                 found = new(FileOpened)
-                found.__dict__.update(template, path=path, flags=flags, count=count)
+                found.__dict__.update(template, path=path, flags=flags, count=count, outside_workspace=outside)
                 yield time + offset, found, process
                 continue
             event = self._event(fields, data[text:stop])
+            if workspace and isinstance(event, _PLACED) and self._is_outside(event.path, getattr(event, "to", "")):
+                event = event.replace(outside_workspace=True)
             if kind == EXEC:
                 process = self._process(key)
             if event is not None:
@@ -200,6 +211,12 @@ class Decoder:
             if kind == EXIT:
                 self._programs.pop(pid, None)
                 processes.pop(key, None)
+
+    def _is_outside(self, path: str, to: str = "") -> bool:
+        """Is one of them known to be outside of the workspace?  A link's target may be relative, and a path cut."""
+        return bool(self._workspace) and any(
+            each.startswith("/") and not f"{each}/".startswith(self._workspace) for each in (path, to)
+        )
 
     def _process(self, key: tuple[int, int, bytes]) -> Process:
         pid, begun, comm = key
@@ -226,7 +243,9 @@ class Decoder:
             found = self._opened.get((device, inode, flags, process))
             if found:
                 path, who = found
-                return time + self._offset, FileOpened(path, self._flag_names(flags), count=count), who
+                outside = self._is_outside(path)
+                event = FileOpened(path, self._flag_names(flags), outside_workspace=outside, count=count)
+                return time + self._offset, event, who
         else:
             self.unknown += 1
         return None
@@ -234,7 +253,7 @@ class Decoder:
     # ------------------------------------------------------------ one event
 
     def _event(self, fields: tuple[int, ...], text: bytes) -> Event | None:
-        kind, l1, l2, l3, pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, _b, aux, count, _comm = fields
+        kind, l1, l2, l3, pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, b, aux, count, _comm = fields
         if kind == FORK:
             if len(self._programs) < _MOST_KEPT:
                 self._programs[aux] = self._programs.get(pid, "")
@@ -251,6 +270,9 @@ class Decoder:
                 return FileOpened(path, self._flag_names(aux), failed, count=count)
             if kind == EXEC_FAILED:
                 return ProcessStarted(ppid, (), "", path, failed)
+            if name in CHANGES:
+                what = CHANGES[name].what
+                return FileChanged(path, what, new_value(what, a, b), failed)
             return _changed(name, path, a, failed)
         if kind == PATH2:
             second, third = l1 + l2, l1 + l2 + l3
@@ -259,14 +281,18 @@ class Decoder:
             if name.startswith("symlink"):  # the target is text, not a name
                 return FileCreated(to, "symlink", _text(old), failed)
             path = self._argued(old, text[second:third])
+            if name in CHANGES:
+                return FileChanged(path, CHANGES[name].what, _text(new), failed)
             if name.startswith("link"):
                 return FileCreated(to, "link", path, failed)
             return FileRenamed(path, to, failed)
         if kind in (SOCKET, SEND):
             family, address, port = _address(text[_ENDPOINT : _ENDPOINT + l1])
-            if not family and len(text) >= 6:
-                family = _family(struct.unpack_from("<H", text, 4)[0])  # the socket's own
-            return SocketCalled(name, family, address, port, failed)
+            own_family, _peer_port, own_port = _SOCKET.unpack_from(text, 4) if len(text) >= 10 else (0, 0, 0)
+            if not family and own_family:
+                family = _family(own_family)
+            local = own_port if own_family in (_AF_INET, _AF_INET6) else 0
+            return SocketCalled(name, family, address, port, failed, local_port=local)
         if kind == CALL:
             return AccessDenied({"kind": "SystemCall", "name": name}, failed, None, None, source="ebpf")
         self.unknown += 1
@@ -378,7 +404,9 @@ def _family(number: int) -> str:
 
 
 def _changed(name: str, path: str, a: int, failed: str) -> Event:
-    """What unlink(2), rmdir(2), mkdir(2), mknod(2) and their *at forms did."""
+    """What unlink(2), rmdir(2), mkdir(2), mknod(2) and their *at forms did, and truncate(2)."""
+    if name == "truncate":
+        return FileOpened(path, ("wronly", "trunc"), failed)
     if name.startswith("mkdir"):
         return FileCreated(path, "directory", result=failed)
     if name.startswith("mknod"):

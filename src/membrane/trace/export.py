@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Reads with ``reading``, joins with ``query``, converts with the pure modules ``tracee`` and ``formats``, writes lines.
+Reads with ``reading``, joins with ``joining``, converts with the pure modules ``tracee`` and ``formats``, writes lines.
 A file appears under its name when it is whole.
 """
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from . import formats, query, tracee
+from . import formats, joining, tracee
 from .reading import Follower, Record
 
 FORMATS = ("tracee", "events", "ocsf", "otlp")
@@ -40,7 +40,7 @@ def lines(events: Iterable[dict[str, Any]], form: str) -> Iterator[str]:
 def write(path: str, stream: BinaryIO, form: str) -> list[str]:
     """The whole record in the directory ``path``; what could not be read of it."""
     record = Record(path)
-    for line in lines(query.joined(record.events()), form):
+    for line in lines(joining.joined(record.events()), form):
         stream.write(line.encode() + b"\n")
     return record.problems
 
@@ -71,7 +71,7 @@ def write_log(path: str, destination: str) -> None:
 def arriving(path: str) -> Iterator[dict[str, Any]]:
     """The events of a record as they are written, with their processes, until nobody writes any more."""
     follower = Follower(path)
-    joiner = query.Joiner()
+    joiner = joining.Joiner()
     while True:
         ended = follower.ended()  # asked first: what was written before the end is taken below
         for event in follower.poll():

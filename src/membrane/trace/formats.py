@@ -26,6 +26,7 @@ _CLASSES = {
     "FileCreated": (1001, 1, 1),  # Create
     "FileRemoved": (1001, 1, 4),  # Delete
     "FileRenamed": (1001, 1, 5),  # Rename
+    "FileChanged": (1001, 1, 6),  # Set Attributes
     "NameQuarantined": (1001, 1, 5),
     "SocketCalled": (4001, 4, 1),  # Open
     "ConnectionOpened": (4001, 4, 1),

@@ -28,7 +28,6 @@ import errno
 import os
 import select
 import stat
-import struct
 import time
 from _json import encode_basestring_ascii as _quoted
 
@@ -36,6 +35,7 @@ from ..events import (
     LONGEST,
     AccessDenied,
     EventsLost,
+    FileChanged,
     FileCreated,
     FileOpened,
     FileRemoved,
@@ -48,7 +48,9 @@ from ..events import (
 )
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
+from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .record import json_text
+from .sockets import Tables, address_of, inode_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h
 BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
 IDLE = 0.001  # seconds without a call before they are
+PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_PROCESSES = 8192  # known at a time
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
@@ -81,9 +84,9 @@ _FLAGS = (
     (_O_TMPFILE, "tmpfile"),
 )
 _MODES = ("rdonly", "wronly", "rdwr", "rdwr")
-_FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink"}
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
-_AT_REMOVEDIR, _AT_EMPTY_PATH, _AT_SYMLINK_FOLLOW, _AT_SYMLINK_NOFOLLOW = 0x200, 0x1000, 0x400, 0x100
+_AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
+_ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
 _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
@@ -146,7 +149,10 @@ class Notifications:
         self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._refused = refused
         self._names = seccomp.notified_calls(syscalls.MACHINE)
-        self._handlers = {number: getattr(self, f"_on_{name}") for number, name in self._names.items()}
+        self._handlers: dict[int, Callable[..., Any]] = {  # as ``_on_openat``
+            number: self._changing(CHANGES[name]) if name in CHANGES else getattr(self, f"_on_{name}")
+            for number, name in self._names.items()
+        }
         self._executes = frozenset(n for n, name in self._names.items() if name in ("execve", "execveat"))
         self._epoll = select.epoll()
         self._epoll.register(listener, select.EPOLLIN)
@@ -156,7 +162,12 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._threads: dict[int, _Known] = {}
         self._exits: dict[int, _Known] = {}  # by pidfd
+        self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._queue: list[tuple[int, str, Event]] = []
+        self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
+        self._connected_at = 0.0
+        self._ports: dict[int, int] = {}  # local, by the id of the event
+        self._tables = Tables(nested=scope.nested)
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
@@ -176,7 +187,7 @@ class Notifications:
     def timeout(self) -> float | None:
         """Seconds after which ``drain`` must be called though nothing is readable; None: no need."""
         if self._queue:
-            return IDLE
+            return 4 * IDLE if self._connecting else IDLE
         return REPEAT if self._repeated else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
@@ -226,6 +237,7 @@ class Notifications:
     def close(self) -> None:
         """Let go of the listener: from now on the calls of the sandbox fail with ENOSYS."""
         self._epoll.close()
+        self._tables.close()
         for fd in self._exits:
             os.close(fd)
         os.close(self._listener.fd)
@@ -252,7 +264,8 @@ class Notifications:
             # Else a bad address, which the kernel finds as well.
             if self._listener.answer(number, errno.EPERM if unreadable else 0) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
-                self._deny(known, known.exe if known else "", UNREADABLE, "read")
+                known = self._process(thread)
+                self._deny(known, self._program_of(known) if known else "", UNREADABLE, "read")
             return
         if not self._listener.answer(number, error) or not self._tell:
             return
@@ -314,10 +327,13 @@ class Notifications:
             self._threads[thread] = known
         return known
 
-    @staticmethod
-    def _read_program(known: _Known) -> None:
+    def _program_of(self, known: _Known) -> str:
+        return known.exe or notify.program_of(known.number) or self._closed.get(known.number, "")
+
+    def _read_program(self, known: _Known) -> None:
         start = notify.start_time(known.number)
-        known.become(start[0] if start else known.name, notify.program_of(known.number))
+        exe = notify.program_of(known.number) or self._closed.get(known.number, "")
+        known.become(start[0] if start else known.name, exe)
         known.stale = False
 
     def _reap(self) -> None:
@@ -338,7 +354,9 @@ class Notifications:
             self._queue.append((time.time_ns(), known.shown(), ended))
 
     def _forget(self, fd: int) -> None:
-        for thread in self._exits.pop(fd).threads:
+        known = self._exits.pop(fd)
+        self._closed.pop(known.number, None)
+        for thread in known.threads:
             self._threads.pop(thread, None)
         os.close(fd)
 
@@ -491,7 +509,7 @@ class Notifications:
     def _link(
         self, thread: int, known: _Known | None, where: tuple[int, int, int, int], flags: int
     ) -> tuple[Event, int]:
-        if flags & _AT_EMPTY_PATH and not notify.read_text(thread, where[1]):
+        if flags & AT_EMPTY_PATH and not notify.read_text(thread, where[1]):
             source = notify.Place(self._view.base(thread, where[0]))
         else:
             source = self._place(thread, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
@@ -523,14 +541,44 @@ class Notifications:
         self._tell_refusal(known, place, result, "write")
         return result, 0
 
+    def _changing(self, row: Change) -> Callable[..., tuple[Event, int]]:
+        return lambda thread, a, known: self._change(row, thread, a, known)
+
+    def _change(self, row: Change, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+        directory = _CWD if row.directory == NO else a[row.directory]
+        flags = 0 if row.flags == NO else a[row.flags]
+        if row.path == NO or (flags & AT_EMPTY_PATH and not notify.read_text(thread, a[row.path])):
+            place = self._open_file(thread, directory)
+        else:
+            follow = row.follow if row.flags == NO else not flags & AT_SYMLINK_NOFOLLOW
+            place = self._place(thread, directory, a[row.path], follow=follow)
+        result = self._removes(place)  # it must be there, and its mount writable
+        if not result and place.status is not None and row.what in ("mode", "owner"):
+            result = "" if place.status.st_uid == self._scope.uid else "EPERM"
+        self._tell_refusal(known, place, result, "write")
+        if row.what in ("mode", "owner"):
+            value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
+        else:
+            value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
+        path = os.fsdecode(place.path)
+        return FileChanged(path, row.what, value, result, True, self._outside(path), source="notify"), 0
+
+    def _open_file(self, thread: int, descriptor: int) -> notify.Place:
+        """What a descriptor is open on, perhaps without a name."""
+        try:
+            path = self._view.base(thread, descriptor)
+        except OSError as error:
+            return notify.Place(b"", errno.EBADF if error.errno == errno.ENOENT else error.errno or 0)
+        return self._view.resolve(thread, b"", path, follow=False) if path[:1] == b"/" else notify.Place(path)
+
     def _on_execve(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
         return self._execute(thread, known, self._place(thread, _CWD, a[0], follow=True), a[1])
 
     def _on_execveat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
-        if a[4] & _AT_EMPTY_PATH and not notify.read_text(thread, a[1]):
+        if a[4] & AT_EMPTY_PATH and not notify.read_text(thread, a[1]):
             place = notify.Place(self._view.base(thread, a[0]))  # an open file, perhaps without a name
             return self._execute(thread, known, place, a[2], by_name=False)
-        place = self._place(thread, a[0], a[1], follow=not a[4] & _AT_SYMLINK_NOFOLLOW)
+        place = self._place(thread, a[0], a[1], follow=not a[4] & AT_SYMLINK_NOFOLLOW)
         return self._execute(thread, known, place, a[2])
 
     def _execute(
@@ -545,6 +593,10 @@ class Notifications:
                 result = "ENOENT"
             elif not stat.S_ISREG(status.st_mode) or place.noexec or not self._may(status, 1):
                 result = "EACCES"
+            elif not self._may(status, 4) and len(self._closed) < MOST_PROCESSES:
+                # The kernel may close the process to us (fs/exec.c, would_dump), its name too.
+                numbers = notify.process_status(thread)
+                self._closed[numbers[0] if numbers else thread] = os.fsdecode(place.path)
         self._tell_refusal(known, place, result, "read")
         raw = notify.read_arguments(thread, argv)
         if self._quiet:
@@ -567,8 +619,26 @@ class Notifications:
     def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
-        family, address, port = _socket_address(data)
-        return SocketCalled(call, family, address, port, "", True, source="notify"), 0
+        family, address, port = address_of(data)
+        called = SocketCalled(call, family, address, port, "", True, source="notify")
+        if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
+            self._connecting.append((called, thread, inode))
+            self._connected_at = time.monotonic()
+        return called, 0
+
+    def _find_ports(self) -> bool:
+        """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
+        if not self._connecting:
+            return True
+        for family in ("inet", "inet6"):
+            calls = [call for call in self._connecting if call[0].family == family]
+            groups = [[call] for call in calls] if self._scope.nested else [calls] if calls else []
+            for group in groups:
+                ports = self._tables.ports(group[-1][1], family, [inode for _called, _thread, inode in group])
+                self._ports.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
+        self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
+        young = time.monotonic() - self._connected_at < PORTS
+        return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 
     # ------------------------------------------------------------ judgement
 
@@ -673,8 +743,13 @@ class Notifications:
                     self._queue.append((time.time_ns(), process, refusal.replace(count=count)))
             self._repeated.clear()
             self._told_at = 0.0
+        if not self._find_ports():
+            return
         queue, self._queue = self._queue, []
+        ports, self._ports, self._connecting = self._ports, {}, []
         for now, process, event in queue:
+            if ports and id(event) in ports:
+                event = event.replace(local_port=ports[id(event)])
             line = self._line(now, process, event)
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
@@ -703,25 +778,6 @@ class Notifications:
 
 def _name(error: int) -> str:
     return errno.errorcode.get(error, str(error)) if error else ""
-
-
-def _socket_address(data: bytes) -> tuple[str, str, int]:
-    """(family, address, port) of a struct sockaddr (ip(7), ipv6(7), unix(7))."""
-    if len(data) < 2:
-        return "", "", 0
-    (number,) = struct.unpack_from("=H", data)
-    family = _FAMILIES.get(number, str(number))
-    if number == 2 and len(data) >= 8:
-        return family, ".".join(str(byte) for byte in data[4:8]), int.from_bytes(data[2:4], "big")
-    if number == 10 and len(data) >= 24:
-        import _socket
-
-        return family, _socket.inet_ntop(_socket.AF_INET6, data[8:24]), int.from_bytes(data[2:4], "big")
-    if number == 1:
-        path = data[2:]
-        shown = b"@" + path[1:] if path[:1] == b"\0" and len(path) > 1 else path.split(b"\0")[0]
-        return family, os.fsdecode(shown), 0
-    return family, "", 0
 
 
 def _value_text(value: Any) -> str:

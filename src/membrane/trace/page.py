@@ -108,6 +108,8 @@ def _about(event: dict[str, Any]) -> str:
         return f"{text(event.get('name'))} {text(event.get('type'))} {text(event.get('address'))}"
     if kind == "EventsLost":
         return f"{number(event.get('count'))} of {text(event.get('kind'))}  {text(event.get('cause'))}"
+    if kind == "FileChanged":
+        return f"{text(event.get('path'))}  {text(event.get('change'))} {text(event.get('value'))}"
     to = f" -> {text(event.get('to'))}" if event.get("to") else ""
     flags = f"  {','.join(text(flag) for flag in items(event.get('flags')))}" if event.get("flags") else ""
     return f"{text(event.get('path'))}{to}{flags}"
@@ -204,7 +206,7 @@ def make(events: Iterable[dict[str, Any]], problems: list[str], *, running: bool
     """The page.
 
     Args:
-        events: of one session, in order, with their processes (``query.joined``).
+        events: of one session, in order, with their processes (``joining``).
         problems: the list that is filled while ``events`` are read; looked at afterwards.
         running: somebody still writes to the record.
         home: the caller's home directory, shown as ``~``.

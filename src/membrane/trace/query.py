@@ -3,10 +3,7 @@
 Theory of operation
 -------------------
 Events are the JSON objects of ``docs/events.md``, in order; every function takes an iterable and keeps a bounded
-amount of it.  ``joined`` puts the process to what the network process saw: the command asked the kernel for a
-connection (``SocketCalled``) to the address that stands for a name (``NameResolved``), and the data plane opened it
-(``ConnectionOpened``) with the source port as its id; requests and the end of the connection follow by that id.
-A process is its pid with its start time, never the pid alone.
+amount of it.  A process is its pid with its start time, never the pid alone.
 
 Everything in an event is text from inside the sandbox or a number that it chose.  ``typed`` is the one place where the
 types of fields are checked: ``reading`` gives nothing that did not pass it.
@@ -15,7 +12,6 @@ types of fields are checked: ``reading`` gives nothing that did not pass it.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +20,6 @@ from ..value import Value
 from ..workspace.protect import PROTECTED, fold
 
 MOST = 10_000  # different things of one kind that a summary keeps apart
-NEAR = 5.0  # seconds between a call and the connection that it made
 DENIED_RESULTS = frozenset({"EACCES", "EPERM", "EROFS"})
 WRITING = frozenset({"wronly", "rdwr", "creat", "trunc", "append", "tmpfile"})
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/", "/run/")  # noqa: S108 - named, not used
@@ -50,6 +45,7 @@ _LATER = (
     (r".*/(\.crontab|cron\.[a-z]+/.*)", "cron runs it"),
     (r".*\.pth", "every start of Python runs it"),
 )
+_MADE_EXECUTABLE = "it was made executable"
 LATER = tuple((re.compile(pattern), why) for pattern, why in _LATER)
 
 
@@ -94,6 +90,8 @@ _WORDS = [
     "session",
     "query",
     "trace_source",
+    "change",
+    "value",
     "version",
     "identity",
     "policy_digest",
@@ -215,89 +213,6 @@ def host_of(event: dict[str, Any]) -> str:
     ):
         return ""
     return text(source.get("host")) or text(source.get("name")) or text(source.get("address"))
-
-
-# ---------------------------------------------------------------- joining
-
-
-class Joiner:
-    """Gives events of the network the process that caused them; ``add`` them in order."""
-
-    def __init__(self) -> None:
-        self._calls: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=1024)
-        self._names: dict[str, str] = {}  # the address that was answered: its name
-        self._connections: dict[int, dict[str, Any]] = {}
-        self._ports: dict[int, dict[str, Any]] = {}  # local port: process, where the tracer saw it
-
-    def add(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The event, with ``process`` and ``joined`` where they were found; ``host`` where the connection has one."""
-        kind = event["event"]
-        process = event.get("process")
-        if kind == "NameResolved":
-            if len(self._names) < MOST:
-                self._names[text(event.get("address"))] = text(event.get("name"))
-        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in ("connect", "sendto"):
-            address = text(event.get("address"))
-            name = self._names.get(address)
-            if name:
-                event = {**event, "host": name}
-            self._calls.append((_seconds(event), name or address, number(event.get("port")), process))
-            if number(event.get("local_port")) and len(self._ports) < MOST:
-                self._ports[number(event.get("local_port"))] = process
-        elif process is None and kind == "ConnectionOpened":
-            event = self._with(event, self._opener(event))
-            if len(self._connections) < MOST:
-                self._connections[number(event.get("id"))] = event
-        elif process is None and kind in ("ConnectionClosed", "RequestSeen"):
-            opened = self._connections.get(number(event.get("id")))
-            if opened is not None:
-                event = self._with(event, opened.get("process"))
-                if kind == "ConnectionClosed":
-                    event = {**event, "host": opened.get("host"), "port": opened.get("port")}
-                    del self._connections[number(event.get("id"))]
-        elif process is None and kind == "AccessDenied":
-            access = event.get("access")
-            if isinstance(access, dict) and access.get("kind") == "Connect":
-                target = text(access.get("host")) or text(access.get("address"))
-                event = self._with(event, self._caller(_seconds(event), target, number(access.get("port")), take=False))
-            elif isinstance(access, dict) and access.get("kind") == "NameQuery":
-                event = self._with(event, self._caller(_seconds(event), "", 53, take=False))
-        return event
-
-    @staticmethod
-    def _with(event: dict[str, Any], process: Any) -> dict[str, Any]:
-        return {**event, "process": process, "joined": True} if isinstance(process, dict) else event
-
-    def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        known = self._ports.pop(number(event.get("client_port")), None)
-        if known is not None:
-            return known
-        at, port = _seconds(event), number(event.get("port"))
-        return self._caller(at, text(event.get("host")), port) or self._caller(at, text(event.get("address")), port)
-
-    def _caller(self, at: float, target: str, port: int, take: bool = True) -> dict[str, Any] | None:
-        """The first call to ``target`` (any, if empty) that was not used yet and is not too old."""
-        for index, (when, where, to, process) in enumerate(self._calls):
-            if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
-                if take:
-                    del self._calls[index]
-                return process
-        return None
-
-
-def _seconds(event: dict[str, Any]) -> float:
-    """Seconds of the day are enough to compare what is close."""
-    at = text(event.get("time"))
-    try:
-        return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:].removesuffix("Z"))
-    except ValueError:
-        return 0.0
-
-
-def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """``events`` with the processes that caused them (see ``Joiner``)."""
-    joiner = Joiner()
-    return map(joiner.add, events)
 
 
 # ---------------------------------------------------------------- choosing
@@ -463,6 +378,13 @@ def _same(have: str, want: str) -> bool:
     return have == want if not star else have.startswith(before) and have.endswith(after)
 
 
+def _executable(mode: str) -> bool:
+    try:
+        return bool(int(mode, 8) & 0o111)
+    except ValueError:
+        return False
+
+
 def is_temporary(path: str) -> bool:
     """Is it in a place that the sandbox has for itself and that ends with it?"""
     return path.startswith(TEMPORARY) or path in ("/tmp", "/dev")  # noqa: S108
@@ -481,6 +403,8 @@ class Summary:
         self._connections, self._requests, self._refused = _Counted(), _Counted(), _Counted()
         self._later, self._lost, self._moved = _Counted(), _Counted(), _Counted()
         self._open: dict[int, dict[str, Any]] = {}
+        self._workspace = ""
+        self._directories: set[str] = set()  # that were made: their mode bits make nothing executable
         self._requested = False
 
     def add(self, event: dict[str, Any]) -> None:
@@ -498,6 +422,7 @@ class Summary:
 
     def _on_SessionStarted(self, event: dict[str, Any]) -> None:
         self.session = self.session or event
+        self._workspace = text(self.session.get("workspace"))
 
     def _on_SessionEnded(self, event: dict[str, Any]) -> None:
         self.ended = event
@@ -507,24 +432,29 @@ class Summary:
         row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
         row["count" if not event.get("result") else "failed"] += 1
 
-    def _wrote(self, event: dict[str, Any], how: str, path: str) -> None:
+    def _wrote(self, event: dict[str, Any], how: str, path: str, why: str = "") -> None:
+        """``why``: something may run it later, whatever its name is."""
         if event.get("result"):
             if event.get("result") in DENIED_RESULTS:
                 self._kernel_refused(event, path, "write")
             return
-        if is_temporary(path) or not path:
+        if self._is_temporary(path) or not path:
             return
         row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": program_of(event)})
         row["count"] += 1
-        if how not in row["how"]:
+        if how not in row["how"] and len(row["how"]) < 8:
             row["how"].append(how)
         if event.get("outside_workspace"):
             row["outside_workspace"] = True
-        why = runs_later(path) if how != "removed" else ""
-        if why:
-            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
-        elif how == "removed":
+        if how == "removed":
             self._later.rows.pop(path, None)
+        elif why := why or runs_later(path):
+            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
+
+    def _is_temporary(self, path: str) -> bool:
+        """A workspace below /tmp is none."""
+        inside = bool(self._workspace) and f"{path}/".startswith(self._workspace.rstrip("/") + "/")
+        return is_temporary(path) and not inside
 
     def _on_FileOpened(self, event: dict[str, Any]) -> None:
         path = text(event.get("path"))
@@ -533,21 +463,36 @@ class Summary:
         elif event.get("result"):
             if event.get("result") in DENIED_RESULTS:
                 self._kernel_refused(event, path, "read")
-        elif event.get("outside_workspace") and not is_temporary(path):
+        elif event.get("outside_workspace") and not self._is_temporary(path):
             top = next((prefix for prefix in SYSTEM if path.startswith(prefix)), "")
             key = f"{top}**" if top else path
             row = self._read.row(key, lambda: {"path": key, "count": 0, "by": program_of(event)})
             row["count"] += 1
 
     def _on_FileCreated(self, event: dict[str, Any]) -> None:
-        self._wrote(event, f"created {text(event.get('type'))}".strip(), text(event.get("path")))
+        path, kind = text(event.get("path")), text(event.get("type"))
+        if kind == "directory" and len(self._directories) < MOST:
+            self._directories.add(path)
+        self._wrote(event, f"created {kind}".strip(), path)
+
+    def _on_FileChanged(self, event: dict[str, Any]) -> None:
+        path, change, value = (text(event.get(name)) for name in ("path", "change", "value"))
+        if change == "mode" and path not in self._directories:
+            if _executable(value):
+                self._wrote(event, f"mode {value}", path, _MADE_EXECUTABLE)
+                return
+            if not event.get("result") and self._later.rows.get(path, {}).get("why") == _MADE_EXECUTABLE:
+                del self._later.rows[path]
+        self._wrote(event, f"{change} {value}", path)
 
     def _on_FileRemoved(self, event: dict[str, Any]) -> None:
         self._wrote(event, "removed", text(event.get("path")))
 
     def _on_FileRenamed(self, event: dict[str, Any]) -> None:
-        self._wrote(event, "removed", text(event.get("path")))
-        self._wrote(event, "renamed", text(event.get("to")))
+        path = text(event.get("path"))
+        why = text(self._later.rows.get(path, {}).get("why"))
+        self._wrote(event, "removed", path)
+        self._wrote(event, "renamed", text(event.get("to")), why if why == _MADE_EXECUTABLE else "")
 
     def _on_NameQuarantined(self, event: dict[str, Any]) -> None:
         path = text(event.get("path"))

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import PolicyError
-from ..events import EventsLost, encode
+from ..events import EventsLost, encode, unescape
 from ..value import Value
-from .query import typed
+from .query import text, typed
 from .record import SEGMENT, digest, directory_of, is_written, started
 
 LONGEST_LINE = 2 << 20  # bytes of one JSON line
@@ -147,6 +147,19 @@ class Record:
                 found.setdefault(name[:-6], {})
         return {source: [by[number] for number in sorted(by)] for source, by in sorted(found.items())}
 
+    def first(self) -> dict[str, Any]:
+        """The first event of the session itself, which says what was run and where; empty when it can not be read."""
+        names = self.sources().get("session", [])
+        try:
+            return (parse(read_segment(self.path, names[0]).partition(b"\n")[0]) or {}) if names else {}
+        except (OSError, zlib.error, ValueError):
+            return {}
+
+    def workspace(self) -> str:
+        """The workspace of the session, empty when it is not known; the name as it was, not as events write it."""
+        started = self.first()
+        return unescape(text(started.get("workspace"))) if started.get("event") == "SessionStarted" else ""
+
     def events(self) -> Iterator[dict[str, Any]]:
         """All events as JSON objects, in order."""
         streams = []
@@ -168,7 +181,7 @@ class Record:
         latest = ""
         back = 0.0
         for number, event in enumerate(events):
-            at = event["time"].removesuffix("Z")
+            at = _moment(event)
             if at < latest and source:
                 back = max(back, seconds_of(latest + "Z") - seconds_of(at + "Z"))
             latest = max(latest, at)
@@ -205,7 +218,9 @@ class Record:
         except ImportError:
             self.problems.append(f"{name} can not be decoded by this version")
             return
-        decoder = self._decoders.setdefault(source, Decoder())
+        decoder = self._decoders.get(source)
+        if decoder is None:
+            decoder = self._decoders[source] = Decoder(self.workspace())
         unknown = decoder.unknown
         try:
             for at, event, process in decoder.decode(data):
@@ -218,12 +233,23 @@ class Record:
         if decoder.unknown > unknown:
             self.problems.append(f"{name} has {decoder.unknown - unknown} records of no known type")
 
+    def torn(self, source: str) -> int:
+        """Bytes at the end of what was last read of a source of spans that are no whole record."""
+        decoder = self._decoders.get(source)
+        return 0 if decoder is None else int(decoder.torn)
+
     def _segment(self, name: str) -> bytes | None:
         try:
             return read_segment(self.path, name)
         except (OSError, zlib.error, ValueError) as error:
             self.problems.append(f"{name} can not be read: {getattr(error, 'strerror', None) or error}")
             return None
+
+
+def _moment(event: dict[str, Any]) -> str:
+    """For comparing: the network process writes milliseconds, and what caused an event lies before it."""
+    at = str(event["time"]).removesuffix("Z")
+    return f"{at}999" if at[-4:-3] == "." else at
 
 
 def read_segment(path: str, name: str) -> bytes:
@@ -398,8 +424,10 @@ class Follower:
                 else:
                     new = new[: new.rfind(b"\n") + 1]
                     out += [event for line in new.split(b"\n") if line and (event := parse(line)) is not None]
+                if ".spans" in plain:  # half a record is written at the moment: it is read again
+                    new = new[: len(new) - self.record.torn(source)]
                 self._seen[plain] = taken + len(new)
-        return sorted(out, key=lambda event: str(event["time"]).removesuffix("Z"))
+        return sorted(out, key=_moment)
 
     def ended(self) -> bool:
         """Is nobody writing any more?"""

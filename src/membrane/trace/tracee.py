@@ -73,6 +73,13 @@ def _argument(name: str, kind: str, value: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "value": value}
 
 
+def _number(digits: str, base: int) -> int:
+    try:
+        return int(digits, base)
+    except ValueError:
+        return 0
+
+
 def _address(family: str, address: str, port: int) -> dict[str, str]:
     if family == "unix":
         return {"sa_family": "AF_UNIX", "sun_path": address}
@@ -262,6 +269,25 @@ class Converter:
                 _argument("newpath" if kind == "link" else "linkpath", "string", text(event.get("path"))),
             ]
         return [self._make(event, call, arguments, result=text(event.get("result")), syscall=call)]
+
+    def _FileChanged(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        change, value = text(event.get("change")), text(event.get("value"))
+        path = _argument("pathname", "string", text(event.get("path")))
+        if change == "mode":
+            call, rest = "fchmodat", [_argument("mode", "mode_t", _number(value, 8))]
+        elif change == "owner":
+            user, _, group = value.partition(":")
+            numbers = [_number(each, 10) if each else -1 for each in (user, group)]
+            call = "fchownat"
+            rest = [
+                _argument(name, kind, each)
+                for name, kind, each in zip(("owner", "group"), ("uid_t", "gid_t"), numbers, strict=True)
+            ]
+        else:
+            call = "setxattr" if change == "attribute" else "removexattr"
+            rest = [_argument("name", "string", value)]
+            path["name"] = "path"
+        return [self._make(event, call, [path, *rest], result=text(event.get("result")), syscall=call)]
 
     # ------------------------------------------------------------ network
 

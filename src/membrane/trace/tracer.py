@@ -473,7 +473,7 @@ class _Loop:
         from .decode import Decoder, iso
         from .record import json_text
 
-        self._decoder = self._decoder or Decoder()
+        self._decoder = self._decoder or Decoder(self._scope.workspace)
         for at, event, process in self._decoder.decode(piece):
             record = encode(event, time=iso(at), session=self._scope.session, seq=0, process=process)
             line = (json_text(record) + "\n").encode("ascii")

@@ -269,9 +269,16 @@ def _plan(invocation: Invocation) -> int:
 def _doctor(invocation: Invocation) -> int:
     from .. import doctor
     from ..host import probe
+    from ..trace import ebpf, permission
     from . import show
 
-    rows = probe.features()
+    source = ebpf.best_source()
+    if not isinstance(source, str):
+        source.close()
+    why = source if isinstance(source, str) else ""
+    rows = doctor.with_sources(
+        probe.features(), why, permitted=not permission.why_not(), built=os.path.exists(ebpf.OBJECT)
+    )
     if invocation.has("json"):
         print(show.as_json(doctor.as_data(rows)))
     else:

@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, PolicyError
-from ..trace import learn, query, reading
+from ..trace import joining, learn, reading
 from .options import UsageError
 from .trace import note
 
@@ -94,7 +94,7 @@ def _print(invocation: Invocation, entries: list[reading.Entry], status: int, st
     for entry in entries:
         record = reading.Record(entry.path)
         learner.begin()
-        for event in query.joined(record.events()):
+        for event in joining.joined(record.events()):
             learner.add(event)
         problems += record.problems
     note(problems)

@@ -253,7 +253,7 @@ def _check(target: str, method: str) -> dict[str, object]:
 
 def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, skip: int) -> dict[str, object]:
     from ..host.facts import state_dir
-    from ..trace import query, reading
+    from ..trace import joining, query, reading
 
     if skip < 0:
         raise ValueError("skip is not negative")
@@ -266,7 +266,7 @@ def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, ski
     events: list[Any] = []
     size = seen = 0
     more = False
-    for event in query.chosen(query.joined(record.events()), wanted):
+    for event in query.chosen(joining.joined(record.events()), wanted):
         seen += 1
         if seen <= skip:
             continue

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import HostError
 from ..summary import colour as may_colour
 from ..summary import shorten, tilde
-from ..trace import export, query, reading
+from ..trace import export, joining, query, reading
 from . import trace_text
 from .options import UsageError
 
@@ -152,7 +152,7 @@ def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
             print(line(event), flush=True)
         return 0
     record = reading.Record(entry.path)
-    for event in query.chosen(query.joined(record.events()), chosen):
+    for event in query.chosen(joining.joined(record.events()), chosen):
         print(line(event))
     sys.stdout.flush()
     note(record.problems)
@@ -161,7 +161,7 @@ def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
 
 def _summary(invocation: Invocation, entry: reading.Entry, home: str) -> int:
     record = reading.Record(entry.path)
-    summary = query.summarise(query.joined(record.events()))
+    summary = query.summarise(joining.joined(record.events()))
     data = summary.data(record.problems, record.running)
     data["session"] = data["session"] or entry.id
     if invocation.has("json"):
@@ -175,7 +175,7 @@ def _report(invocation: Invocation, entry: reading.Entry, home: str) -> int:
     from ..trace import page
 
     record = reading.Record(entry.path)
-    html = page.make(query.joined(record.events()), record.problems, running=record.running, home=home)
+    html = page.make(joining.joined(record.events()), record.problems, running=record.running, home=home)
     destination = invocation.last("output", f"membrane-{entry.id}.html")
     with _destination(destination) as stream:
         stream.write(html.encode("utf-8", "backslashreplace"))
@@ -207,7 +207,7 @@ def _export(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
                 stream.flush()
             return 0
         record = reading.Record(entry.path)
-        for line in export.lines(query.chosen(query.joined(record.events()), chosen), form):
+        for line in export.lines(query.chosen(joining.joined(record.events()), chosen), form):
             stream.write(line.encode() + b"\n")
     note(record.problems)
     return 0

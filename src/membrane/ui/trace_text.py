@@ -69,6 +69,10 @@ def _moved(event: dict[str, Any]) -> str:
     return f"{_show(event.get('path'))} -> {_show(event.get('to'))}"
 
 
+def _changed(event: dict[str, Any]) -> str:
+    return f"{_show(event.get('path'))}  {_show(event.get('change'))} {_show(event.get('value'))}"
+
+
 def _called(event: dict[str, Any]) -> str:
     address = _show(event.get("address"))
     if event.get("family") in ("inet", "inet6"):
@@ -129,6 +133,7 @@ _TEXTS = {
     "FileCreated": _created,
     "FileRemoved": lambda event: _show(event.get("path")),
     "FileRenamed": _moved,
+    "FileChanged": _changed,
     "NameQuarantined": _moved,
     "SocketCalled": _called,
     "NameResolved": _resolved,

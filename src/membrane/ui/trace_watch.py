@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..summary import colour as may_colour
 from ..summary import shorten, tilde
-from ..trace import export, query, reading
+from ..trace import export, joining, query, reading
 from . import trace_text
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 REFRESH = 0.3  # seconds
 MOST_LINES = 5000  # kept on the screen
+WIDE_ENOUGH = 92  # columns for what stands beside the events
 
 
 def watch(entry: reading.Entry, wanted: query.Filter, home: str) -> int:
@@ -50,7 +51,7 @@ class Arrivals:
         self.summary = query.Summary()
         self.total = 0
         self._follower = reading.Follower(entry.path)
-        self._joiner = query.Joiner()
+        self._joiner = joining.Joiner()
         self._chooser = query.Chooser(wanted)
 
     def poll(self) -> list[dict[str, Any]]:
@@ -73,15 +74,22 @@ def side_lines(arrivals: Arrivals, home: str) -> list[str]:
     """What stands beside the events: counts, destinations, refusals, files."""
     data = arrivals.summary.data(running=True)
     lines = [f"{arrivals.total} events", ""]
+    workspace = data["workspace"].rstrip("/") + "/" if data["workspace"] else ""
+
+    def path(value: str, wide: int = 42) -> str:
+        inside = workspace and value.startswith(workspace)
+        return shorten(value[len(workspace) :] if inside else tilde(value, home), wide)
 
     def section(title: str, rows: list[str]) -> None:
+        if not rows:
+            return
         lines.append(title)
         lines.extend(f" {row}" for row in rows[:8])
         if len(rows) > 8:
             lines.append(f" ... and {len(rows) - 8} more")
         lines.append("")
 
-    refused = [f"{shorten(tilde(row['target'], home), 40)} ({row['count']})" for row in data["refused"]]
+    refused = [f"{path(row['target'], 34)} ({row['count']})" for row in data["refused"]]
     section("refused", refused)
     section(
         "connected to",
@@ -90,9 +98,9 @@ def side_lines(arrivals: Arrivals, home: str) -> list[str]:
             for row in data["connections"]
         ],
     )
-    section("programs", [f"{shorten(tilde(row['path'], home), 36)} ({row['count']})" for row in data["programs"]])
-    section("written", [shorten(tilde(row["path"], home), 42) for row in data["written"]])
-    section("may run later", [shorten(tilde(row["path"], home), 42) for row in data["left"]])
+    section("may run later", [path(row["path"]) for row in data["left"]])
+    section("written", [path(row["path"]) for row in data["written"]])
+    section("programs", [f"{path(row['path'], 34)} ({row['count']})" for row in data["programs"]])
     return lines
 
 
@@ -101,12 +109,14 @@ def application(entry: reading.Entry, wanted: query.Filter, home: str) -> App[No
     from rich.text import Text
     from textual.app import App
     from textual.containers import Horizontal
+    from textual.events import Resize
     from textual.widgets import Footer, Header, RichLog, Static
 
     class Watch(App[None]):
         TITLE = "membrane"
         SUB_TITLE = entry.id
-        CSS = "#side { width: 46; padding: 0 1; border-left: solid gray; } #events { width: 1fr; }"
+        CSS = "#side { width: 46; height: 100%; padding: 0 1; border-left: solid gray; } #events { width: 1fr; }"
+        ENABLE_COMMAND_PALETTE = False
         BINDINGS = [("q", "quit", "quit"), ("d", "toggle_denied", "refusals only"), ("p", "toggle_pause", "pause")]
 
         def __init__(self) -> None:
@@ -126,6 +136,10 @@ def application(entry: reading.Entry, wanted: query.Filter, home: str) -> App[No
         def on_mount(self) -> None:
             self.set_interval(REFRESH, self.look)
             self.look()
+
+        def on_resize(self, event: Resize) -> None:
+            """On a narrow terminal the events have all of it."""
+            self.query_one("#side", Static).display = event.size.width >= WIDE_ENOUGH
 
         def look(self) -> None:
             """Take what is new."""
@@ -158,5 +172,7 @@ def application(entry: reading.Entry, wanted: query.Filter, home: str) -> App[No
         def action_toggle_pause(self) -> None:
             """Stand still, or go on."""
             self._paused = not self._paused
+            if not self._over:
+                self.sub_title = f"{entry.id}: paused" if self._paused else entry.id
 
     return Watch()

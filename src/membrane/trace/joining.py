@@ -1,0 +1,124 @@
+"""Which process was it?  Events of the network process have none of their own.
+
+Theory of operation
+-------------------
+The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
+(``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port is the same number on both
+sides.  Where the tracer did not see it, the place, the port and the time decide, which is a conclusion and no
+observation.  Requests and the end of the connection follow by its id.  A refused connection or name is of who asked
+last; its repetitions, told together later, of who was first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .query import MOST, number, text
+
+TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
+NEAR = 5.0  # seconds between a call and the connection that it made
+
+
+class Joiner:
+    """Gives events of the network the process that caused them; ``add`` them in order."""
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=1024)
+        self._names: dict[str, str] = {}  # the address that was answered: its name
+        self._connections: dict[int, dict[str, Any]] = {}
+        self._refusals: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
+        self._ports: dict[int, dict[str, Any]] = {}  # local port: process, where the tracer saw it
+
+    def add(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event, with ``process`` and ``joined`` where they were found; ``host`` where the connection has one."""
+        kind = event["event"]
+        process = event.get("process")
+        if kind == "NameResolved":
+            if len(self._names) < MOST:
+                self._names[text(event.get("address"))] = text(event.get("name"))
+        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in ("connect", "sendto"):
+            address = text(event.get("address"))
+            name = self._names.get(address)
+            if name:
+                event = {**event, "host": name}
+            self._calls.append((_seconds(event), name or address, number(event.get("port")), process))
+            if number(event.get("local_port")) and len(self._ports) < MOST:
+                self._ports[number(event.get("local_port"))] = process
+        elif process is None and kind == "ConnectionOpened":
+            event = self._with(event, self._opener(event))
+            if len(self._connections) < MOST:
+                self._connections[number(event.get("id"))] = event
+        elif process is None and kind in ("ConnectionClosed", "RequestSeen"):
+            opened = self._connections.get(number(event.get("id")))
+            if opened is not None:
+                event = self._with(event, opened.get("process"))
+                if kind == "ConnectionClosed":
+                    event = {**event, "host": opened.get("host"), "port": opened.get("port")}
+                    del self._connections[number(event.get("id"))]
+        elif process is None and kind == "AccessDenied":
+            event = self._with(event, self._refused(event))
+        return event
+
+    @staticmethod
+    def _with(event: dict[str, Any], process: Any) -> dict[str, Any]:
+        return {**event, "process": process, "joined": True} if isinstance(process, dict) else event
+
+    def _refused(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """Who wanted what was refused; repetitions, which are told together later, are of who was first."""
+        access, at = event.get("access"), _seconds(event)
+        if not isinstance(access, dict) or access.get("kind") not in ("Connect", "NameQuery"):
+            return None
+        named = text(access["kind"]) == "NameQuery"
+        target = text(access.get("name" if named else "host")) or text(access.get("address"))
+        port = 53 if named else number(access.get("port"))
+        known = self._refusals.get((target, port))
+        if known is not None and 0 <= at - known[0] <= TOGETHER:
+            return known[1]
+        process = self._asker(at, "" if named else target, port)
+        if process is not None and len(self._refusals) < MOST:
+            self._refusals[target, port] = (at, process)
+        return process
+
+    def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        at, port = _seconds(event), number(event.get("port"))
+        known = self._ports.pop(number(event.get("client_port")), None)
+        if known is not None:
+            for index, call in enumerate(self._calls):
+                if call[2] == port and call[3] is known:
+                    del self._calls[index]  # it is used
+                    break
+            return known
+        return self._caller(at, text(event.get("host")), port) or self._caller(at, text(event.get("address")), port)
+
+    def _caller(self, at: float, target: str, port: int) -> dict[str, Any] | None:
+        """The first call to ``target`` that was not used yet and is not too old; it is used now."""
+        for index, (when, where, to, process) in enumerate(self._calls):
+            if to == port and where == target and -0.1 <= at - when <= NEAR:
+                del self._calls[index]
+                return process
+        return None
+
+    def _asker(self, at: float, target: str, port: int) -> dict[str, Any] | None:
+        """Who made the last call to ``target`` (any, if empty) before something was refused."""
+        process: dict[str, Any]
+        for when, where, to, process in reversed(self._calls):
+            if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
+                return process
+        return None
+
+
+def _seconds(event: dict[str, Any]) -> float:
+    """Seconds of the day are enough to compare what is close."""
+    at = text(event.get("time"))
+    try:
+        return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:].removesuffix("Z"))
+    except ValueError:
+        return 0.0
+
+
+def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """``events`` with the processes that caused them (see ``Joiner``)."""
+    joiner = Joiner()
+    return map(joiner.add, events)

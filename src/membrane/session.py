@@ -470,30 +470,37 @@ class Session:
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "secrets": self._secrets,
-            "ask": self._ask_seconds(),
+            "ask": self._what_is_asked(),
             "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._network = Network(sockets, config, self.journal)
         if config["ask"]:
             from .asking import Questions
+            from .host import owner
             from .prompt import Desk
 
-            self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
-            self._network.on_question = Questions(self._desk.show, self._desk.withdraw, self._network.answer).take
+            desk = self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+            questions = Questions(
+                desk.show,
+                desk.withdraw,
+                self._network.answer,
+                who=lambda client: owner.of(client, self.launch.command_pid),
+            )
+            self._network.on_question = questions.take
 
-    def _ask_seconds(self) -> float:
-        """How long a question waits; 0: nobody is asked.  Without a terminal of our own job there is nobody."""
+    def _what_is_asked(self) -> dict[str, Any] | None:
+        """For the network process; none: nobody is asked.  Without a terminal of our own job there is nobody."""
         if not self.options.ask:
-            return 0.0
-        from .asking import SECONDS
+            return None
+        from .asking import KINDS, SECONDS
 
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            return 0.0
+            return None
         os.close(terminal)
-        return SECONDS
+        return {"seconds": SECONDS, "kinds": KINDS}
 
     def _trust(self, facts: HostFacts) -> list[MountOp]:
         """Certificates for the view; one that the network process makes now is among them."""

@@ -80,6 +80,7 @@ FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
+PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
 WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
 TIMED_OUT = 124  # exit status, as timeout(1)
 
@@ -827,9 +828,11 @@ class Session:
     # ------------------------------------------------------------ questions
 
     def _pause_relay(self) -> None:
-        """Copy neither output nor keys: the terminal is a question's."""
+        """Copy neither output nor keys: the terminal is a question's.  What was printed before stands above it."""
         if self._relay is not None:
             self._relay.flush()
+            for _ in range(PRINTED_BEFORE):
+                self._relay.to_screen()
             self._unwatch(self._relay.keyboard)
             self._unwatch(self._relay.master)
 

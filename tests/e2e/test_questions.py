@@ -19,6 +19,7 @@ PLAIN = "http://stream.test:8080"
 H2 = "https://h2.test:8445"
 PATIENCE = 60.0
 CODE = "-s -o /dev/null -w 'got %{http_code}\\n'"
+NEXT = "read -r go;"  # each step begins when the output of the one before was seen
 ANSWER = r"\[N\]o: "
 
 
@@ -39,7 +40,8 @@ def answered(box: Box) -> list[tuple[str, str]]:
 def test_a_request_beside_its_rule_waits_and_others_go_on(box: Box) -> None:
     box.allow(url_rule(f"{PLAIN}/v1/", "GET"))
     first = f"curl {CODE} -d some=content {PLAIN}/v1/x"
-    script = f"{first} & for i in 1 2; do curl {CODE} {PLAIN}/v1/y >> out; done; wait; {first}; curl {CODE} {PLAIN}/v2"
+    others = f"for i in 1 2; do curl {CODE} {PLAIN}/v1/y >> out; done; wait"
+    script = f"{first} & {others}; {NEXT} {first}; {NEXT} curl {CODE} {PLAIN}/v2"
     with asking(box, script) as terminal:
         question = terminal.expect(rf"allow the request POST {PLAIN}/v1/x\?.*{ANSWER}", PATIENCE).group().decode()
         assert f'rule    allow: [{{dest: "{PLAIN}/v1/x", http: [{{methods: ["POST"]}}]}}]' in question
@@ -53,9 +55,11 @@ def test_a_request_beside_its_rule_waits_and_others_go_on(box: Box) -> None:
         assert out.read_text() == "got 200\n" * 2
         terminal.send("o\n")
         terminal.expect("got 200", PATIENCE)
+        terminal.send("next\n")
         terminal.expect(f"POST.*{ANSWER}", PATIENCE)  # "once" was for the request that waited
         terminal.send("n\n")
         terminal.expect("got 403", PATIENCE)
+        terminal.send("next\n")
         terminal.expect(rf"GET {PLAIN}/v2.*{ANSWER}", PATIENCE)
         terminal.send("s\n")
         terminal.expect("got 200", PATIENCE)
@@ -81,11 +85,11 @@ def test_a_stream_of_http2_waits(box: Box) -> None:
     with asking(box, f"curl --http2 -w ' got %{{http_code}}\\n' -s -d some=content {H2}/v1/x {H2}/v1/y") as terminal:
         terminal.expect(rf"allow the request POST {H2}/v1/x\?.*{ANSWER}", PATIENCE)
         terminal.send("o\n")
-        terminal.expect(r'"octets": ?12.*got 200', PATIENCE)  # the content that waited went up
         terminal.expect(rf"allow the request POST {H2}/v1/y\?.*{ANSWER}", PATIENCE)
         terminal.send("n\n")
         terminal.expect("got 403", PATIENCE)
         terminal.wait(PATIENCE)
+        assert re.search(rb'"octets": ?12.*got 200', terminal.seen, re.S)  # the content that waited went up
     assert {event["protocol"] for event in box.events("RequestSeen")} == {"h2"}
     no_crash(box)
 
@@ -144,13 +148,14 @@ def test_a_flow_of_datagrams_waits(box: Box) -> None:
     refused = ECHO.partition("print")[0] + "input()\n"
     (box.workspace / "echo.py").write_text(ECHO)
     (box.workspace / "refused.py").write_text(refused)
-    script = "for i in 1 2; do python3 echo.py echo.test; done; python3 refused.py portquiz.test; echo end"
+    script = f"for i in 1 2; do python3 echo.py echo.test; done; {NEXT} python3 refused.py portquiz.test; echo end"
     with asking(box, script) as terminal:
         question = terminal.expect(rf"allow datagrams to echo\.test:5000/udp\?.*{ANSWER}", PATIENCE).group()
         assert b'rule    allow: ["echo.test:5000/udp"]' in question
         assert re.search(rb"process python3[.\d]* \(\d+\)", question), question
         terminal.send("s\n")
         terminal.expect("echo hello.*echo hello", PATIENCE)
+        terminal.send("next\n")
         terminal.expect(rf"allow datagrams to portquiz\.test:5000/udp\?.*{ANSWER}", PATIENCE)
         terminal.send("n\n")
         terminal.send("go on\n")
@@ -169,9 +174,10 @@ def test_a_key_that_no_rule_names_signs_when_somebody_says_so(box: Box, agent: P
     for name in ("one", "two"):
         shutil.copy(agent.parent / f"{name}.pub", box.workspace)
     signs = "echo x | ssh-keygen -q -Y sign -n file -f %s.pub > /dev/null; echo %s=$?"
-    script = "; ".join(signs % (name, name) for name in ("one", "two", "two"))
+    script = f"; {NEXT} ".join(signs % (name, name) for name in ("one", "two", "two"))
     with asking(box, script) as terminal:
         terminal.expect("one=0", PATIENCE)
+        terminal.send("next\n")
         question = terminal.expect(f"allow the operation sign with SHA256.*{ANSWER}", PATIENCE).group().decode()
         assert two in question.replace("\r\n", "")
         assert "[a]lways" not in question
@@ -180,6 +186,7 @@ def test_a_key_that_no_rule_names_signs_when_somebody_says_so(box: Box, agent: P
         terminal.expect(ANSWER, PATIENCE)
         terminal.send("o\n")
         terminal.expect("two=0", PATIENCE)
+        terminal.send("next\n")
         terminal.expect(f"sign with.*{ANSWER}", PATIENCE)
         terminal.send("n\n")
         terminal.expect("two=255", PATIENCE)

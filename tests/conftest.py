@@ -37,6 +37,11 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
     ),
     # landlock_create_ruleset(2), asked for its version; the number is the same on every architecture since 5.13.
     "landlock": (sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 1)"),
+    "cgroups for containers": (
+        "sh",
+        "-c",
+        "for d in pids .; do t=$(mktemp -d -p /sys/fs/cgroup/$d mb.XXXXXX) && rmdir $t && exit; done; exit 1",
+    ),
     "ipv6": ("test", "-e", "/proc/net/if_inet6"),
 }
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Denied,
         Deny,
         Event,
-        Question,
         Result,
         Stats,
     )
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .api.sandbox import AsyncProcess, AsyncSandbox
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
+    from .asking import Question
     from .errors import BackendError, HostError, InternalError, MembraneError, PolicyError
 
 __all__ = [
@@ -58,12 +58,13 @@ __all__ = [
 
 _PLACES = {
     "errors": ("BackendError", "HostError", "InternalError", "MembraneError", "PolicyError"),
+    "asking": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),
     "api.streams": ("DEVNULL", "PIPE"),
     "api.sync": ("Process", "Sandbox"),
     "api.model": (
-        *("Allow", "AllowOnce", "AllowSession", "Answer", "Change", "Denied", "Deny", "Event", "Question", "Result"),
+        *("Allow", "AllowOnce", "AllowSession", "Answer", "Change", "Denied", "Deny", "Event", "Result"),
         "Stats",
     ),
 }

@@ -17,13 +17,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .policy.model import Policy
+    from .policy.model import HostRule, Policy
 
 
-def with_entry(source: str, destination: str) -> str:
-    """The text with ``destination`` in its ``allow`` list; destinations are quoted, they may be IPv6 literals."""
+def with_entry(source: str, entry: str) -> str:
+    """The text with ``entry``, a YAML value on one line, in its ``allow`` list."""
     lines = source.splitlines(keepends=True)
-    entry = f'"{destination}"'
     for number, line in enumerate(lines):
         if not line.startswith("allow:"):
             continue
@@ -48,10 +47,11 @@ def with_entry(source: str, destination: str) -> str:
     raise PolicyError("add a rule", "the allow list of the file is written in a way that is not edited automatically")
 
 
-def add(path: str, destination: str, read: Callable[[str], Policy]) -> None:
+def add(path: str, rule: str, read: Callable[[str], Policy]) -> None:
     """Add the entry to the file.
 
     Args:
+        rule: the line that a refusal hints at: ``allow: [ENTRY]``.
         read: reads the text of a policy file into a policy of its own.
 
     Raises:
@@ -66,10 +66,11 @@ def add(path: str, destination: str, read: Callable[[str], Policy]) -> None:
         before, mode = "", 0o600
     except OSError as error:
         raise HostError("add a rule", error.strerror or "", target=path) from None
-    after = with_entry(before, destination)
+    if not rule.startswith("allow: [") or not rule.endswith("]") or "\n" in rule:
+        raise PolicyError("add a rule", "it is not an entry of an allow list", where=path)
+    after = with_entry(before, rule[len("allow: [") : -1])
     old, new = read(before), read(after)
-    known = [rule.text for rule in old.allow]
-    if sorted([*known, destination]) != sorted(rule.text for rule in new.allow) or _rest(old) != _rest(new):
+    if _more(old, new) != _more(read(""), read(rule)) or _more(new, old) or _rest(old) != _rest(new):
         raise PolicyError("add a rule", "the file is laid out in a way that is not edited automatically", where=path)
     temporary = f"{path}.{os.urandom(6).hex()}"
     try:
@@ -82,6 +83,19 @@ def add(path: str, destination: str, read: Callable[[str], Policy]) -> None:
         os.rename(temporary, path)
     except OSError as error:
         raise HostError("add a rule", error.strerror or "", target=path) from None
+
+
+def _more(old: Policy, new: Policy) -> list[str]:
+    """The allow rules of ``new`` that ``old`` has not, without the places where they were written."""
+    rules = [_said(rule) for rule in new.allow]
+    for rule in old.allow:
+        if _said(rule) in rules:
+            rules.remove(_said(rule))
+    return rules
+
+
+def _said(rule: HostRule) -> str:
+    return repr([getattr(rule, field) for field in rule.field_names if field != "origin"])
 
 
 def _rest(policy: Policy) -> object:

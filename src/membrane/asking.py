@@ -1,34 +1,85 @@
-"""Questions of the network process, seen from the supervisor: one at a time, each answered exactly once.
+"""Questions of the network process, seen from the session: each is answered exactly once.
 
 Theory of operation
 -------------------
-The network process tells ``{"ask": {number, access, rule}}`` and holds the connection.  ``Questions`` puts one
-question after another to ``begin``, which shows it and calls back whenever it likes.  An answer that comes after the
-network process has withdrawn the question, a second answer, and an exception all count as "no": whoever answers can
-be slow or broken, and nothing opens for that.
+The network process tells ``{"ask": {...}}`` and holds the access (``network.asking`` has the wire format).
+``Questions`` hands one question after another, or ``at_once`` of them, to ``begin``, which calls back whenever it
+likes.  An answer that comes after the network process has withdrawn the question, a second answer, and an exception all
+count as "no": whoever answers can be slow or broken, and nothing opens for that.
 """
 
 from __future__ import annotations
 
+from .events import Process
 from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
     Answer: TypeAlias = Literal["once", "session", "no"]
+    Kind: TypeAlias = Literal["name", "connection", "datagram", "request", "socket"]
 
 SECONDS = 120.0  # until a question is answered with "no"
+# A look-up is no question of its own on the terminal: what comes of it is (``network.asking``).
+KINDS: tuple[Kind, ...] = ("connection", "datagram", "request", "socket")
 _MOST = 32  # questions in the queue
 
 
 class Question(Value):
-    """``access`` is the question as data (``events.access_as_data``); ``rule`` is the YAML that would allow it."""
+    """What somebody is asked.  All text is from inside the sandbox: ``events.escape`` it before it is shown.
+
+    ``host`` is a canonical name or a literal address, ``port`` 0..65535 (0 where there is none), ``path`` the canonical
+    path of a request without its query, ``socket`` the host's path of a unix socket, ``operation`` what is asked of the
+    service behind it and ``names`` of which key.  ``process``: who asks, or None where that is not known for certain.
+    """
 
     number: int
-    access: dict[str, Any]
-    rule: str
+    kind: Kind
+    access: dict[str, Any]  # the same as data (``events.access_as_data``)
+    rule: str  # the YAML that would allow it
+    lasting: bool = True  # the rule can be an entry of a policy file
+    seconds: float = SECONDS  # until it is answered with "no"
+    process: Process | None = None
+    host: str = ""
+    port: int = 0
+    protocol: str = ""  # tcp, udp
+    scheme: str = ""
+    method: str = ""
+    path: str = ""
+    socket: str = ""
+    operation: str = ""
+    names: tuple[str, ...] = ()
+
+
+def read_question(asked: Mapping[str, Any], process: Process | None = None) -> Question:
+    """The question of an ``ask`` line.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    access = dict(asked["access"])
+    kind = asked["kind"]
+    socket = kind == "socket"
+    return Question(
+        int(asked["number"]),
+        kind,
+        access,
+        str(asked["rule"]),
+        bool(asked.get("lasting", True)),
+        float(asked.get("seconds", SECONDS)),
+        process,
+        host=str(access.get("host") or access.get("address") or (access.get("name", "") if kind == "name" else "")),
+        port=int(access.get("port", 0)),
+        protocol=str(access.get("protocol", "tcp" if kind == "request" else "")),
+        scheme=str(access.get("scheme", "")),
+        method=str(access.get("method", "")),
+        path="" if socket else str(access.get("path", "")),
+        socket=str(access.get("path", "")) if socket else "",
+        operation=str(access.get("operation", "")),
+        names=tuple(str(name) for name in access.get("names", ())),
+    )
 
 
 class Questions:
@@ -38,17 +89,22 @@ class Questions:
         begin: shows a question, and calls its second argument with the answer, at once or later.
         end: takes a question from view that is withdrawn.
         send: takes (number, answer) for the network process.
+        who: the process behind the ``client`` of a question.
+        at_once: how many questions ``begin`` may have at a time.
     """
 
     def __init__(
         self,
         begin: Callable[[Question, Callable[[Answer], None]], None],
-        end: Callable[[], None],
+        end: Callable[[Question], None],
         send: Callable[[int, Answer], None],
+        who: Callable[[Mapping[str, Any] | None], Process | None] = lambda _client: None,
+        at_once: int = 1,
     ) -> None:
-        self._begin, self._end, self._send = begin, end, send
-        self._queue: list[Question] = []
-        self.current: Question | None = None
+        self._begin, self._end, self._send, self._who = begin, end, send, who
+        self._at_once = at_once
+        self._queue: list[dict[str, Any]] = []
+        self.current: dict[int, Question] = {}
 
     def take(self, record: dict[str, Any]) -> None:
         """A line of the network process."""
@@ -56,31 +112,33 @@ class Questions:
             self._withdraw(int(record["withdrawn"]))
             return
         asked = record["ask"]
-        question = Question(int(asked["number"]), dict(asked["access"]), str(asked["rule"]))
         if len(self._queue) >= _MOST:
-            self._send(question.number, "no")
+            self._send(int(asked["number"]), "no")
             return
-        self._queue.append(question)
+        self._queue.append(asked)
         self._next()
 
     def _withdraw(self, number: int) -> None:
-        self._queue = [each for each in self._queue if each.number != number]
-        if self.current is not None and self.current.number == number:
-            self.current = None
-            self._end()
+        self._queue = [each for each in self._queue if each["number"] != number]
+        question = self.current.pop(number, None)
+        if question is not None:
+            self._end(question)
             self._next()
 
     def _next(self) -> None:
-        while self.current is None and self._queue:
-            question = self.current = self._queue.pop(0)
+        while len(self.current) < self._at_once and self._queue:
+            asked = self._queue.pop(0)
+            # Not earlier: who holds the connection is who holds it when the question is read.
+            question = read_question(asked, self._who(asked.get("client")))
+            self.current[question.number] = question
             try:
                 self._begin(question, lambda answer, asked=question: self._answered(asked, answer))  # type: ignore[misc]
             except Exception:
                 self._answered(question, "no")
 
     def _answered(self, question: Question, answer: Answer) -> None:
-        if self.current is not question:
+        if self.current.get(question.number) is not question:
             return  # withdrawn, or answered before
-        self.current = None
+        del self.current[question.number]
         self._send(question.number, answer if answer in ("once", "session") else "no")
         self._next()

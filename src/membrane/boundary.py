@@ -213,9 +213,9 @@ class Boundary:
     def _told(self) -> None:
         """The record is closed: say what is to be said."""
 
-    def _asks(self) -> float:
-        """How long a question about an access waits, in seconds; 0: nobody is asked."""
-        return 0.0
+    def _asks(self) -> dict[str, Any] | None:
+        """What is asked about and for how long, for the network process (``network.asking``); None: nobody is asked."""
+        return None
 
     def _answer_questions(self, network: Network) -> None:
         """Questions come from ``network`` from now on."""

@@ -16,8 +16,8 @@ import os
 import termios
 
 from .errors import MembraneError
-from .events import escape, visible
-from .summary import target_of
+from .events import escape
+from .summary import shorten, target_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +31,16 @@ _WORDS = {
     "o": "once", "once": "once", "s": "session", "session": "session", "a": "always", "always": "always",
     "p": "project", "project": "project", "n": "no", "no": "no", "": "no",
 }  # fmt: skip
+_WHAT = {
+    "name": "a look-up of", "connection": "a connection to", "datagram": "datagrams to", "request": "the request",
+    "socket": "the operation",
+}  # fmt: skip
+_WIDEST = 240  # characters of a target or a rule before it is cut in the middle
 _TRIES = 3
 _LONGEST = 256  # octets of a line
+_LASTING = ("always", "project")
 _CHOICES = "[o]nce, for this [s]ession, [a]lways, always in this [p]roject, [N]o: "
+_SHORT_CHOICES = "[o]nce, for this [s]ession, [N]o: "  # no file takes the rule as it is
 
 
 class Prompt:
@@ -85,11 +92,11 @@ class Prompt:
             return ""
         word = _WORDS.get(self._line.decode("ascii", "replace").strip().lower())
         self._line = b""
-        if word is None:
+        if word is None or (word in _LASTING and not self.question.lasting):
             self._tries -= 1
             if not self._tries:
                 return "no"
-            self._write(b"  " + _CHOICES.encode())
+            self._write(b"  " + choices(self.question).encode())
             return ""
         return word
 
@@ -116,11 +123,21 @@ class Prompt:
 
 
 def text(question: Question) -> str:
-    """What is shown."""
-    target = visible(target_of(question.access))
-    return (
-        f"membrane: allow a connection to {target}?  No rule decides.\n  rule    {visible(question.rule)}\n  {_CHOICES}"
-    )
+    """What is shown: the access, who wants it if that is known, and the rule."""
+    target = shorten(target_of(question.access), _WIDEST)
+    lines = [f"membrane: allow {_WHAT[question.kind]} {target}?  No rule decides."]
+    process = question.process
+    if process is not None:
+        program = f"  {shorten(process.exe)}" if process.exe else ""
+        lines.append(f"  process {shorten(process.name)} ({process.pid}){program}")
+    below = "  (and what is below this path)" if question.kind == "request" else ""
+    lines += [f"  rule    {shorten(question.rule, _WIDEST)}{below}", f"  {choices(question)}"]
+    return "\n".join(lines)
+
+
+def choices(question: Question) -> str:
+    """The words that may be answered."""
+    return _CHOICES if question.lasting else _SHORT_CHOICES
 
 
 class Desk:
@@ -180,7 +197,7 @@ class Desk:
         later, self._later = self._later, []
         return [remember(question, "project") for question in later]
 
-    def withdraw(self) -> None:
+    def withdraw(self, _question: Question) -> None:
         """The question was not answered in time."""
         self.clear("nobody answered in time: refused")
 
@@ -202,7 +219,7 @@ def remember(question: Question, level: Level) -> str:
     home = state_home(os.environ)
     path = project_file() if level == "project" else config_path(home)
     try:
-        add(path, target_of(question.access), lambda text: read_alone(level, path, text))
+        add(path, question.rule, lambda text: read_alone(level, path, text))
         if level == "project":
             trust_project(os.path.dirname(path), home)
     except MembraneError as error:

@@ -41,6 +41,7 @@ from .value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+    from typing import Any
 
     from .dataplane import Network
     from .host.terminal import Relay
@@ -52,6 +53,7 @@ else:
 FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
+PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
 TIMED_OUT = 124  # exit status, as timeout(1)
 
 
@@ -169,25 +171,32 @@ class Session(Boundary):
 
     # ------------------------------------------------------------ start
 
-    def _asks(self) -> float:
-        """How long a question waits; 0: nobody is asked.  Without a terminal of our own job there is nobody."""
+    def _asks(self) -> dict[str, Any] | None:
+        """Without a terminal of our own job there is nobody to ask."""
         if not self.options.ask:
-            return 0.0
-        from .asking import SECONDS
+            return None
+        from .asking import KINDS, SECONDS
 
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            return 0.0
+            return None
         os.close(terminal)
-        return SECONDS
+        return {"seconds": SECONDS, "kinds": KINDS}
 
     def _answer_questions(self, network: Network) -> None:
         from .asking import Questions
+        from .host import owner
         from .prompt import Desk
 
-        self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
-        network.on_question = Questions(self._desk.show, self._desk.withdraw, network.answer).take
+        desk = self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+        questions = Questions(
+            desk.show,
+            desk.withdraw,
+            network.answer,
+            who=lambda client: owner.of(client, self.launch.command_pid),
+        )
+        network.on_question = questions.take
 
     def _let_go_of_streams(self, own: tuple[bool, bool, bool]) -> None:
         """Close our copies of pipes, so that their other ends see the command's end and not ours."""
@@ -311,9 +320,11 @@ class Session(Boundary):
     # ------------------------------------------------------------ questions
 
     def _pause_relay(self) -> None:
-        """Copy neither output nor keys: the terminal is a question's."""
+        """Copy neither output nor keys: the terminal is a question's.  What was printed before stands above it."""
         if self._relay is not None:
             self._relay.flush()
+            for _ in range(PRINTED_BEFORE):
+                self._relay.to_screen()
             self._unwatch(self._relay.keyboard)
             self._unwatch(self._relay.master)
 

@@ -152,6 +152,56 @@ def test_other_read_only_paths_than_the_root(tree: Path) -> None:
     assert run(body) == ["ok", "EACCES"]
 
 
+def test_a_socket_with_a_path_that_was_made_outside_is_closed_where_the_kernel_can(tmp_path: Path) -> None:
+    """From ABI 9 on (Linux 7.1), also for a socket that is bound later; before that it is open, as docs say."""
+    paths = {name: tmp_path / name for name in ("listed", "other", "own")}
+    with socket.socket(socket.AF_UNIX) as listed, socket.socket(socket.AF_UNIX) as other:
+        for name, listener in (("listed", listed), ("other", other)):
+            listener.bind(str(paths[name]))
+            listener.listen()
+
+        def own_socket() -> None:
+            served = socket.socket(socket.AF_UNIX)
+            served.bind(str(paths["own"]))
+            served.listen()
+            socket.socket(socket.AF_UNIX).connect(str(paths["own"]))
+
+        tries: Actions = {
+            "listed": lambda: socket.socket(socket.AF_UNIX).connect(str(paths["listed"])),
+            "other": lambda: socket.socket(socket.AF_UNIX).connect(str(paths["other"])),
+            "own": own_socket,
+        }
+        writable = [str(tmp_path), str(paths["listed"])]
+        assert restricted(tries, writable) == {
+            "listed": "ok",
+            "other": "EACCES" if ABI >= 9 else "ok",
+            "own": "ok",
+        }
+
+
+@pytest.mark.parametrize(
+    ("version", "other_sockets", "handles"), [(8, False, False), (9, False, True), (9, True, False)]
+)
+def test_what_a_kernel_of_abi_9_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, other_sockets: bool, handles: bool
+) -> None:
+    resolve_unix = 1 << 16  # include/uapi/linux/landlock.h of Linux 7.1
+    attributes: list[bytes] = []
+    rules: list[int] = []
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        monkeypatch.setattr(landlock, "abi", lambda: version)
+        monkeypatch.setattr(sc, "landlock_create_ruleset", lambda data: attributes.append(data) or os.dup(0))
+        monkeypatch.setattr(
+            sc, "landlock_add_rule", lambda _set, _kind, data: rules.append(int.from_bytes(data[:8], "little"))
+        )
+        monkeypatch.setattr(sc, "landlock_restrict_self", lambda _set: None)
+        assert landlock.restrict(("/",), (str(tmp_path), str(path)), other_sockets=other_sockets) == version
+    assert bool(int.from_bytes(attributes[0][:8], "little") & resolve_unix) is handles
+    assert [bool(rights & resolve_unix) for rights in rules] == [False, False, handles]  # the socket itself alone
+
+
 def test_processes_and_abstract_sockets_outside_are_out_of_reach() -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # autobind: an abstract name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..asking import Question, read_question
+from ..events import Process
 from ..value import Value
 
 if TYPE_CHECKING:
@@ -26,28 +28,6 @@ AllowSession = Answer("session")
 """Let it through, and whatever equals it, until the sandbox is closed."""
 Deny = Answer("no")
 """Refuse it, and whatever equals it, until the sandbox is closed."""
-
-
-class Question(Value):
-    """An access that no rule decides, and that waits for an answer.
-
-    Text in it comes from inside the sandbox and is escaped (``docs/events.md``).
-
-    Attributes:
-        kind: ``Connect``, ``NameQuery``, ``HttpRequest`` or ``SocketAccess``.
-        host: a name, or an address where the command dialled one; a path for a socket.
-        port: 0 where there is none.
-        protocol: ``tcp``, ``udp``, or empty.
-        rule: the YAML that would allow it.
-        access: all of it as data.
-    """
-
-    kind: str
-    host: str
-    port: int
-    protocol: str
-    rule: str
-    access: Mapping[str, Any]
 
 
 class Denied(Value):
@@ -155,12 +135,9 @@ class Stats(Value):
 
 
 def question_of(asked: Mapping[str, Any]) -> Question:
-    """A question of the network process."""
-    access = dict(asked["access"])
-    kind = str(access.get("kind", ""))
-    host = str(access.get("host") or access.get("name") or access.get("address") or access.get("path") or "")
-    protocol = str(access.get("protocol", "") or access.get("scheme", ""))
-    return Question(kind, host, int(access.get("port") or 0), protocol, str(asked.get("rule") or ""), access)
+    """A question of the network process, with who asks."""
+    who = asked.get("process")
+    return read_question(asked, Process(*(who[name] for name in Process.field_names)) if who else None)
 
 
 def denied_of(told: Mapping[str, Any]) -> Denied:

@@ -30,9 +30,11 @@ import select
 import sys
 import time
 
+from ..asking import KINDS
 from ..boundary import Boundary, RunOptions, read_back
 from ..errors import HostError, InternalError, MembraneError, PolicyError
-from ..host import view
+from ..events import plain
+from ..host import owner, view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Start, receive, receive_with_sender, send
 from ..host.spawner import Job, Spawner, release
 from ..policy.codec import restore
@@ -197,8 +199,8 @@ class Supervisor(Boundary):
                 del self._syncs[number]
                 then()
 
-    def _asks(self) -> float:
-        return self._ask
+    def _asks(self) -> dict[str, Any] | None:
+        return {"seconds": self._ask, "kinds": KINDS} if self._ask else None
 
     def _answer_questions(self, network: Network) -> None:
         network.on_question = self._on_question
@@ -593,8 +595,11 @@ class Supervisor(Boundary):
             self._questions.discard(int(record["withdrawn"]))
             self._tell(self._main, b"w", {"number": int(record["withdrawn"])})
             return
-        self._questions.add(int(record["ask"]["number"]))
-        self._tell(self._main, b"q", record["ask"])
+        asked = record["ask"]
+        self._questions.add(int(asked["number"]))
+        who = owner.of(asked.get("client"), self._spawner.pid)
+        process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
+        self._tell(self._main, b"q", {**asked, "process": process})
 
     def _update(self, value: dict[str, Any]) -> None:
         import binascii

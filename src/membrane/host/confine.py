@@ -24,4 +24,4 @@ def read_only_files() -> None:
     """Landlock: files may be read, nothing may be written, and no process outside can be signalled."""
     from . import landlock
 
-    landlock.restrict(("/",), ("/dev/null",))
+    landlock.restrict(("/",), ("/dev/null",), other_sockets=True)

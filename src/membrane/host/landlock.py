@@ -5,7 +5,8 @@ Theory of operation
 Landlock (Documentation/userspace-api/landlock.rst) refuses everything of the kinds a ruleset names, except beneath
 the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker wall, and the
 caller records the number.  From ABI 6 the process can no more signal processes outside, nor connect to abstract
-UNIX sockets made outside.  TCP is left to the network namespace.
+UNIX sockets made outside; from ABI 9 (Linux 7.1) nor to those with a path, but the ones that are listed, also when they
+are bound later.  TCP is left to the network namespace.
 
 It is applied last, after no_new_privs and before the seccomp filter: a process under Landlock can not mount.
 """
@@ -30,8 +31,9 @@ _RULE_PATH_BENEATH = 1
 # include/uapi/linux/landlock.h: LANDLOCK_ACCESS_FS_*
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+_RESOLVE_UNIX = 1 << 16  # connect(2) and sendmsg(2) to a socket with a path that was made outside (ABI 9)
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RESOLVE_UNIX
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI: how many rights it knows (2: REFER, 3: TRUNCATE, 5: IOCTL_DEV)
 _RIGHTS_NOW = 16
 _SCOPES = 0b11  # abstract UNIX sockets, signals (ABI 6)
@@ -54,13 +56,15 @@ def abi() -> int:
         raise
 
 
-def restrict(read_only: Sequence[str], writable: Sequence[str]) -> int:
+def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets: bool = False) -> int:
     """Restrict this thread and its children for ever; no_new_privs must be set.
 
     Args:
         read_only: paths below which files may be read, executed and listed.
-        writable: paths below which everything is allowed except making device nodes; this is where /dev and /proc
-            belong as well.  A path that is not there, or not reachable, grants nothing.
+        writable: paths below which everything is allowed except making device nodes and connecting to sockets that
+            were made outside; this is where /dev and /proc belong as well.  A socket that is listed itself may be
+            connected to.  A path that is not there, or not reachable, grants nothing.
+        other_sockets: sockets with a path may be connected to whoever made them.
 
     Returns:
         The ABI that was applied; 0: the kernel has no Landlock and nothing was done.
@@ -73,6 +77,8 @@ def restrict(read_only: Sequence[str], writable: Sequence[str]) -> int:
         if version == 0:
             return 0
         handled = (1 << _RIGHTS.get(version, _RIGHTS_NOW)) - 1
+        if version >= 9 and not other_sockets:
+            handled |= _RESOLVE_UNIX
         # struct landlock_ruleset_attr: file rights, network rights (ABI 4), scopes (ABI 6)
         attributes = struct.pack("=QQQ", handled, 0, _SCOPES) if version >= 6 else struct.pack("=Q", handled)
         ruleset = syscalls.landlock_create_ruleset(attributes)
@@ -100,8 +106,11 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
             return
         raise
     try:
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISDIR(mode):
             rights &= _OF_A_FILE  # EINVAL otherwise
+        if not stat.S_ISSOCK(mode):
+            rights &= ~_RESOLVE_UNIX
         syscalls.landlock_add_rule(ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, fd))
     finally:
         os.close(fd)

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import os
 import stat
-from _socket import AF_UNIX, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM
+import sys
+from _socket import AF_UNIX, SHUT_WR, SO_PEERCRED, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET
 from _socket import socket as Socket
 from errno import EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
 from ..events import ConnectionClosed, ConnectionOpened
 from ..host import syscalls as sc
-from ..policy.model import Allow, Deny, SocketAccess
-from .adapters import Adapter, Broken
+from ..policy.model import Allow, Ask, Deny, SocketAccess
+from .adapters import Adapter, Asked, Broken
 from .journal import denial
 from .reactor import ERR, HUP, IN, OUT
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..policy.model import SocketRule, Verdict
+    from .asking import Asking
     from .budgets import Budget
     from .reactor import Reactor
 
@@ -73,6 +75,7 @@ class Broker:
         self.reactor, self.decide, self.emit, self.crashed = reactor, decide, emit, crashed
         self.number, self.budget = number, budget
         self.accepted = self.refused = self.failed = self.bytes_up = self.bytes_down = 0
+        self.asking: Asking | None = None  # without one, what no rule decides is refused
         self.connections: set[Connection] = set()
         self._limit = connections
         self._pause = reactor.wait(_PATIENCE, _Door.start)
@@ -164,6 +167,7 @@ class Connection:
         self._inside, self._outside = _Side(), _Side()
         self._opened = self._dead = False
         self._up = self._down = 0
+        self._answers: dict[SocketAccess, bool] = {}
 
     def dial(self) -> None:
         """Connect to the host's socket; a full queue is tried again."""
@@ -207,12 +211,37 @@ class Connection:
 
     def _judge(self, operation: str, names: tuple[str, ...]) -> bool:
         access = SocketAccess(self._door.rule.path, operation, names)
+        if self._answers.pop(access, False):
+            return True
         verdict = self._broker.decide(access)
         if isinstance(verdict, Allow):
             return True
+        asking = self._broker.asking
+        if isinstance(verdict, Ask) and asking is not None:
+            client = {"protocol": "unix", "pid": peer(self._client)}
+            asking.ask(access, verdict.hint, lambda router: self._answered(access, router is not None), client)
+            if access not in self._answers:
+                raise Asked
+            del self._answers[access]  # too many questions are open
         if operation != "offer":  # what is left out of a list was not asked for
             self._broker.refuse(access, verdict)
         return False
+
+    def _answered(self, access: SocketAccess, allowed: bool) -> None:
+        """Somebody was asked about the message that waits, or can not be."""
+        self._answers[access] = allowed
+        if not self._adapter.parked or self._dead:
+            return
+        try:
+            self._adapter.resume()
+            self._flush()
+        except Broken as error:
+            self.finish(str(error))
+        except OSError as error:
+            self.finish(error.strerror or str(error))
+        except Exception as error:
+            self._broker.crashed(error)
+            self.finish("internal error")
 
     def _on_client(self, mask: int) -> None:
         self._turn(mask, self._client, client=True)
@@ -265,7 +294,9 @@ class Connection:
 
     def _reads(self, client: bool) -> bool:
         adapter = self._adapter
-        return len(adapter.up) < _ENOUGH and len(adapter.down) < _ENOUGH and not (client and adapter.over())
+        if client and (adapter.over() or adapter.parked):
+            return False
+        return len(adapter.up) < _ENOUGH and len(adapter.down) < _ENOUGH
 
     def _flush(self) -> None:
         """Write what waits, pass ends on, and wait for what is to come."""
@@ -280,7 +311,7 @@ class Connection:
         if not adapter.up and inside.gone and not adapter.waiting():
             self.finish()
             return
-        if inside.ended and not inside.told and not adapter.up and not adapter.waiting():
+        if inside.ended and not inside.told and not adapter.up and not adapter.waiting() and not adapter.parked:
             inside.told = True
             self._server.shutdown(SHUT_WR)
         if outside.ended and not outside.told and not adapter.down:
@@ -342,6 +373,11 @@ def make_adapter(name: str, judge: Callable[[str, tuple[str, ...]], bool], memor
     if not name:
         return Adapter(judge)
     raise ValueError(f"no adapter {name!r}")
+
+
+def peer(client: Socket) -> int:
+    """The process that connected, as this pid namespace numbers it (SO_PEERCRED, unix(7)); 0: it has no number here."""
+    return int.from_bytes(client.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[:4], sys.byteorder)
 
 
 def connect(path: str, owner: int) -> Socket:

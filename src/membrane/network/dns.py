@@ -22,7 +22,7 @@ import struct
 
 from ..events import AccessDenied, NameResolved, access_as_data
 from ..plan.model import FAKE_V4, FAKE_V6
-from ..policy.model import Allow, NameQuery
+from ..policy.model import Allow, Ask, NameQuery
 from .journal import denial
 
 TYPE_CHECKING = False
@@ -140,6 +140,14 @@ def _edns(message: bytes, at: int, records: int) -> int | None:
     return version
 
 
+class _Held(Exception):
+    """A query whose answer somebody outside is asked about."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(name)
+        self.name, self.hint = name, hint
+
+
 class Answerer:
     """Answers queries, one datagram or TCP message at a time.
 
@@ -165,9 +173,15 @@ class Answerer:
         self._emit = emit
         self._ipv6 = ipv6
         self._told: set[tuple[str, int]] = set()
+        # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
+        self.ask: Callable[[NameQuery, str, Callable[[bool], None]], None] | None = None
 
-    def answer(self, query: bytes) -> bytes | None:
-        """The response to ``query``, or ``None`` where none may be sent.  Never raises."""
+    def answer(self, query: bytes, later: Callable[[bytes | None], None] | None = None) -> bytes | None:
+        """The response to ``query``, or ``None`` where none may be sent.  Never raises.
+
+        Args:
+            later: takes the response when somebody must be asked first; it is empty until then.
+        """
         if len(query) < 12:
             return None
         self.queries += 1
@@ -203,13 +217,26 @@ class Answerer:
                 if version > 0:
                     bad = struct.pack(">BHHIH", 0, OPT, _UDP_SIZE, BADVERS >> 4 << 24, 0)
                     return _HEADER.pack(ident, head, 1, 0, 0, 1) + query[12:end] + bad
-        code, data = self._look_up(labels, kind, family)
+        try:
+            code, data = self._look_up(labels, kind, family, later is not None)
+        except _Held as held:
+            assert self.ask is not None and later is not None
+            name, call = held.name, later
+            self.ask(NameQuery(name), held.hint, lambda allowed: call(self._answer_now(query, name, allowed)))
+            return b""
         out = _HEADER.pack(ident, head | code, 1, 1 if data else 0, 0, 1 if opt else 0) + query[12:end]
         if data:
             out += _ANSWER.pack(0xC00C, kind, 1, _TTL, len(data)) + data
         return out + opt
 
-    def _look_up(self, labels: list[bytes], kind: int, family: int) -> tuple[int, bytes]:
+    def _answer_now(self, query: bytes, name: str, allowed: bool) -> bytes | None:
+        """The response once somebody was asked about its name."""
+        self.queries -= 1  # it was counted when it came
+        if allowed:
+            self.names.assign(name)
+        return self.answer(query)
+
+    def _look_up(self, labels: list[bytes], kind: int, family: int, may_ask: bool) -> tuple[int, bytes]:
         """Response code and the data of the one record."""
         wire = b".".join(labels).translate(_LOWER)
         plain = all(map(_LABEL.issuperset, labels))
@@ -228,6 +255,8 @@ class Answerer:
                 return NXDOMAIN, b""
             # The name is judged, whatever the type: what is not known by address is not known at all.
             verdict = self._decide(question if kind in (A, AAAA) else NameQuery(name))
+            if isinstance(verdict, Ask) and may_ask and self.ask is not None:
+                raise _Held(name, verdict.hint)
             if not isinstance(verdict, Allow):
                 self.refused += 1
                 self._emit(denial(question, verdict))

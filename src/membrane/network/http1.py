@@ -6,7 +6,7 @@ The request head is collected (at most ``LONGEST_HEAD`` octets), parsed by a str
 ``Gate``, and written anew; bodies pass through ``bodies`` as they come.  One request is in flight at a time, later
 ones of a pipeline wait in the buffer::
 
-    client:  HEAD -> [DIAL] -> BODY -> WAIT -> HEAD        answer:  NONE -> START -> CONTENT -> DONE
+    client:  HEAD -> [ASK] -> [DIAL] -> BODY -> WAIT -> HEAD        answer:  NONE -> START -> CONTENT -> DONE
                \\-> DISCARD -> HEAD (refused)      WAIT -> PIPE (WebSocket)
 
 Rules
@@ -43,6 +43,7 @@ from .requests import (
     Flaw,
     Front,
     Refused,
+    Undecided,
     answer,
 )
 
@@ -56,12 +57,13 @@ if TYPE_CHECKING:
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one
 
-_HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE = range(6)
+_HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE, _ASK = range(7)
 _NONE, _START, _CONTENT, _DONE = range(4)
 _CR = 13
 _CRLF2 = b"\r\n\r\n"
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
 _NO_ANSWER = "the server closed the connection without an answer"
+_GONE = "the server closed the connection while somebody was asked about the request"
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 
 
@@ -103,6 +105,7 @@ class Http1(Front):
         self._answer_body = Body()
         self._interim = 0
         self._scrubber: Scrubber | None = None  # of a pipe
+        self._asked_about: tuple[RequestHead, Framing] | None = None
 
     # ------------------------------------------------------------ for the driver
 
@@ -116,7 +119,7 @@ class Http1(Front):
 
         An answer that has begun may be silent for ever: server-sent events are.
         """
-        if self.closed or self._state == _PIPE:
+        if self.closed or self._state in (_PIPE, _ASK):
             return "nothing"
         if self._state == _HEAD:
             return "head" if self._in else "request"
@@ -224,7 +227,7 @@ class Http1(Front):
                 self._abort(cause or "the server closed before the end of its answer")
         elif self._state == _DISCARD:
             self._close_after = True
-        else:
+        elif self._state != _ASK:
             self._finish_early()
         return self._take()
 
@@ -287,14 +290,37 @@ class Http1(Front):
         except Flaw as flaw:
             self._refuse_flaw(str(flaw), method=parsed.method, target=parsed.target)
             return
-        host = parsed.values[parsed.names.index(b"host")]
+        self._answers = {}
+        self._judge(parsed, framing)
+
+    def _judge(self, head: RequestHead, framing: Framing) -> None:
+        host = head.values[head.names.index(b"host")]
         verdict = self.gate.judge(
-            parsed.method, parsed.target, host, parsed.names, parsed.values, body=framing.body, absolute=True
+            head.method,
+            head.target,
+            host,
+            head.names,
+            head.values,
+            body=framing.body,
+            absolute=True,
+            answers=self._answers,
         )
-        if isinstance(verdict, Refused):
-            self._refuse(verdict, parsed, framing)
-            return
-        self._forward(parsed, framing, verdict)
+        if isinstance(verdict, Undecided):
+            self._state = _ASK
+            self._asked_about = head, framing
+            self._wait_for(verdict)
+        elif isinstance(verdict, Refused):
+            self._refuse(verdict, head, framing)
+        else:
+            self._forward(head, framing, verdict)
+
+    def _go_on(self) -> None:
+        assert self._asked_about is not None
+        head, framing = self._asked_about
+        self._asked_about = None
+        self._state = _HEAD
+        self._judge(head, framing)
+        self._run()
 
     def _forward(self, head: RequestHead, framing: Framing, admitted: Admitted) -> None:
         target, values = admitted.target, head.values
@@ -329,7 +355,9 @@ class Http1(Front):
         self._modern = framing.modern
         self._waits_for_100 = framing.expects
         self._websocket_key = framing.websocket_key
-        if self._connected:
+        if self._server_ended:
+            self._fail(_GONE)
+        elif self._connected:
             self._send_head()
         else:
             self._state = _DIAL

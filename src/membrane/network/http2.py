@@ -13,6 +13,9 @@ The content of such an answer comes out of the client's window for the connectio
 So the first ``RESERVE`` octets of window that the client grants are kept back for it; without reserve the answer has
 no content, and its reason is in a field.
 
+While somebody is asked about a request nothing more of the client is read: streams must be opened in their order
+(RFC 9113 section 5.1.1).  What the server sends goes on.
+
 Rules
 -----
 1. Nothing is written to the client before the server's SETTINGS, nor within a frame or a field section.
@@ -77,6 +80,7 @@ from .requests import (
     Exchange,
     Flaw,
     Refused,
+    Undecided,
 )
 from .sniff import PREFACE
 
@@ -113,12 +117,13 @@ class Http2(AnswerSide):
         self._block_of = (0, 0)  # its stream and flags
         self._parts = 0
         self._spoke = False  # a field section was sent up
+        self._asked_about: tuple[int, bool, RequestSection] | None = None
 
     # ------------------------------------------------------------ for the driver
 
     @property
     def wants_client(self) -> bool:
-        return not self.closed and self._waiting_octets < MOST_WAITING
+        return not self.closed and self._question is None and self._waiting_octets < MOST_WAITING
 
     @property
     def waiting(self) -> Waiting:
@@ -127,7 +132,7 @@ class Http2(AnswerSide):
         Only where all that is open are plain requests without an answer: a call of gRPC may be answered when there is
         something to say, and other streams may be silent for ever.
         """
-        if self.closed:
+        if self.closed or self._question is not None:
             return "nothing"
         if not self._streams:
             return "request"
@@ -198,7 +203,7 @@ class Http2(AnswerSide):
             self._greeted = True
             at = len(PREFACE)
             self._send(PREFACE)
-        while not self.closed:
+        while not self.closed and self._question is None:
             if self._left:
                 count = min(self._left, size - at)
                 if count and self._forwarding:
@@ -420,8 +425,29 @@ class Http2(AnswerSide):
         except Flaw as flaw:
             self._refuse(number, self.gate.malformed(str(flaw), asked.method, asked.path), asked, ends)
             return
+        self._answers = {}
+        self._judge(number, ends, asked)
+
+    def _go_on(self) -> None:
+        assert self._asked_about is not None
+        number, ends, asked = self._asked_about
+        self._asked_about = None
+        try:
+            self._judge(number, ends, asked)
+            self._read_client()
+            self._flush()
+        except Broken as broken:
+            self._go_away(*broken.args)
+
+    def _judge(self, number: int, ends: bool, asked: RequestSection) -> None:
         names, values = asked.names, asked.values
-        verdict = self.gate.judge(asked.method, asked.path, asked.authority, names, values, body=not ends)
+        verdict = self.gate.judge(
+            asked.method, asked.path, asked.authority, names, values, body=not ends, answers=self._answers
+        )
+        if isinstance(verdict, Undecided):
+            self._asked_about = number, ends, asked
+            self._wait_for(verdict)
+            return
         if isinstance(verdict, Refused):
             self._refuse(number, verdict, asked, ends)
             return

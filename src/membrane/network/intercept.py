@@ -41,6 +41,7 @@ from .redact import redact_fields, redact_path, redact_query
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
 from .requests import (
     UNANSWERED,
+    AskFirst,
     Bound,
     CloseClient,
     CloseUpstream,
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
     from .credentials import Secret
     from .reactor import Reactor, Wait
     from .relay import Engine
-    from .requests import Command
-    from .route import Relay
+    from .requests import Command, Undecided
+    from .route import Relay, Router
     from .sniff import First
     from .tls import Authority
 
@@ -182,6 +183,7 @@ class Inspected(Connection):
     def succeed(cls, engine: Engine, connection: Connection, inspector: Inspector) -> Inspected:
         """The connection that takes ``connection``'s place."""
         successor = cls(engine, connection, inspector)
+        successor._router = connection._router
         engine.connections.discard(connection)
         engine.connections.add(successor)
         engine.reactor.rehandle(successor._client.fileno(), successor.on_client)
@@ -446,7 +448,10 @@ class Inspected(Connection):
             literal and not self._sni,
         )
         ledger = engine.ledger
-        gate = Gate(bound, inspector.decide, ledger.admit)
+        # An answer that holds for this connection alone decides about its requests as well.
+        own = self._router is not engine.router
+        asks = engine.asking is not None and not own
+        gate = Gate(bound, self._router.decide if own else inspector.decide, ledger.admit, asks=asks)
 
         limited = ledger.meter().limited
 
@@ -621,6 +626,8 @@ class Inspected(Connection):
                     raise
             elif isinstance(command, Seen):
                 self._tell_request(command)
+            elif isinstance(command, AskFirst):
+                self._ask(command.question)
             elif isinstance(command, OpenUpstream):
                 self._open_upstream()
             elif isinstance(command, EndUpstream):
@@ -641,6 +648,21 @@ class Inspected(Connection):
                     self.finish("")  # the client did not wait for it
                     return
                 self._close_when_flushed()
+
+    def _ask(self, question: Undecided) -> None:
+        """Put a request to somebody outside; it waits."""
+        asking = self._engine.asking
+        assert asking is not None
+        client = {"protocol": "tcp", "port": self.client_port}
+        asking.ask(question.request, question.verdict.hint, self.request_answered, client)
+
+    @guarded
+    def request_answered(self, router: Router | None) -> None:
+        """Somebody was asked about the request that waits."""
+        if self._state >= _LINGERING or self._core is None:
+            return
+        self._obey(self._core.answered(router.decide if router is not None else None))
+        self._run()
 
     def _open_upstream(self) -> None:
         """A request without TLS may go on: reach its server."""

@@ -37,8 +37,11 @@ from .route import Refusal, Relay, refuse_protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .bodies import Body
     from .relay import Engine
+    from .route import Router
 
 LONGEST_HEAD = 65536  # octets of a request head
 ASKING = 30.0  # seconds for a client to say what it wants
@@ -138,8 +141,9 @@ class Proxied(Connection):
 
     __slots__ = ("_asked",)
 
-    def __init__(self, engine: Engine, client: Socket, port: int, asked: Asked) -> None:
+    def __init__(self, engine: Engine, client: Socket, port: int, asked: Asked, router: Router) -> None:
         super().__init__(engine, client, engine.number(), port)
+        self._router = router
         self._asked: Asked | None = asked  # until it is answered
         engine.connections.add(self)
 
@@ -205,12 +209,13 @@ class Front:
 class Client:
     """A client that has not said yet what it wants."""
 
-    __slots__ = ("_answered", "_front", "_port", "_socket", "_stage")
+    __slots__ = ("_answered", "_front", "_held", "_port", "_socket", "_stage")
 
     def __init__(self, front: Front, socket: Socket, port: int) -> None:
         self._front, self._socket, self._port = front, socket, port
         self._stage = ""  # "", "socks auth", "socks request"
         self._answered = False
+        self._held = False  # somebody is asked
         front.clients.add(self)
         front.asking.begin(self)
         # Edge triggered: what is looked at is not taken, and must not wake us again.
@@ -221,7 +226,7 @@ class Client:
             if self._answered:
                 self._discard()
                 return
-            while self._step():
+            while not self._held and self._step():
                 pass
             if self in self._front.clients and not self._answered and mask & (RDHUP | HUP | ERR):
                 self.reset()
@@ -283,15 +288,53 @@ class Client:
         self.reset()
 
     def _go(self, host: str, port: int, asked: Asked) -> None:
+        """Take the client where it wants to go."""
+
+        def go(route: Relay, router: Router) -> None:
+            Proxied(self._front.engine, self._socket, self._port, asked, router).dial(route)
+
+        self._route(host, port, asked, go)
+
+    def _route(self, host: str, port: int, asked: Asked, go: Callable[[Relay, Router], None]) -> None:
+        """Decide, or ask; then call ``go`` or refuse."""
         engine = self._front.engine
         route = engine.router.proxied(host, port)
+        question = route.question if isinstance(route, Refusal) else None
+        if question is None or engine.asking is None:
+            self._routed(route, engine.router, asked, go)
+            return
+        assert isinstance(route, Refusal)
+        refusal = route
+
+        def answered(router: Router | None) -> None:
+            if self not in self._front.clients:
+                return
+            self._held = False
+            try:
+                later = refusal if router is None else router.proxied(host, port)
+                self._routed(later, router or engine.router, asked, go)
+            except OSError:
+                self.reset()
+            except Exception as error:
+                engine.crashed(error)
+                self.reset()
+
+        self._held = True
+        self._front.asking.end(self)
+        client = {"protocol": "tcp", "port": self._port}
+        engine.asking.ask(question, refusal.event.hint or "", answered, client)
+
+    def _routed(
+        self, route: Relay | Refusal, router: Router, asked: Asked, go: Callable[[Relay, Router], None]
+    ) -> None:
+        engine = self._front.engine
         if isinstance(route, Refusal):
             engine.refused += 1
             engine.emit(route.event)
             self._answer(asked.refused(route))
             return
         self._forget()
-        Proxied(engine, self._socket, self._port, asked).dial(route)
+        go(route, router)
 
     # ------------------------------------------------------------ SOCKS5
 
@@ -369,16 +412,12 @@ class Client:
         if not port:
             self._answer(answer(400, "Bad Request", "A proxy is asked for http://HOST/PATH, or with CONNECT.", ""))
             return False
-        engine = self._front.engine
-        route = engine.router.proxied(host, port)
-        if isinstance(route, Refusal):
-            engine.refused += 1
-            engine.emit(route.event)
-            self._answer(Asked(socks=False).refused(route))
-            return False
-        self._forget()
-        body = framing.reader()
-        Plain(self._front, self._socket, self._port, route, rewrite(head, framing, host, port, path), body)
+        body, start = framing.reader(), rewrite(head, framing, host, port, path)
+
+        def go(route: Relay, router: Router) -> None:
+            Plain(self._front, self._socket, self._port, route, start, body, router)
+
+        self._route(host, port, Asked(socks=False), go)
         return False
 
 
@@ -395,7 +434,9 @@ class Plain:
 
     __slots__ = ("_body", "_client", "_down", "_ended", "_engine", "_front", "_inner", "_masks", "_sent_end", "_up")
 
-    def __init__(self, front: Front, client: Socket, port: int, route: Relay, head: bytes, body: Body) -> None:
+    def __init__(
+        self, front: Front, client: Socket, port: int, route: Relay, head: bytes, body: Body, router: Router
+    ) -> None:
         self._front, self._engine = front, front.engine
         self._client, self._body = client, body
         pair = socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
@@ -409,7 +450,7 @@ class Plain:
             self._engine.reactor.watch(socket.fileno(), 0, self._ready)
         self._set_masks()
         asked = Asked(socks=False, silent=True)
-        Proxied(self._engine, pair[1], port, asked).dial(route)
+        Proxied(self._engine, pair[1], port, asked, router).dial(route)
 
     def _ready(self, mask: int) -> None:
         try:

@@ -388,7 +388,10 @@ class Connection:
             if route.question is not None and engine.asking is not None:
                 self._state = _ASKING
                 hint = route.event.hint or ""
-                engine.asking.ask(route.question, hint, lambda router: self.answered(router, route, address, port))
+                client = {"protocol": "tcp", "port": self.client_port}
+                engine.asking.ask(
+                    route.question, hint, lambda router: self.answered(router, route, address, port), client
+                )
                 return
             self._refuse(route)
             return
@@ -742,17 +745,21 @@ class Connection:
                 return
             self._engine.dns_idle.begin(self)
             for query in self._dns.feed(data):
-                answer = self._engine.answerer.answer(query)
-                if answer is None:
-                    self.reset()
-                    return
-                framed = len(answer).to_bytes(2, "big") + answer
-                if self._client.send(framed) != len(framed):
-                    self.reset()  # it asks without reading
+                self.dns_answered(self._engine.answerer.answer(query, self.dns_answered))
+                if self._state != _DNS:
                     return
             if self._dns.held() > LONGEST_QUERY:  # each of thousands of connections may hold as much
                 self.reset()
                 return
+
+    @guarded
+    def dns_answered(self, answer: bytes | None) -> None:
+        """Send an answer; it is empty while somebody is asked."""
+        if self._state != _DNS or answer == b"":
+            return
+        framed = len(answer or b"").to_bytes(2, "big") + (answer or b"")
+        if answer is None or self._client.send(framed) != len(framed):
+            self.reset()  # it asks without reading
 
     # ------------------------------------------------------------ ending
 

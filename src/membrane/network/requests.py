@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Scheme: TypeAlias = Literal["http", "https"]
     Fields: TypeAlias = list[tuple[bytes, bytes]]
     Waiting: TypeAlias = Literal["request", "head", "content", "server", "nothing"]
+    Answers: TypeAlias = dict[HttpRequest, Callable[[HttpRequest], Verdict]]
 
 LONGEST_HEAD = 65536  # octets of a request head, or of an HTTP/2 field section
 LONGEST_QUERY = 49152
@@ -50,6 +51,7 @@ MOST_FIELDS = 256
 # have sent everything, and take a reset before that for a fault of the network.
 DRAINED = 1 << 26
 LONGEST_SHOWN = 1024  # characters of a method, path or hint in an answer
+MOST_QUESTIONS = 4  # about one request and what it may be read as
 
 # ---------------------------------------------------------------- flaws
 
@@ -172,6 +174,17 @@ class Refused(Value):
     retry_after: float = 0.0  # seconds after which it may be tried again; 0: not known, or never
 
 
+class Undecided(Value):
+    """No rule decides; the request may go on when somebody says so (``Front.answered``)."""
+
+    request: HttpRequest
+    verdict: Ask
+
+    @property
+    def refusal(self) -> Deny:
+        return Deny(None, self.verdict.reason, self.verdict.hint)
+
+
 class Gate:
     """Judges the requests of one connection.
 
@@ -179,6 +192,7 @@ class Gate:
         bound: what the connection is bound to.
         decide: the policy.  An exception from it ends the connection; nothing was sent by then.
         admit: counts a request against the budgets of rules (``budgets.Ledger.admit``).
+        asks: the driver can ask; else what ``decide`` wants to be asked about is refused.
     """
 
     def __init__(
@@ -186,9 +200,12 @@ class Gate:
         bound: Bound,
         decide: Callable[[HttpRequest], Verdict],
         admit: Callable[[tuple[HostRule, ...], int], tuple[Deny, float] | None] | None = None,
+        *,
+        asks: bool = False,
     ) -> None:
         self.bound = bound
         self._decide = decide
+        self._asks = asks
         self._admit = admit
         self._authorities: dict[bytes, bytes] = {}
 
@@ -202,7 +219,8 @@ class Gate:
         *,
         body: bool,
         absolute: bool = False,
-    ) -> Admitted | Refused:
+        answers: Answers | None = None,
+    ) -> Admitted | Refused | Undecided:
         """May this request go on?
 
         Args:
@@ -210,9 +228,10 @@ class Gate:
             names: of the fields, in lower case; ``values`` in the same order.
             body: content follows.
             absolute: the target may be an absolute URL (RFC 9112 section 3.2.2).
+            answers: what was said to questions about this very request, also about what it may be read as.
         """
         try:
-            return self._judge(method, target, authority, names, values, body, absolute)
+            return self._judge(method, target, authority, names, values, body, absolute, answers or {})
         except Flaw as flaw:
             return self.malformed(str(flaw), method, target)
 
@@ -223,7 +242,7 @@ class Gate:
     def refused(self, request: HttpRequest, verdict: Deny | Ask) -> Refused:
         """The refusal of a request that was understood."""
         if isinstance(verdict, Ask):  # nobody can be asked here
-            verdict = Deny(None, "path not allowed", verdict.hint)
+            verdict = Deny(None, verdict.reason, verdict.hint)
         status = {"request malformed": 400, "limit reached": 429}.get(verdict.reason, 403)
         return Refused(status, verdict, request)
 
@@ -248,7 +267,8 @@ class Gate:
         values: Sequence[bytes],
         body: bool,
         absolute: bool,
-    ) -> Admitted | Refused:
+        answers: Answers,
+    ) -> Admitted | Refused | Undecided:
         if not 0 < len(method) <= LONGEST_METHOD or method.translate(None, _METHOD):
             raise Flaw(BAD_METHOD)
         verb = method.decode("ascii")
@@ -265,8 +285,10 @@ class Gate:
         path, query = self._target(target)
         bound = self.bound
         request = HttpRequest(bound.host, bound.port, bound.scheme, verb, path)
-        verdict = self._decide(request)
+        verdict = answers[request](request) if request in answers else self._decide(request)
         if not isinstance(verdict, Allow):
+            if isinstance(verdict, Ask) and self._asks:
+                return Undecided(request, verdict)
             return self.refused(request, verdict)
         others = []
         if not _OVERRIDES.isdisjoint(names):
@@ -284,7 +306,9 @@ class Gate:
             # the request that the push itself is.
             others.append(request.replace(method="POST", path=f"{path[: -len(_GIT_DISCOVERY)]}/git-receive-pack"))
         for other in others:
-            answer = self._decide(other)
+            answer = answers[other](other) if other in answers else self._decide(other)
+            if isinstance(answer, Ask) and self._asks and len(answers) < MOST_QUESTIONS:
+                return Undecided(other, answer)
             if not isinstance(answer, Allow):
                 hint = answer.hint or f"the request may be read as {other.method} {other.path}"
                 rule = answer.rule if isinstance(answer, Deny) else None
@@ -458,6 +482,12 @@ class SendClient(Value):
         self.__dict__["data"] = data
 
 
+class AskFirst(Value):
+    """Ask somebody whether the request may go on, then call ``answered``."""
+
+    question: Undecided
+
+
 class OpenUpstream(Value):
     """Dial the server that the connection is bound to, then call ``upstream_opened`` or ``upstream_failed``."""
 
@@ -509,7 +539,15 @@ class Seen(Value):
 
 if TYPE_CHECKING:
     Command: TypeAlias = (
-        SendUpstream | SendClient | OpenUpstream | EndUpstream | EndClient | CloseUpstream | CloseClient | Seen
+        SendUpstream
+        | SendClient
+        | AskFirst
+        | OpenUpstream
+        | EndUpstream
+        | EndClient
+        | CloseUpstream
+        | CloseClient
+        | Seen
     )
 
 
@@ -541,9 +579,9 @@ class Exchange:
 class Front(ABC):
     """What both protocol cores are towards their driver.
 
-    The driver calls ``client_data``, ``client_eof``, ``upstream_data``, ``upstream_eof``, ``upstream_opened`` and
-    ``upstream_failed``, each of which returns the commands to carry out in order.  After ``CloseClient`` every
-    call returns nothing.
+    The driver calls ``client_data``, ``client_eof``, ``upstream_data``, ``upstream_eof``, ``upstream_opened``,
+    ``upstream_failed`` and ``answered``, each of which returns the commands to carry out in order.  After
+    ``CloseClient`` every call returns nothing.
 
     Args:
         gate: judges requests.
@@ -574,6 +612,9 @@ class Front(ABC):
         self._down: list[bytes] = []
         self._seen: list[Seen] = []
         self._open = self._end_up = self._end_down = False
+        self._question: Undecided | None = None  # about the request that waits for its answer
+        self._answers: Answers = {}  # about that request
+        self._asking = False  # the question is still to be handed out
         self._close_up: CloseUpstream | None = None
         self._close_down: CloseClient | None = None
 
@@ -589,6 +630,23 @@ class Front(ABC):
     def upstream_opened(self) -> list[Command]:
         """``OpenUpstream`` is done."""
         return self._take()
+
+    def answered(self, decide: Callable[[HttpRequest], Verdict] | None) -> list[Command]:
+        """``AskFirst`` is done: ``decide`` allows the request, ``None`` refuses it."""
+        question, self._question = self._question, None
+        if self.closed or question is None:
+            return []
+        self._answers[question.request] = decide or (lambda _request: question.refusal)
+        self._go_on()
+        return self._take()
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Judge the request that waited again, with ``_answers``."""
+
+    def _wait_for(self, question: Undecided) -> None:
+        self._question = question
+        self._asking = True
 
     def _take(self) -> list[Command]:
         """The commands that were collected, in an order that a driver can follow one by one."""
@@ -617,6 +675,10 @@ class Front(ABC):
         if self._close_down is not None:
             out.append(self._close_down)
             self._close_down = None
+        if self._asking:
+            self._asking = False
+            if self._question is not None and not self.closed:
+                out.append(AskFirst(self._question))
         return out
 
     def _close(self, *, reset: bool = False, reset_upstream: bool = False) -> None:

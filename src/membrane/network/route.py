@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from ..policy.model import Protocol, Verdict
+    from ..policy.model import Access, Protocol, Verdict
     from .sniff import First
 
     K = TypeVar("K")
@@ -75,9 +75,9 @@ class Router:
         decide: the policy.
     """
 
-    def __init__(self, names: Names, decide: Callable[[Connect], Verdict]) -> None:
+    def __init__(self, names: Names, decide: Callable[[Access], Verdict]) -> None:
         self._names = names
-        self._decide = decide
+        self.decide = decide
         self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
         self._checked: dict[tuple[str, int, str, bool], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
 
@@ -125,7 +125,7 @@ class Router:
         return self._route(Connect(name, "", port), name, "", port, "tcp")
 
     def _route(self, access: Connect, host: str | None, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
-        verdict = self._decide(access)
+        verdict = self.decide(access)
         if not isinstance(verdict, Allow):
             question = access if isinstance(verdict, Ask) else None
             return Refusal(denial(access, verdict), host or address, question=question)
@@ -171,7 +171,7 @@ class Router:
         refusal = None
         for address in addresses:
             access = Connect(relay.host, address, relay.dial_port, relay.protocol)
-            verdict = self._decide(access)
+            verdict = self.decide(access)
             if isinstance(verdict, Allow) and (relay.inspect or not verdict.inspect):
                 allowed.append(address)
             elif refusal is None:

@@ -19,8 +19,7 @@ Control socket (AF_UNIX stream, its number in argv):
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
   ``totals`` or not ``verbose``, ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}``
   before an end that is not clean, and last ``{"stats": {...}}``;
-* with ``ask`` in the first message (seconds): ``{"ask": {"number", "access", "rule"}}`` and ``{"withdrawn": NUMBER}``,
-  which the session answers with ``{"command": "answer", "number", "answer": "once" | "session" | "no"}``;
+* with ``ask`` in the first message: questions and their answers, as ``network.asking`` describes them;
 * from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
   ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
   ``{"command": "stop"}``, or its end: flush and exit 0.
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..policy.model import Access, Policy, Verdict
+    from ..policy.model import Access, NameQuery, Policy, Verdict
     from .asking import Asking
     from .intercept import Inspector
 
@@ -252,8 +251,9 @@ class Service:
                 reactor,
                 self._tell_question,
                 self._forget,
-                config["ask"],
+                config["ask"]["seconds"],
                 journal.emit,
+                config["ask"]["kinds"],
             )
             decide: Callable[[Access], Verdict] = self._asking.decide
         else:
@@ -286,6 +286,8 @@ class Service:
             inspector=inspector,
         )
         engine.asking = self._asking
+        if self._asking is not None:
+            self._answerer.ask = self._ask_about_name
         if policy.offer_proxy:
             from .proxy import Front
 
@@ -300,9 +302,11 @@ class Service:
             ledger=ledger,
             flows=limits.get("udp_flows", 256),
         )
+        self._udp.asking = self._asking
         mint = [socket for role, socket in sockets if role == "mint"]
         self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
         self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=ledger.session)
+        self._broker.asking = self._asking
         self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets
         self._names = names
@@ -460,6 +464,10 @@ class Service:
         if len(self._commands) > _LONGEST_COMMAND:
             raise InternalError("obey the session", "a command is too long")
 
+    def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
+        assert self._asking is not None
+        self._asking.ask(question, hint, lambda router: answered(router is not None))
+
     def _tell_question(self, line: dict[str, Any]) -> None:
         self._journal.note(line)
 
@@ -472,9 +480,9 @@ class Service:
     def _follow(self, policy: Policy) -> None:
         """Other rules from now on; what was remembered of the old ones is forgotten."""
         if self._asking is not None:
-            self._asking.follow(policy, own_addresses())
-        else:
-            self._decider = Decider(policy, own_addresses())
+            self._asking.follow(policy)
+            return
+        self._decider = Decider(policy, own_addresses())
         self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:

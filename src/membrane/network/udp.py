@@ -8,7 +8,8 @@ answer leaves from that address by the same means, so that connected clients tak
 
 A *flow* is one client address and one destination.  It is judged once, has one connected socket outside, and ends
 after ``IDLE`` seconds of silence in both directions.  Datagrams that come while the name is being looked up wait, a
-few of them; more are dropped, as UDP may.  What is refused is dropped: there is no answer that a client would expect.
+few of them, and so do those of a flow that somebody is asked about; more are dropped, as UDP may.  What is refused
+is dropped: there is no answer that a client would expect.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from .asking import Asking
     from .budgets import Ledger
     from .dns import Answerer
     from .reactor import Reactor
@@ -96,18 +98,24 @@ def serve_dns(
             try:
                 if relay(socket, address, client, query):
                     continue
-                answer = answerer.answer(query)
+                send = _sender(socket, six, address, client)
+                send(answerer.answer(query, send))
             except Exception as error:  # of the policy: no answer is a refusal
                 crashed(error)
-                continue
-            if answer is None:
-                continue
-            try:
-                socket.sendmsg([answer], from_address(six, address), 0, client)
-            except OSError:
-                continue  # the client is gone, or its buffer is full
 
     reactor.watch(socket.fileno(), IN, ready)
+
+
+def _sender(socket: Socket, six: bool, address: bytes, client: Any) -> Callable[[bytes | None], None]:
+    def send(answer: bytes | None) -> None:
+        if not answer:
+            return
+        try:
+            socket.sendmsg([answer], from_address(six, address), 0, client)
+        except OSError:
+            return  # the client is gone, or its buffer is full
+
+    return send
 
 
 class _Flow:
@@ -122,15 +130,18 @@ class _Flow:
         "key",
         "listener",
         "route",
+        "router",
         "started",
         "up",
         "upstream",
         "waiting",
     )
 
-    def __init__(self, key: Any, ident: int, listener: Socket, client: Any, control: Any, route: Relay) -> None:
+    def __init__(
+        self, key: Any, ident: int, listener: Socket, client: Any, control: Any, route: Relay, router: Router
+    ) -> None:
         self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
-        self.route = route
+        self.route, self.router = route, router
         self.upstream: Socket | None = None
         self.address = ""
         self.waiting: list[bytes] | None = []
@@ -165,6 +176,8 @@ class UdpRelay:
         self._limit = flows
         self._flows: dict[Any, _Flow] = {}
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
+        self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
 
     def listen(self, socket: Socket, port: int) -> None:
         """Relay what arrives on a wildcard socket of ``port``."""
@@ -204,7 +217,12 @@ class UdpRelay:
         key = (listener.fileno(), client[0], client[1], target)
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._open(key, listener, port, target, client)
+            held = self._asked.get(key)
+            if held is not None:
+                if len(held) < _QUEUED:
+                    held.append(data)
+                return
+            flow = self._open(key, listener, port, target, client, data)
             if flow is None:
                 return
         self._idle.begin(flow)
@@ -214,12 +232,24 @@ class UdpRelay:
             return
         self._send(flow, data)
 
-    def _open(self, key: Any, listener: Socket, port: int, target: bytes, client: Any) -> _Flow | None:
+    def _open(
+        self,
+        key: Any,
+        listener: Socket,
+        port: int,
+        target: bytes,
+        client: Any,
+        first: bytes,
+        router: Router | None = None,
+    ) -> _Flow | None:
         six = listener.family == AF_INET6
         address = inet_ntop(AF_INET6 if six else AF_INET, target)
-        route = self._router.arrive(address, port, "udp")
+        route = (router or self._router).arrive(address, port, "udp")
         if isinstance(route, Refusal):
-            self._refuse(route)
+            if route.question is not None and self.asking is not None and len(self._asked) < self._limit:
+                self._ask(route, key, listener, port, target, client, first)
+            else:
+                self._refuse(route)
             return None
         if self._upstreams.via(route) is not None:
             self._refuse_access(route, Deny(None, "port not allowed", "UDP can not go through upstream_proxy"))
@@ -227,7 +257,7 @@ class UdpRelay:
         if len(self._flows) >= self._limit:
             self._refuse_access(route, Deny(None, "limit reached", f"{self._limit} UDP flows at once"))
             return None
-        flow = _Flow(key, self._number(), listener, client, from_address(six, target), route)
+        flow = _Flow(key, self._number(), listener, client, from_address(six, target), route, router or self._router)
         flow.started = self._reactor.now
         self._flows[key] = flow
         self.opened += 1
@@ -240,6 +270,28 @@ class UdpRelay:
             else:
                 self._resolved(flow, answer)
         return flow if self._flows.get(key) is flow else None
+
+    def _ask(
+        self, refusal: Refusal, key: Any, listener: Socket, port: int, target: bytes, client: Any, first: bytes
+    ) -> None:
+        """Ask about a flow; its datagrams wait."""
+        held = self._asked[key] = [first]
+        assert self.asking is not None and refusal.question is not None
+
+        def answered(router: Router | None) -> None:
+            del self._asked[key]
+            if router is None:
+                self._refuse(refusal)
+                return
+            try:
+                flow = self._open(key, listener, port, target, client, first, router)
+                for data in held if flow is not None else ():
+                    self._inbound(listener, port, target, client, data)
+            except Exception as error:  # of one flow; it is dropped
+                self._crashed(error)
+
+        end = {"protocol": "udp", "port": client[1]}
+        self.asking.ask(refusal.question, refusal.event.hint or "", answered, end)
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refused += 1
@@ -257,7 +309,7 @@ class UdpRelay:
             if not answer.addresses:
                 self._end(flow, answer.error)
                 return
-            allowed = self._router.candidates(flow.route, answer.addresses)
+            allowed = flow.router.candidates(flow.route, answer.addresses)
             if isinstance(allowed, Refusal):
                 self._refuse(allowed)
                 self._forget(flow)

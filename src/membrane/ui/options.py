@@ -356,7 +356,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "ask",
         "network",
-        "ask on the terminal about connections that no rule decides",
+        "ask on the terminal about what no rule decides",
         "run",
         example="membrane --ask -- claude",
     ),

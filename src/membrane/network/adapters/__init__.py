@@ -10,6 +10,7 @@ Rules
 -----
 1. What an adapter holds is bounded; the broker reads no further while much is waiting in ``up`` or ``down``.
 2. ``Broken``: one side does not keep to the protocol, or to the bounds.  The connection ends.
+3. ``Asked``: an adapter puts the message back, unread, and takes no further one until ``resume``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class Broken(Exception):
     """One side does not keep to the protocol; the text says which and how."""
 
 
+class Asked(Exception):
+    """``judge`` has asked somebody: nothing of the message was done.  ``resume`` is called when there is an answer."""
+
+
 class Adapter:
     """Passes bytes on as they are: what a rule without ``as`` means.
 
@@ -38,6 +43,7 @@ class Adapter:
         self.judge = judge
         self.up = bytearray()
         self.down = bytearray()
+        self.parked = False  # a message waits for an answer of somebody outside
 
     def from_client(self, data: bytes) -> None:
         """Take bytes of the client.
@@ -54,6 +60,15 @@ class Adapter:
             Broken: it does not keep to the protocol.
         """
         self.down += data
+
+    def resume(self) -> None:
+        """The answer is there: ``judge`` knows it now.
+
+        Raises:
+            Broken: as ``from_client``.
+        """
+        self.parked = False
+        self.from_client(b"")
 
     def waiting(self) -> bool:
         """Is there something of the client that the service has not answered?  Its end is not passed on before."""

@@ -25,7 +25,7 @@ from ...policy.match import MalformedPath, canonical_path, split_query
 from ..bodies import Body, Chunked, Sized
 from ..heads import AnswerHead, Framing, RequestHead, end_of_head
 from ..requests import Flaw
-from . import Adapter, Broken
+from . import Adapter, Asked, Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,6 +175,8 @@ class Docker(Adapter):
         if self._state == _OVER:
             self._client.clear()
             return False
+        if self.parked:
+            return False
         if self._state == _WAIT:
             if len(self._client) > MOST_AHEAD:
                 raise Broken("the client sends further requests without waiting for the answer")
@@ -187,7 +189,11 @@ class Docker(Adapter):
                 return False
             head = bytes(self._client[:end])
             del self._client[: end + 4]
-            self._begin(head)
+            try:
+                self._begin(head)
+            except Asked:
+                self._client[:0] = head + b"\r\n\r\n"
+                self.parked = True
             return True
         out: list[bytes] = []
         data = bytes(self._client)

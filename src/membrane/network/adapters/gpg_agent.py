@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from . import Adapter, Broken
+from . import Adapter, Asked, Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,12 +54,16 @@ class GpgAgent(Adapter):
 
     def from_client(self, data: bytes) -> None:
         self._client += data
-        while self._state in (_READY, _INQUIRED) and (line := _line(self._client)) is not None:
-            if self._state == _READY:
-                self._command(line)
-            else:
-                self._reply(line)
-        if len(self._client) > MOST_AHEAD:
+        while self._state in (_READY, _INQUIRED) and not self.parked and (line := _line(self._client)) is not None:
+            try:
+                if self._state == _READY:
+                    self._command(line)
+                else:
+                    self._reply(line)
+            except Asked:
+                self._client[:0] = line + b"\n"
+                self.parked = True
+        if len(self._client) > MOST_AHEAD and not self.parked:
             raise Broken("the client sends further commands without waiting for the answer")
 
     def from_server(self, data: bytes) -> None:

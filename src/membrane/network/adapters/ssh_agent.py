@@ -13,7 +13,7 @@ client gets has only the keys that it may sign with.
 
 from __future__ import annotations
 
-from . import Adapter, Broken
+from . import Adapter, Asked, Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,20 +115,27 @@ class SshAgent(Adapter):
         return bool(self._expected and self._expected != "keys") or len(self._client) > 4
 
     def _requests(self) -> None:
-        while not self._expected and (message := _next(self._client)) is not None:
-            if message == bytes((_REQUEST_IDENTITIES,)):
-                if not self.judge("list", ()):
-                    self.down += frame(_REFUSED)
-                    continue
+        while not self._expected and not self.parked and (message := _next(self._client)) is not None:
+            try:
+                self._request(message)
+            except Asked:
+                self._client[:0] = frame(message)
+                self.parked = True
+        if len(self._client) > LONGEST + 4 and not self.parked:
+            raise Broken("the client sends further requests without waiting for the answer")
+
+    def _request(self, message: bytes) -> None:
+        if message == bytes((_REQUEST_IDENTITIES,)):
+            if self.judge("list", ()):
                 self.up += frame(message)
                 self._expected = "list"
-            elif message[0] == _SIGN_REQUEST:
-                self._sign(message)
             else:
-                self.judge(_NAMES.get(message[0], f"request {message[0]}"), ())
                 self.down += frame(_REFUSED)
-        if len(self._client) > LONGEST + 4:
-            raise Broken("the client sends further requests without waiting for the answer")
+        elif message[0] == _SIGN_REQUEST:
+            self._sign(message)
+        else:
+            self.judge(_NAMES.get(message[0], f"request {message[0]}"), ())
+            self.down += frame(_REFUSED)
 
     def _sign(self, message: bytes) -> None:
         blob, at = take_string(message, 1)

@@ -311,7 +311,9 @@ def test_asking(make: Maker, port: int, answers: list[Answer], codes: list[str])
     with make(Policy(), on_ask=on_ask) as sandbox:
         got = [sandbox.run([*CURL, f"http://host.internal:{port}/"]) for _ in codes]
     assert ["200" if each.stdout == "200" else "refused" for each in got] == codes
-    assert [(each.kind, each.host, each.port) for each in asked] == [("connection", "host.internal", port)] * len(answers)
+    assert [(each.kind, each.host, each.port) for each in asked] == [("connection", "host.internal", port)] * len(
+        answers
+    )
     assert asked[0].process is not None and asked[0].process.name == "curl"
     assert asked[0].rule == f'allow: ["host.internal:{port}"]'
 

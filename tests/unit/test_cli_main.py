@@ -15,7 +15,8 @@ import pytest
 
 import membrane
 import membrane.host
-from membrane import runs, settings
+from membrane import boundary, runs, settings
+from membrane.boundary import RunOptions
 from membrane.errors import HostError, InternalError, PolicyError
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
@@ -39,20 +40,10 @@ POLICY = Policy(
 )
 
 
-class FakeRunOptions(Value):
-    events: str = ""
-    session_id_file: str = ""
-    quiet: bool = False
-    trace_log: str = ""
-    no_trace: bool = False
-    launcher: str = "native"
-    debug: bool = False
-
-
 class FakeRunRequest(Value):
     command: tuple[str, ...]
     policy: Policy
-    options: FakeRunOptions = FakeRunOptions()
+    options: RunOptions = RunOptions()
 
 
 class World:
@@ -85,10 +76,11 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World()
     fake: Any = types.ModuleType("membrane.session")
-    fake.RunOptions, fake.RunRequest, fake.VERSION = FakeRunOptions, FakeRunRequest, "1.2.3"
-    fake.run, fake.make_plan = made.run, made.make_plan
+    fake.RunRequest, fake.run = FakeRunRequest, made.run
     monkeypatch.setitem(sys.modules, "membrane.session", fake)
     monkeypatch.setattr(membrane, "session", fake, raising=False)
+    monkeypatch.setattr(boundary, "make_plan", made.make_plan)
+    monkeypatch.setattr(boundary, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)
     monkeypatch.setattr(settings, "state_home", lambda environ: str(tmp_path / "state"))
     monkeypatch.setenv("HOME", "/home/me")
@@ -108,7 +100,7 @@ def test_a_run_hands_over_what_was_typed(world: World) -> None:
     [request] = world.requests
     assert request.command == ("ls", "-a")
     assert request.policy is POLICY
-    assert request.options == FakeRunOptions(events="e.jsonl", quiet=True, no_trace=True, debug=True)
+    assert request.options == RunOptions(events="e.jsonl", quiet=True, no_trace=True, debug=True)
     assert world.options == [
         settings.Options(command=("ls", "-a"), allow=("h.example",), home="shared", trace="off"),
     ]

@@ -116,7 +116,7 @@ def test_wrong_data_is_refused_with_its_place(data: dict[str, typing.Any], cause
 
 @pytest.mark.parametrize("text", ["", "a b", "https://", "1.2.3.4/99", "x:99999"])
 def test_wrong_rules_are_refused(text: str) -> None:
-    with pytest.raises(PolicyError, match="^allow "):
+    with pytest.raises(PolicyError, match=r"^allow "):
         Policy().allow(text)
     with pytest.raises(PolicyError, match="it is not a string"):
         Policy().allow(7)  # type: ignore[arg-type]

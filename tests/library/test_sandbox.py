@@ -205,6 +205,24 @@ def test_limits_time_is_of_each_command(make: Maker) -> None:
         assert sandbox.run(["true"]).exit_code == 0
 
 
+def test_a_stopped_keeper_does_not_save_a_persistent_command(make: Maker) -> None:
+    """A command may signal the process that keeps it; its time is over all the same."""
+    with make(persistent=True) as sandbox:
+        result = sandbox.shell("kill -STOP $PPID; echo stopped; sleep 600", timeout=2.0)
+        assert result.timed_out and result.stdout.startswith("stopped")
+        assert sandbox.run(["true"]).exit_code == 0
+
+
+def test_terminals_of_other_commands_are_not_there(make: Maker) -> None:
+    with make() as sandbox:
+        first = "import os, pty; m, s = pty.openpty(); print(os.ttyname(s), flush=True); input()"
+        with sandbox.popen(["/usr/bin/python3", "-c", first], stdin=PIPE, stdout=PIPE) as process:
+            assert process.stdout is not None and process.stdin is not None
+            assert process.stdout.readline() == b"/dev/pts/0\n"
+            assert sandbox.shell("ls /dev/pts").stdout.split() == ["ptmx"]
+            process.stdin.write(b"\n")
+
+
 # ---------------------------------------------------------------- popen
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import _socket
 import gc
 import os
+import resource
 import select
 import sys
 import time
@@ -57,6 +58,7 @@ MOST_TOLD = 1000  # refusals, and changed files, of one command
 MOST_COMMANDS = 4096  # at once
 AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
+OBEY = 1.0  # seconds for a keeper to kill its command
 SYNC = 2.0  # seconds for the tracer and the network process to tell what they hold
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
@@ -90,6 +92,7 @@ class _Command:
         self.status: int | None = None
         self.failure: dict[str, Any] | None = None
         self.deadline = 0.0
+        self.kill_at = 0.0  # when the keeper is killed, because it did not obey
         self.timed_out = False
         self.denied: list[dict[str, Any]] = []
         self.changes: dict[str, str] = {}
@@ -166,6 +169,9 @@ class Supervisor(Boundary):
         gc.collect()
         gc.freeze()
         gc.enable()
+        # For our own descriptors: who runs commands has been forked, with the caller's limits.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._tell(
             self._main,
             b"O",
@@ -184,7 +190,7 @@ class Supervisor(Boundary):
         return 0.0  # each command has its own
 
     def _due(self) -> float:
-        times = [command.deadline for command in self._commands.values() if command.deadline]
+        times = [at for command in self._commands.values() for at in (command.deadline, command.kill_at) if at]
         times += [until for _who, _then, until in self._syncs.values()]
         return min(times, default=0.0)
 
@@ -194,6 +200,9 @@ class Supervisor(Boundary):
             if command.deadline and now >= command.deadline:
                 command.deadline, command.timed_out = 0.0, True
                 self._kill(command)
+            if command.kill_at and now >= command.kill_at:
+                command.kill_at = 0.0
+                self._kill_keeper(command)
         for number, (_who, then, until) in list(self._syncs.items()):
             if now >= until:
                 del self._syncs[number]
@@ -345,6 +354,10 @@ class Supervisor(Boundary):
 
     def _want_command(self, client: _Client, value: dict[str, Any], fds: Sequence[int]) -> None:
         number = int(value["number"])
+        if len(fds) != 3:  # the kernel leaves out what there is no room for (unix(7), MSG_CTRUNC)
+            error = HostError("start a command", "too many open files")
+            self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
+            return
         argv = tuple(str(word) for word in value["argv"])
         cwd = os.path.normpath(os.path.join(self.plan.cwd, str(value["cwd"]) if value["cwd"] else ""))
         environment = {**dict(self.plan.environment), **value["environment"], "PWD": cwd}
@@ -353,7 +366,12 @@ class Supervisor(Boundary):
             self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
             return
         job = Job(argv, tuple(environment.items()), cwd, int(value["umask"]))
-        self._wanted.append(_Wanted(client, number, job, fds))
+        try:
+            self._wanted.append(_Wanted(client, number, job, fds))
+        except OSError as failed:
+            told = wire.error_as_data(HostError("start a command", failed.strerror or str(failed)))
+            self._tell(client, b"x", self._end_of(number, failure=told))
+            return
         self._feed()
 
     def _feed(self) -> None:
@@ -368,10 +386,23 @@ class Supervisor(Boundary):
                 channel = self._spawner.fork()
             except HostError:
                 return  # ``_on_spawner`` comes next
+            except OSError as error:
+                self._not_now(error)
+                return
             self._making += 1
             command = _Command(channel)
             self._commands[channel.fileno()] = command
             self._watch(channel.fileno(), lambda command=command: self._on_keeper(command))  # type: ignore[misc]
+
+    def _not_now(self, error: OSError) -> None:
+        """There is no room for another process: the end of one makes some, and without one jobs are told."""
+        if len(self._commands) > len(self._ready):
+            return
+        wanted_now, self._wanted = self._wanted, []
+        for wanted in wanted_now:
+            told = wire.error_as_data(HostError("start a command", error.strerror or str(error)))
+            self._tell(wanted.client, b"x", self._end_of(wanted.number, failure=told))
+            wanted.close()
 
     def _release(self, command: _Command, wanted: _Wanted) -> None:
         command.client, command.number = wanted.client, wanted.number
@@ -462,7 +493,7 @@ class Supervisor(Boundary):
     def _on_end(self, command: _Command) -> None:
         if command.status is None:
             command.status = SIGKILL
-        command.deadline = 0.0
+        command.deadline = command.kill_at = 0.0
         if command in self._ready:
             self._ready.remove(command)
         self._sync(lambda: self._ended(command))
@@ -477,6 +508,7 @@ class Supervisor(Boundary):
             os.close(command.keeper)
         client = command.client
         if client is None:
+            self._feed()
             return
         client.commands.pop(command.number, None)
         self._send_lines()
@@ -491,6 +523,7 @@ class Supervisor(Boundary):
             lost=command.lost,
         )
         self._tell(client, b"x", told)
+        self._feed()
 
     @staticmethod
     def _end_of(number: int, **fields: Any) -> dict[str, Any]:
@@ -512,11 +545,19 @@ class Supervisor(Boundary):
         """End the command, and unless the sandbox is kept everything that it started."""
         try:
             if self._kept:
+                # Its process group; somebody inside may have stopped the keeper.
                 send(command.channel, b"S", str(SIGKILL).encode())
+                command.kill_at = time.monotonic() + OBEY
             else:
-                command.channel.shutdown(_socket.SHUT_WR)  # pid 1 ends with its channel
+                self._kill_keeper(command)
         except OSError:
             pass
+
+    @staticmethod
+    def _kill_keeper(command: _Command) -> None:
+        """With pid 1 its namespace ends; elsewhere the command ends with its keeper (PR_SET_PDEATHSIG)."""
+        if command.keeper >= 0:
+            _signal.pidfd_send_signal(command.keeper, SIGKILL)
 
     # ------------------------------------------------------------ events
 

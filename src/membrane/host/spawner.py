@@ -19,10 +19,11 @@ every command's view.  ``kept``: scratch directories and processes stay for the 
 
 Rules
 -----
-1. The capabilities of the spawner and of a keeper count in the sandbox's user namespace only, and no command can see
-   the spawner.  A keeper gives them up before its command is released.
-2. A command of a ``kept`` sandbox is a principal of its own against none of the others, but it can trace none that
-   is not confined yet: that one has capabilities until then (ptrace(2)).
+1. The capabilities of the spawner and of a keeper count in the sandbox's user namespace only.  No command can see the
+   spawner, and none can trace a keeper: it has capabilities until it has given them up for good, and is not dumpable
+   from then on (ptrace(2)).
+2. The commands of a ``kept`` sandbox are one principal: they may signal and trace each other.  But none can trace one
+   that is not confined yet: that one has capabilities until then.
 3. A command confines itself before it knows what it is to run, so one can wait ready for the next job.
 4. Everybody dies with its parent (prctl(2), PR_SET_PDEATHSIG): nothing outlives the launcher.
 5. No descriptor of one job reaches another.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
+_PTS = "newinstance,ptmxmode=0666,mode=620"
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -75,7 +76,7 @@ SCRATCH = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - of the view: private 
 
 
 def refresh(mounts: Sequence[MountOp]) -> None:
-    """In a mount and pid namespace of one command, copied from the sandbox's: its own scratch and its own proc(5).
+    """In a mount and pid namespace of one command, copied from the sandbox's: its own scratch, proc(5) and terminals.
 
     Whatever the plan has below a scratch directory is there again; what earlier commands made is not.
     """
@@ -91,6 +92,8 @@ def refresh(mounts: Sequence[MountOp]) -> None:
                 settings = f"{op.target}/sys"
                 sc.mount(settings, settings, None, sc.MS_BIND)
                 sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
+        elif isinstance(op, Devices):
+            sc.mount("devpts", f"{op.target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
 
 
 def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
@@ -456,7 +459,7 @@ def _devices(target: str, devices: Iterable[tuple[str, int]], root: _Root) -> No
         sc.move_mount(tree, b"", dirfd=place)
         os.close(place)
         os.close(tree)
-    _mount("devpts", f"{target}/pts", root, sc.MS_NOSUID | sc.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    _mount("devpts", f"{target}/pts", root, sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
     for link, to in (
         ("ptmx", "pts/ptmx"),
         ("fd", "/proc/self/fd"),

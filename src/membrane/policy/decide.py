@@ -387,13 +387,13 @@ class Decider:
         if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
             return Deny(None, "request malformed")
         # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
-        loose = _decoded(path)
+        forms = {path, _decoded(path)}
+        if ";" in path or "%3B" in path:  # parameters of a segment are no part of it to others (RFC 3986 section 3.3)
+            forms |= {_without_parameters(form) for form in forms}
         for rule in denies:
             if rule.http is not None and _refuses(rule, access.port, "tcp"):
                 for item in rule.http:
-                    if (not item.methods or method in item.methods) and (
-                        self._covers(item, path) or self._covers(item, loose)
-                    ):
+                    if (not item.methods or method in item.methods) and any(self._covers(item, form) for form in forms):
                         return Deny(rule, "denied by rule")
         return None
 
@@ -567,6 +567,10 @@ def _is_canonical(path: str) -> bool:
         return match.canonical_path(path, slashes=True) == path
     except Malformed:
         return False
+
+
+def _without_parameters(path: str) -> str:
+    return "/".join(segment.partition(";")[0] for segment in path.split("/"))
 
 
 def _decoded(path: str) -> str:

@@ -415,10 +415,9 @@ class Decider:
         if admitting:
             reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
             return Allow(admitting[0], reason, True, self._budgets(admitting))
-        if match.SLASH in path:  # what one server takes for one segment is two to another: a rule must spell it
-            reason = "method not allowed" if path_seen else "request malformed"
-            return Deny(None, reason, f"path: {match.ENCODED_SLASH}")
-        if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and method not in _UNASKED_METHODS:
+        encoded = match.SLASH in path  # one segment to some servers, two to others: a rule must spell it
+        unasked = encoded or method in _UNASKED_METHODS
+        if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and not unasked:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
         reason = "method not allowed" if path_seen else "path not allowed"
         default = 443 if access.scheme == "https" else 80
@@ -426,6 +425,8 @@ class Decider:
         url = f"{access.scheme}://{authority}{path}"
         # A star in a rule is a wildcard: no line would allow just this path.
         hint = "" if "*" in path else f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]"
+        if encoded and not path_seen:
+            return Deny(None, "request malformed", f"path: {match.ENCODED_SLASH}{hint and '; ' + hint}")
         return Deny(None, reason, hint)
 
     def _covers(self, item: HttpRule, path: str) -> bool:

@@ -41,7 +41,8 @@ def gather(policy: Policy, environ: Mapping[str, str]) -> list[list[Any]]:
             placeholder = placeholder_for(value, os.urandom)
         except ValueError as error:
             raise PolicyError("use the secret", f"{rule.name}: {error}", where=str(rule.origin)) from None
-        header = rule.header.partition(":")[0]
+        parameter = rule.header.removeprefix("?")
+        header = rule.header.partition(":")[0] if parameter == rule.header else f"query:{parameter}"
         found.append([rule.name, value, placeholder, header, [list(each) for each in secret_destinations(rule)]])
     return found
 

@@ -467,6 +467,8 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("secrets: [{name: a, to: [b]}]", "1:11", 'no "from"'),
         ("secrets: [{name: a, from: 'env:X', to: []}]", "1:40", "admits nothing"),
         ("secrets: [{name: a, from: 'env:X', to: [b], header: 'x: y'}]", "1:53", "{}"),
+        ("secrets: [{name: a, from: 'env:X', to: [b], query: 'x&y'}]", "1:52", "not a parameter name"),
+        ("secrets: [{name: a, from: 'env:X', to: [b], query: x, header: y}]", "1:11", "expected one place"),
         ("trace: off", "1:8", "trace is a single value"),
         ("trace: {mode: loud}", "1:15", "expected auto, off"),
         ("home: mine", "1:7", "expected ephemeral, workspace, shared"),

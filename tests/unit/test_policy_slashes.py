@@ -89,3 +89,14 @@ def test_only_a_rule_that_spells_it_lets_it_pass(host: str, method: str, path: s
         assert isinstance(answer, Admitted)
         assert answer.target == path.replace("%2f", "%2F").encode()
         assert isinstance(decider.decide(HttpRequest(host, 443, "https", method, answer.target.decode())), Allow)
+
+
+def test_the_hint_is_the_rule_that_spells_it() -> None:
+    decider = Decider(load([Source("user", "u", POLICY)], presets={}).policy)
+    gate = Gate(Bound("c.test", 443, "https"), decider.decide)
+    answer = gate.judge(b"GET", b"/@a%2fb", b"c.test", [], [], body=False)
+    assert isinstance(answer, Refused)
+    cause, _, rule = answer.verdict.hint.partition("; ")
+    assert cause == "path: it contains an encoded slash"
+    decider = Decider(load([Source("user", "u", f"presets: []\n{rule}\n")], presets={}).policy)
+    assert isinstance(decider.decide(HttpRequest("c.test", 443, "https", "GET", "/@a%2Fb")), Allow)

@@ -13,7 +13,7 @@ References: RFC 9112 sections 6 and 7.1, RFC 9110 section 6.5.
 
 from __future__ import annotations
 
-from .requests import BAD_CHUNK, BAD_TRAILER, NO_TRAILERS, TOKEN, VALUE, Flaw
+from .requests import BAD_CHUNK, BAD_TRAILER, NO_TRAILERS, TOKEN, VALUE, Flaw, as_variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Chunked(Body):
             or value.translate(None, VALUE)
         ):
             raise Flaw(BAD_TRAILER)
-        lower = name.lower()
+        lower = as_variable(name.lower())
         if self._strict:
             if lower in NO_TRAILERS:
                 raise Flaw(BAD_TRAILER)

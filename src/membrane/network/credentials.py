@@ -16,8 +16,8 @@ Rules
 -----
 1. A value is put in for scheme, host, port and path of its destination only; nobody here follows a redirect.
 2. ``repr`` and errors never show a value.
-3. What can not be read can not be scrubbed: such requests ask for ``identity``, and an answer in another content
-   coding is not passed on.
+3. What can not be read can not be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
+   in another coding is not passed on.
 
 Not covered: values in request bodies (never put in), and answers that show a value in an encoding not listed above.
 """
@@ -43,6 +43,9 @@ PUBLIC_PREFIXES = (
     b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza", b"AKIA",
     b"gsk_", b"dop_v1_",
 )  # fmt: skip
+# What a client may ask for that would show a value in a form, or in parts, in which it is not found.
+NOT_ASKED = frozenset([b"accept-encoding", b"grpc-accept-encoding", b"if-range", b"range", b"sec-websocket-extensions"])
+CODINGS = frozenset([b"content-encoding", b"grpc-encoding"])
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
 _VISIBLE = bytes(range(0x21, 0x7F))

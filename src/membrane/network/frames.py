@@ -12,12 +12,14 @@ from .requests import (
     BAD_PSEUDO,
     BAD_SCHEME,
     CONNECTION_FIELD,
+    FRAMING,
     NO_AUTHORITY,
     OTHER_AUTHORITY,
     TOKEN,
     VALUE,
     Flaw,
     answer,
+    as_variable,
     content_length,
     grpc_answer,
 )
@@ -272,6 +274,8 @@ def check_fields(names: list[bytes], values: list[bytes]) -> None:
                 raise Flaw(BAD_FIELD)
             if name in _HOPS:
                 raise Flaw(CONNECTION_FIELD)
+            if b"_" in name and as_variable(name) in FRAMING:
+                raise Flaw(BAD_FIELD)
             if len(_valid_names) < 1024 and len(name) <= 64:
                 _valid_names.add(name)
         if value.translate(None, VALUE) or value != value.strip(b" \t"):

@@ -13,6 +13,7 @@ References: RFC 9112 sections 2.2, 3, 5, 6.3, 7.1; RFC 9110 sections 7.6.1 (Conn
 from __future__ import annotations
 
 from .bodies import Body, Chunked, Sized, UntilClose
+from .credentials import CODINGS
 from .requests import (
     BAD_CONNECTION,
     BAD_EXPECTATION,
@@ -21,6 +22,7 @@ from .requests import (
     BAD_TRANSFER_CODING,
     BAD_VERSION,
     BOTH_LENGTHS,
+    FRAMING,
     HOP_BY_HOP,
     MOST_FIELDS,
     RAW_LINE_END,
@@ -28,6 +30,7 @@ from .requests import (
     TOO_MANY_FIELDS,
     VALUE,
     Flaw,
+    as_variable,
     content_length,
 )
 
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 
 NOT_HTTP = "the server's answer is malformed"
 _CRLF2 = b"\r\n\r\n"
-_FRAMING = frozenset([b"content-length", b"transfer-encoding", b"host"])
 _HOST = frozenset([b"host"])
 _HOP_TOKENS = frozenset([b"close", b"keep-alive", b"te", b"upgrade"])
 _SPECIAL = HOP_BY_HOP | frozenset(
@@ -47,7 +49,7 @@ _SPECIAL = HOP_BY_HOP | frozenset(
 )
 _DROPPED = HOP_BY_HOP | frozenset([b"te", b"upgrade", b"host"])
 _ANSWER_HOPS = HOP_BY_HOP | frozenset([b"alt-svc", b"content-length", b"transfer-encoding", b"upgrade"])
-_ANSWER_SPECIAL = _ANSWER_HOPS | frozenset([b"content-encoding"])
+_ANSWER_SPECIAL = _ANSWER_HOPS | CODINGS
 _known: dict[bytes, bytes] = {}  # field name as written: in lower case
 _MOST_KNOWN = 1024
 
@@ -132,8 +134,7 @@ class Framing:
         for name, value in zip(head.names, head.values, strict=True):
             if name in _SPECIAL:
                 special.setdefault(name, []).append(value)
-            elif b"_" in name and name.replace(b"_", b"-") in _FRAMING:
-                # Servers that hand fields on as variables (CGI) read "_" as "-".
+            elif b"_" in name and as_variable(name) in FRAMING:
                 raise Flaw(BAD_FIELD)
         if special:
             self._read(special, head.method)
@@ -148,7 +149,7 @@ class Framing:
                 raise Flaw(BOTH_LENGTHS)
             self.chunked = True
         tokens = _tokens(special.get(b"connection", ()))
-        if not tokens.isdisjoint(_FRAMING):
+        if not tokens.isdisjoint(FRAMING):
             raise Flaw(BAD_CONNECTION)
         dropped = (tokens - _HOP_TOKENS) | _DROPPED
         if b"close" in tokens:
@@ -249,7 +250,7 @@ class AnswerHead:
         """Find the length, and take away what is for this hop alone."""
         tokens = _tokens(special.get(b"connection", ()))
         self.close = old or b"close" in tokens
-        coding = special.get(b"content-encoding", ())
+        coding = [value for name in CODINGS for value in special.get(name, ())]
         self.coded = any(value.lower() not in (b"", b"identity") for value in coding)
         codings = special.get(b"transfer-encoding", ())
         if codings and (len(codings) > 1 or codings[0].lower() != b"chunked" or old):
@@ -260,7 +261,7 @@ class AnswerHead:
         self._chunked = bool(codings)
         self._length = -1 if codings or not lengths else int(min(lengths))
         if special:
-            gone = (tokens - _FRAMING - _HOP_TOKENS) | _ANSWER_HOPS
+            gone = (tokens - FRAMING - _HOP_TOKENS) | _ANSWER_HOPS
             if self.status == 101:
                 gone -= {b"upgrade"}
             fields = [field for field in self._fields if field[1] not in gone]
@@ -297,7 +298,8 @@ class AnswerHead:
 
     def write(self, connection: bytes, scrubber: Scrubber | None) -> bytes:
         """The head as the client gets it."""
-        out = [b"HTTP/1.1 %d %b\r\n" % (self.status, self.reason)]
+        reason = self.reason if scrubber is None else scrubber.whole(self.reason)
+        out = [b"HTTP/1.1 %d %b\r\n" % (self.status, reason)]
         if scrubber is None:
             out += [b"%b: %b\r\n" % (raw, value) for raw, _, value in self._fields]
         else:

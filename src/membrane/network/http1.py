@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from ..policy.model import Deny
 from .bodies import Body, Sized
+from .credentials import NOT_ASKED
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .requests import (
     BAD_LINE,
@@ -339,7 +340,7 @@ class Http1(Front):
         if hop:
             out.append(b"Connection: %b\r\n" % b", ".join(hop))
         if vault is not None and vault.scrubs:
-            dropped |= {b"accept-encoding", b"sec-websocket-extensions"}
+            dropped |= NOT_ASKED
             out.append(b"Accept-Encoding: identity\r\n")
         out += [
             b"%b: %b\r\n" % (raw, value)

@@ -32,6 +32,7 @@ References: RFC 9113 (HTTP/2), RFC 7541 (HPACK), RFC 8441 (extended CONNECT, ref
 from __future__ import annotations
 
 from ..policy.model import Deny
+from .credentials import NOT_ASKED
 from .fields import NO_TABLE, FieldDecoder, TooLarge, Undecodable, encode
 from .frames import (
     ACK,
@@ -81,6 +82,7 @@ from .requests import (
     Flaw,
     Refused,
     Undecided,
+    as_variable,
 )
 from .sniff import PREFACE
 
@@ -473,7 +475,7 @@ class Http2(AnswerSide):
             (b":path", target),
         ]
         if self._rewrites:
-            dropped |= {b"accept-encoding"}
+            dropped |= NOT_ASKED
             fields.append((b"accept-encoding", b"identity"))
         fields += [field for field in zip(names, values, strict=True) if field[0] not in dropped]
         query = verdict.target[len(request.path) :].decode("ascii")
@@ -489,7 +491,7 @@ class Http2(AnswerSide):
             self._violated(stream, Deny(None, "request malformed", BAD_TRAILER), STREAM_CLOSED)
         try:
             check_fields(names, values)
-            malformed = not ends or not NO_TRAILERS.isdisjoint(names)
+            malformed = not ends or not NO_TRAILERS.isdisjoint(map(as_variable, names))
         except Flaw:
             malformed = True
         if malformed:

@@ -105,7 +105,10 @@ _QUERY = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x23)
 _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the credentials that were put in
 _BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
 _METHOD_OVERRIDES = frozenset([b"x-http-method-override", b"x-http-method", b"x-method-override"])
-_PATH_OVERRIDES = frozenset([b"x-original-url", b"x-rewrite-url"])
+_PATH_OVERRIDES = frozenset([b"x-original-uri", b"x-original-url", b"x-override-url", b"x-rewrite-url"])
+# In a query: Rails, Laravel, Symfony; Google's system parameters.
+_METHOD_PARAMETERS = frozenset([b"_method", b"$httpmethod", b"x-http-method-override"])
+FRAMING = frozenset([b"content-length", b"transfer-encoding", b"host"])  # what says where a request ends, and whose
 _GIT_DISCOVERY = "/info/refs"
 _OVERRIDES = _METHOD_OVERRIDES | _PATH_OVERRIDES
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
@@ -120,6 +123,11 @@ NO_TRAILERS = _OVERRIDES | frozenset(
 # For the hop between the client and us; the last one would be read by a proxy that the operator has chained.
 HOP_BY_HOP = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"http2-settings"])
 _DIGITS = b"0123456789"
+
+
+def as_variable(name: bytes) -> bytes:
+    """A field's name as a server may read it that hands fields on as variables (CGI, WSGI): "_" is "-"."""
+    return name.replace(b"_", b"-")
 
 
 def content_length(values: Sequence[bytes]) -> int:
@@ -291,13 +299,13 @@ class Gate:
                 return Undecided(request, verdict)
             return self.refused(request, verdict)
         others = []
-        if not _OVERRIDES.isdisjoint(names):
+        if not _OVERRIDES.isdisjoint(names) or any(b"_" in name for name in names):
             others += [
-                self._overridden(request, name, value)
+                self._overridden(request, as_variable(name), value)
                 for name, value in zip(names, values, strict=True)
-                if name in _OVERRIDES
+                if as_variable(name) in _OVERRIDES
             ]
-        if query and (b"_method" in query or b"%" in query):
+        if query and (b"%" in query or b"method" in query.lower()):
             others += [self._overridden(request, b"", value) for value in _method_parameters(query)]
         if body and method in _BODILESS:
             others.append(request.replace(method="POST"))
@@ -396,13 +404,13 @@ class Gate:
 
 
 def _method_parameters(query: bytes) -> list[bytes]:
-    """The values of every ``_method`` in the query, however it is escaped (Rails, Laravel, Symfony)."""
+    """The values of every parameter by which some server takes another method, however it is escaped."""
     from urllib.parse import unquote_to_bytes
 
     found = []
     for part in query[1:].replace(b";", b"&").split(b"&"):
         name, _, value = part.partition(b"=")
-        if unquote_to_bytes(name) == b"_method":
+        if unquote_to_bytes(name).lower() in _METHOD_PARAMETERS:
             found.append(unquote_to_bytes(value))
     return found
 

@@ -387,13 +387,13 @@ class Decider:
         if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
             return Deny(None, "request malformed")
         # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
-        loose = _decoded(path)
+        forms = {path, _decoded(path)}
+        if ";" in path or "%3B" in path:  # parameters of a segment are no part of it to others (RFC 3986 section 3.3)
+            forms |= {_without_parameters(form) for form in forms}
         for rule in denies:
             if rule.http is not None and _refuses(rule, access.port, "tcp"):
                 for item in rule.http:
-                    if (not item.methods or method in item.methods) and (
-                        self._covers(item, path) or self._covers(item, loose)
-                    ):
+                    if (not item.methods or method in item.methods) and any(self._covers(item, form) for form in forms):
                         return Deny(rule, "denied by rule")
         return None
 
@@ -415,10 +415,9 @@ class Decider:
         if admitting:
             reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
             return Allow(admitting[0], reason, True, self._budgets(admitting))
-        if match.SLASH in path:  # what one server takes for one segment is two to another: a rule must spell it
-            reason = "method not allowed" if path_seen else "request malformed"
-            return Deny(None, reason, f"path: {match.ENCODED_SLASH}")
-        if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and method not in _UNASKED_METHODS:
+        encoded = match.SLASH in path  # one segment to some servers, two to others: a rule must spell it
+        unasked = encoded or method in _UNASKED_METHODS
+        if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and not unasked:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
         reason = "method not allowed" if path_seen else "path not allowed"
         default = 443 if access.scheme == "https" else 80
@@ -426,6 +425,8 @@ class Decider:
         url = f"{access.scheme}://{authority}{path}"
         # A star in a rule is a wildcard: no line would allow just this path.
         hint = "" if "*" in path else f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]"
+        if encoded and not path_seen:
+            return Deny(None, "request malformed", f"path: {match.ENCODED_SLASH}{hint and '; ' + hint}")
         return Deny(None, reason, hint)
 
     def _covers(self, item: HttpRule, path: str) -> bool:
@@ -567,6 +568,10 @@ def _is_canonical(path: str) -> bool:
         return match.canonical_path(path, slashes=True) == path
     except Malformed:
         return False
+
+
+def _without_parameters(path: str) -> str:
+    return "/".join(segment.partition(";")[0] for segment in path.split("/"))
 
 
 def _decoded(path: str) -> str:

@@ -572,3 +572,14 @@ def parse_header(text: str) -> str:
     if template.count("{}") != 1 or not (template.isascii() and template.isprintable()):
         raise Malformed('the template after ":" needs one "{}" for the secret')
     return f"{name.lower()}: {template}"
+
+
+def parse_parameter(text: str) -> str:
+    """Read the name of a query parameter that is a secret; return it with the ``?`` before it.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    if not text or not text.replace("-", "").replace("_", "").replace(".", "").isalnum() or not text.isascii():
+        raise Malformed(f"{text!r} is not a parameter name of letters, digits, '-', '_' and '.'")
+    return f"?{text}"

@@ -535,7 +535,7 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            found = {name: entry.take(name) for name in ("name", "from", "to", "header")}
+            found = {name: entry.take(name) for name in ("name", "from", "to", "header", "query")}
             entry.finish(what)
             nodes = {name: taken[1] for name, taken in found.items() if taken}
             for name in ("name", "from", "to"):
@@ -550,6 +550,11 @@ class _Loader:
             if "header" in nodes:
                 text = nodes["header"].scalar("header").string("header")
                 header = self._checked(nodes["header"], "header", grammar.parse_header, text)
+            if "query" in nodes:
+                if "header" in nodes:
+                    item.refuse(f'{what} has "header" and "query"; expected one place')
+                text = nodes["query"].scalar("query").string("query")
+                header = self._checked(nodes["query"], "query", grammar.parse_parameter, text)
             source = self._secret_source(nodes["from"], name)
             self.levels[self.level].secrets.append(SecretRule(name, source, tuple(to), header, self._origin(item)))
 

@@ -154,7 +154,7 @@ class SecretRule(Value):
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
     to: tuple[str, ...]
-    header: str
+    header: str  # "name: TEMPLATE" where "{}" stands for the value, or "?NAME": a parameter of the query
     origin: Origin
 
 

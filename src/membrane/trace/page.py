@@ -40,7 +40,8 @@ summary{cursor:pointer}
 .n{color:var(--soft);font-weight:normal}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.87rem}
-td,th{border-top:1px solid var(--line);padding:3px 8px 3px 0;text-align:left;vertical-align:top;overflow-wrap:break-word}
+td,th{border-top:1px solid var(--line);padding:3px 8px 3px 0;text-align:left;vertical-align:top}
+td{overflow-wrap:break-word}
 td.t,td.k{white-space:nowrap}
 th{font-weight:600;white-space:nowrap}
 .bad,.bad td{color:var(--bad)}

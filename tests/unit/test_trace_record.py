@@ -275,8 +275,8 @@ def test_two_sources_are_merged_by_time(tmp_path: Path) -> None:
 
 
 def test_a_flood_neither_fills_the_disk_nor_hides_the_end(tmp_path: Path) -> None:
-    """Of a hundred times its share a source keeps the beginning and the end, and counts the rest."""
-    limit, count, width = 1 << 16, 7_500, 900
+    """Of twenty times its share a source keeps the beginning and the end, and counts the rest."""
+    limit, count, width = 1 << 16, 1_500, 900
     path = Path(record.make(str(tmp_path), "e" * 16))
     writer = record.Writer(str(path), "session", limit=limit)
     most = 0
@@ -285,7 +285,7 @@ def test_a_flood_neither_fills_the_disk_nor_hides_the_end(tmp_path: Path) -> Non
         if number % 50 == 0:
             most = max(most, sum(entry.stat().st_size for entry in os.scandir(path)))
     writer.close()
-    assert count * width > 100 * limit
+    assert count * width > 20 * limit
     assert most <= limit
     events, problems = events_of(str(path))
     numbers = [event["seq"] for event in events if event["event"] == "NameResolved"]
@@ -296,7 +296,7 @@ def test_a_flood_neither_fills_the_disk_nor_hides_the_end(tmp_path: Path) -> Non
     assert {event["cause"] for event in lost} == {"removed to stay within trace.max_size"}
     found = reading.verify(str(path))
     assert found.problems == () and found.closed
-    assert found.removed > 100
+    assert found.removed > 100  # more than the chain has room for
 
 
 # ---------------------------------------------------------------- tampering

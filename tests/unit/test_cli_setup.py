@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -76,3 +77,12 @@ def test_root_never_runs_what_others_can_change(monkeypatch: pytest.MonkeyPatch,
     setup.tracing(str(program), said.append, units=str(tmp_path / "units"), granted=str(tmp_path / "granted"))
     assert said[-1] == f"not restored at boot: root would run {program}, and others can change {program}"
     assert not (tmp_path / "units").exists()
+
+
+@pytest.mark.needs_tool("systemd-analyze")
+@pytest.mark.parametrize(("program", "status"), [("/usr/bin/true", 0), ("/nonexistent/membrane", 1)])
+def test_systemd_takes_the_unit(tmp_path, program: str, status: int) -> None:
+    unit = tmp_path / setup.UNIT
+    unit.write_text(setup._TEXT.format(program=program))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..events import visible
 from ..summary import shorten, tilde
-from .query import Summary, asked, is_denied, items, number, process_of, program_of, text
+from .query import Summary, asked, is_denied, items, number, process_of, program_of, request_url, text
 
 MOST_EVENTS = 2000  # in the timeline
 MOST_PROCESSES = 2000  # in the tree
@@ -40,7 +40,8 @@ summary{cursor:pointer}
 .n{color:var(--soft);font-weight:normal}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.87rem}
-td,th{border-top:1px solid var(--line);padding:3px 8px 3px 0;text-align:left;vertical-align:top;overflow-wrap:anywhere}
+td,th{border-top:1px solid var(--line);padding:3px 8px 3px 0;text-align:left;vertical-align:top}
+td{overflow-wrap:break-word}
 td.t,td.k{white-space:nowrap}
 th{font-weight:600;white-space:nowrap}
 .bad,.bad td{color:var(--bad)}
@@ -50,7 +51,15 @@ ul{list-style:none;margin:0;padding-left:1em;border-left:1px solid var(--line)}
 .bar{position:relative;height:26px;border:1px solid var(--line);border-radius:4px;margin:.6em 0}
 .bar i{position:absolute;bottom:0;width:1%;background:#4a90d9}
 .bar i.bad{background:var(--bad)}
-@media(max-width:600px){body{font-size:14px;padding:8px}td,th{padding-right:6px}}
+@media(max-width:600px){
+body{font-size:14px;padding:8px}
+tr{display:block;border-top:1px solid var(--line);padding:5px 0}
+tr:first-child,td:empty{display:none}
+td{display:inline;border:0;padding-right:10px}
+td:first-child:not(.t){display:block}
+td.k{white-space:normal}
+td[data-l]:not(:first-child)::before{content:attr(data-l) " ";color:var(--soft)}
+}
 """
 
 
@@ -65,9 +74,21 @@ def _cell(value: Any, kind: str = "") -> str:
 
 
 def _table(head: Iterable[str], rows: list[str]) -> str:
-    titles = "".join(f"<th>{html_escape(title)}</th>" for title in head)
+    head = [html_escape(title, quote=True) for title in head]
+    rows = [_labelled(row, head) for row in rows[:MOST_ROWS]] + rows[MOST_ROWS:]
+    titles = "".join(f"<th>{title}</th>" for title in head)
     more = f'<p class="n">... and {len(rows) - MOST_ROWS} more</p>' if len(rows) > MOST_ROWS else ""
     return f'<div class="wide"><table><tr>{titles}</tr>{"".join(rows[:MOST_ROWS])}</table></div>{more}'
+
+
+def _labelled(row: str, head: list[str]) -> str:
+    """The row with the title of its column in each cell, for screens on which the columns do not fit.
+
+    No text holds a ``<`` here, so every ``<td`` is a cell.
+    """
+    start, *cells = row.split("<td")
+    labels = [f' data-l="{title}"' for title in head] + [""] * len(cells)
+    return start + "".join(f"<td{label}{cell}" for label, cell in zip(labels, cells, strict=False))
 
 
 def _section(title: str, count: int, body: str, opened: bool = True) -> str:
@@ -94,10 +115,7 @@ def _about(event: dict[str, Any]) -> str:
         access = event.get("access")
         return f"{asked(access) if isinstance(access, dict) else ''}  {text(event.get('reason'))}"
     if kind == "RequestSeen":
-        return (
-            f"{text(event.get('method'))} {text(event.get('scheme'))}://{text(event.get('host'))}"
-            f"{text(event.get('path'))}  {number(event.get('status'))}"
-        )
+        return f"{text(event.get('method'))} {request_url(event)}  {number(event.get('status'))}"
     if kind in ("ConnectionOpened", "ConnectionClosed", "SocketCalled"):
         where = text(event.get("host")) or text(event.get("address"))
         sizes = ""
@@ -269,7 +287,7 @@ def _page(
     ]
     requests = [
         f"<tr{' class=bad' if row['verdict'] == 'deny' else ''}>{_cell(row['method'])}"
-        f"{_cell(row['scheme'] + '://' + row['host'] + row['path'], 'm')}"
+        f"{_cell(request_url(row), 'm')}"
         f"{_cell(', '.join(map(str, row['status'])))}{_cell(row['count'])}</tr>"
         for row in data["requests"]
     ]

@@ -198,6 +198,14 @@ def path_of(event: dict[str, Any]) -> str:
     return text(event.get("path"))
 
 
+def request_url(event: dict[str, Any]) -> str:
+    """The URL of a request, with the port where it is not the scheme's own."""
+    scheme, host, port = text(event.get("scheme")), text(event.get("host")), number(event.get("port"))
+    host = f"[{host}]" if ":" in host else host
+    place = host if port in (0, {"http": 80, "https": 443}.get(scheme)) else f"{host}:{port}"
+    return f"{scheme}://{place}{text(event.get('path'))}"
+
+
 def host_of(event: dict[str, Any]) -> str:
     """The host that it is about: a name or an address."""
     source = event

@@ -365,7 +365,7 @@ def verify(path: str) -> Verified:
                 known[entry["segment"]] = entry
             elif isinstance(entry.get("removed"), str):
                 known.pop(entry["removed"], None)
-                removed += 1
+                removed += _number(entry.get("segments", 1))
             elif entry.get("closed") is not True and "lost" in entry:
                 lost += _number(entry["lost"])
         ended = any(entry.get("closed") is True for entry in entries)

@@ -156,10 +156,20 @@ def make(state: str, session: str) -> str:
 class _Segment:
     """One closed segment."""
 
-    __slots__ = ("first", "last", "name", "records", "size")
+    __slots__ = ("entry", "first", "last", "name", "records", "size")
 
-    def __init__(self, name: str, size: int, records: int, first: int, last: int) -> None:
-        self.name, self.size, self.records, self.first, self.last = name, size, records, first, last
+    def __init__(self, entry: dict[str, Any], records: int) -> None:
+        self.entry = entry  # of the chain
+        self.name, self.size, self.records = str(entry["segment"]), int(entry["size"]), records
+        self.first, self.last = int(entry["first"]), int(entry["last"])
+
+
+def _together(known: dict[str, Any] | None, entry: dict[str, Any], *sums: str) -> dict[str, Any]:
+    """Two entries of the chain about the same as one."""
+    if known is None:
+        return dict(entry)
+    first, last = min(known["first"], entry["first"]), max(known["last"], entry["last"])
+    return {**known, **{name: known[name] + entry[name] for name in sums}, "first": first, "last": last}
 
 
 class Writer:
@@ -200,13 +210,17 @@ class Writer:
         self._pending_loss: list[Any] = []  # [count, first, last, cause]
         self._before = ""
         self._chained = 0  # bytes of the chain
+        self._shorten_at = limit // 8  # of these
+        self._gone: dict[str, Any] | None = None  # all segments that had to go, as one entry
+        self._losses: dict[str, dict[str, Any]] = {}  # all losses, as one entry for each cause
         try:
             self._directory_fd = _lock_directory(directory)
             chain = os.path.join(directory, f"{source}.chain")
             self._chain = os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise HostError("keep the record", error.strerror or "", target=directory) from None
-        self._link({"format": FORMAT, "source": source, "suffix": suffix, "time": clock()})
+        self._head = {"format": FORMAT, "source": source, "suffix": suffix, "time": clock()}
+        self._link(self._head)
 
     def append(self, data: bytes, records: int = 0) -> None:
         """Write whole records; what can not be written is counted, never raised.
@@ -295,8 +309,10 @@ class Writer:
 
     def _tell_loss(self) -> None:
         count, first, last, cause = self._pending_loss
-        if self._link({"lost": count, "first": first, "last": last, "cause": cause}):
+        loss = {"lost": count, "first": first, "last": last, "cause": cause}
+        if self._link(loss):
             self._pending_loss = []
+            self._losses[cause] = _together(self._losses.get(cause), loss, "lost")
 
     def _close_segment(self) -> None:
         name, size = self._name, self._size
@@ -307,16 +323,16 @@ class Writer:
                 stored = data
             else:
                 name += ".gz"
-            entry = {"segment": name, "size": len(stored), "sha256": digest(stored), "bytes": size}
+            entry: dict[str, Any] = {"segment": name, "size": len(stored), "sha256": digest(stored), "bytes": size}
         except OSError as error:
             entry = {"segment": name, "size": size, "sha256": "", "bytes": size, "error": error.strerror or ""}
         os.close(self._fd)
         self._fd = -1
         self._unsynced.append(name)
-        self._link({**entry, "records": self._records, "first": self._first, "last": self._last})
-        kept = _Segment(name, int(str(entry["size"])), self._records or size, self._first, self._last)
+        entry.update(records=self._records, first=self._first, last=self._last)
+        self._link(entry)
+        self._closed.append(_Segment(entry, self._records or size))
         self._size = 0
-        self._closed.append(kept)
         self._make_room()
 
     def _compress(self, data: bytes) -> bytes | None:
@@ -362,10 +378,47 @@ class Writer:
                 return
             total -= victim.size
             self.removed += victim.records
-            self._link({"removed": victim.name, "records": victim.records, "first": victim.first, "last": victim.last})
+            gone = {"removed": victim.name, "records": victim.records, "first": victim.first, "last": victim.last}
+            self._link(gone)
+            self._gone = _together(self._gone, {**gone, "segments": 1}, "records", "segments")
+
+    def _shorten_chain(self) -> None:
+        """Write the chain anew, with one line for all that was removed: else a flood would fill it, and end the record.
+
+        What is in force is the same; the old chain stands until the new one is whole.
+        """
+        entries = [self._head, *self._losses.values(), *([self._gone] if self._gone else [])]
+        entries += [segment.entry for segment in self._closed]
+        before, out = "", []
+        for entry in entries:
+            line = json_text({**entry, "before": before}).encode()
+            before = digest(line)
+            out.append(line + b"\n")
+        data = b"".join(out)
+        path = os.path.join(self.directory, f"{self.source}.chain")
+        half = f"{path}.new"
+        fd = -1
+        try:
+            fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            done = 0
+            while done < len(data):
+                done += os.write(fd, data[done:])
+            _to_disk(fd, True)  # the name must not come to the disk before the content
+            os.rename(half, path)
+        except OSError:
+            if fd >= 0:
+                os.close(fd)
+                os.unlink(half)
+            self._shorten_at = self._chained * 2
+            return
+        os.close(self._chain)
+        self._chain, self._before, self._chained = fd, before, len(data)
+        self._shorten_at = max(self.limit // 8, 2 * len(data))
 
     def _link(self, entry: dict[str, Any]) -> bool:
         """Add a line to the chain."""
+        if self._chained > self._shorten_at and "segment" not in entry:  # then every closed segment is in it
+            self._shorten_chain()
         line = json_text({**entry, "before": self._before}).encode()
         try:
             written = os.write(self._chain, line + b"\n")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..summary import shorten, tilde
-from ..trace.query import asked, is_denied, items, number, process_of, program_of, text
+from ..trace.query import asked, is_denied, items, number, process_of, program_of, request_url, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,12 +98,9 @@ def _closed(event: dict[str, Any]) -> str:
 
 
 def _request(event: dict[str, Any]) -> str:
-    port, scheme = number(event.get("port")), text(event.get("scheme"))
-    host = _show(event.get("host"))
-    host = host if port == {"http": 80, "https": 443}.get(scheme) else _endpoint(event.get("host"), port)
     error = f"  {_show(event.get('error'))}" if event.get("error") else ""
     return (
-        f"#{number(event.get('id'))} {_show(event.get('method'))} {_show(scheme)}://{host}{_show(event.get('path'))}"
+        f"#{number(event.get('id'))} {_show(event.get('method'))} {shorten(request_url(event), 2 * WIDE)}"
         f"  {number(event.get('status'))}{error}"
     )
 
@@ -226,7 +223,7 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     _rows(lines, "connected to", connections)
     if data["requests"]:
         requests = [
-            f"{_show(row['method'])} {_show(row['scheme'])}://{_show(row['host'])}{path(row['path'])}"
+            f"{_show(row['method'])} {shorten(request_url(row), 100)}"
             f"  {', '.join(map(str, row['status']))}{_times(row)}" + ("  refused" if row["verdict"] == "deny" else "")
             for row in data["requests"]
         ]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .files import Covering
-    from .match import Address
+    from .match import Address, AddressClass
     from .model import Access, Verdict
 
 _LOOPBACK = ((4, 0x7F00_0001), (6, 1))
@@ -303,9 +303,15 @@ class Decider:
                 return refusal
         return None
 
+    def _class(self, address: Address) -> tuple[AddressClass, bool]:
+        """What kind of address it is, and whether it leads to this machine from outside of it."""
+        kind = address_class(*address)
+        if address not in self._own or kind == "loopback":
+            return kind, False
+        return "private", True
+
     def _floor(self, form: Address, port: int, protocol: str) -> Deny | None:
-        own = form in self._own
-        kind = "private" if own else address_class(*form)
+        kind, own = self._class(form)
         if kind == "public":
             return None
         # What is counted or judged by request is so for connections to the literal only: it opens nothing here.
@@ -323,8 +329,7 @@ class Decider:
     def _allowing_literal(self, address: Address, port: int, protocol: str) -> list[HostRule]:
         """Allow rules for an address that no name stands for."""
         rules = self._allow.addressed(address)
-        own = address in self._own
-        kind = "private" if own else address_class(*address)
+        kind, own = self._class(address)
         if own or kind in ("link-local", "metadata"):
             narrow = _NARROW[address[0]]
             return [rule for rule in rules if rule.network is not None and rule.network.prefix >= narrow]

@@ -557,3 +557,19 @@ def test_reset_without_a_terminal_and_without_yes_is_a_no(tmp_path: Path) -> Non
     assert done.returncode == 1, done.stderr
     assert (state / "cache").is_dir()
     assert done.stdout == ""
+
+
+def test_a_module_of_the_workspace_is_not_run_outside(tmp_path: Path) -> None:
+    """``python -m`` puts the current directory first; the control shows that the trap works."""
+    (tmp_path / "json.py").write_text("import sys; sys.stdout.write('from the workspace'); from _json import *\n")
+    environ = {**os.environ, "MEMBRANE_HOME": str(tmp_path / "state")}
+
+    def output(*argv: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout
+
+    assert output("-c", "import json") == "from the workspace"
+    for first in ([], ["-P"]):
+        assert json.loads(output(*first, "-m", "membrane", "ps", "--json")) == {"sessions": []}

@@ -193,6 +193,31 @@ def test_network_rule_lifts_the_floor_for_its_ports() -> None:
     assert ask(text, Connect("b.com", "10.0.0.7", 443)) == "name not allowed"
 
 
+def test_a_network_that_holds_public_addresses_too_names_no_private_one() -> None:
+    """Else whoever owns a name that is allowed chooses a server of the local network, or of this machine."""
+    for rule in ("0.0.0.0/0", "0.0.0.0/1", "8.0.0.0/5", "'::/0'"):
+        for address in PRIVATE:
+            assert ask(f"allow: [a.com, {rule}]", Connect("a.com", address, 443)) == "private address"
+        assert ask(f"allow: [a.com, {rule}]", Connect("a.com", "93.184.216.34", 443)) == "allow"
+    assert ask("allow: [a.com, 10.0.0.0/8]", Connect("a.com", "10.1.2.3", 443)) == "allow"
+    assert ask("allow: [a.com, 'fc00::/7']", Connect("a.com", "fd12::1", 443)) == "allow"
+    assert ask("allow: [0.0.0.0/0]", Connect("", "10.1.2.3", 443)) == "allow", "by address, as the rule says"
+
+
+def test_an_address_of_this_machine_needs_a_narrow_rule() -> None:
+    own = [parse_address("10.0.0.7"), parse_address("93.184.216.34")]
+    for rule, address, opens in (
+        ("10.0.0.0/8", "10.0.0.7", False),
+        ("10.0.0.0/24", "10.0.0.7", True),
+        ("93.184.0.0/16", "93.184.216.34", False),
+        ("93.184.216.34", "93.184.216.34", True),
+        ("10.0.0.0/8", "10.0.0.8", True),
+    ):
+        decider = Decider(policy(f"allow: [a.com, {rule}]"), own_addresses=own)
+        for host in ("a.com", ""):
+            assert isinstance(decider.decide(Connect(host, address, 443)), Allow) is opens
+
+
 def test_constrained_network_rule_does_not_lift_the_floor() -> None:
     text = "allow: [a.com, {dest: 10.0.0.7, http: [{methods: [GET]}]}]"
     assert ask(text, Connect("a.com", "10.0.0.7", 443)) == "private address"

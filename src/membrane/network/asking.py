@@ -141,6 +141,11 @@ class Asking:
         self._refused.clear()
         self._changed()
 
+    def moved(self, addresses: frozenset[tuple[int, int]]) -> None:
+        """This machine has other addresses."""
+        self._addresses = addresses
+        self._decider = Decider(self._policy, addresses)
+
     def decide(self, access: Access) -> Verdict:
         """The policy's verdict; ``Ask`` where no rule decides and somebody can be asked."""
         verdict = self._decider.decide(access)

@@ -48,6 +48,7 @@ from _socket import socket as Socket
 from ..errors import InternalError, MembraneError
 from ..policy.codec import restore
 from ..policy.decide import Decider
+from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .dns import Answerer, Names
@@ -188,27 +189,6 @@ def send_all(control: Socket, journal: Journal) -> None:
         return  # the session is gone, or does not read
 
 
-def own_addresses() -> frozenset[tuple[int, int]]:
-    """The addresses of this machine's interfaces, as (version, integer); what /proc/net shows (proc(5))."""
-    found: set[tuple[int, int]] = set()
-    try:
-        with open("/proc/net/if_inet6", encoding="ascii") as table:
-            found.update((6, int(line[:32], 16)) for line in table)
-    except OSError:
-        pass  # no IPv6
-    try:
-        with open("/proc/net/fib_trie", encoding="ascii") as table:
-            address = ""
-            for line in table:
-                if "|--" in line:
-                    address = line.rpartition(" ")[2].strip()
-                elif "/32 host LOCAL" in line:
-                    found.add((4, int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")))
-    except OSError:
-        pass  # not mounted; private addresses are refused anyway
-    return frozenset(found)
-
-
 def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | None, tuple[str, ...]]:
     """The proxy to go through, and the hosts that are dialled all the same.
 
@@ -241,12 +221,13 @@ class Service:
         self._reactor = reactor = Reactor()
         names = Names(limits.get("names", 16384))
         self._asking: Asking | None = None
+        self._own = OwnAddresses(reactor, self._moved)
         if config.get("ask"):
             from .asking import Asking
 
             self._asking = Asking(
                 policy,
-                own_addresses(),
+                self._own.current,
                 names,
                 reactor,
                 self._tell_question,
@@ -257,7 +238,7 @@ class Service:
             )
             decide: Callable[[Access], Verdict] = self._asking.decide
         else:
-            self._decider = Decider(policy, own_addresses())
+            self._decider = Decider(policy, self._own.current)
             decide = self._decide
         system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
         resolver = system
@@ -392,6 +373,7 @@ class Service:
             "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
         }
         self._journal.note({"stats": stats})
+        self._own.close()
         self._reactor.close()
         for _role, socket in self._sockets:
             socket.close()
@@ -482,7 +464,15 @@ class Service:
         if self._asking is not None:
             self._asking.follow(policy)
             return
-        self._decider = Decider(policy, own_addresses())
+        self._decider = Decider(policy, self._own.current)
+        self._router.forget()
+
+    def _moved(self) -> None:
+        """This machine has other addresses; connections that are open stay."""
+        if self._asking is not None:
+            self._asking.moved(self._own.current)
+        else:
+            self._decider = Decider(self._decider.policy, self._own.current)
         self._router.forget()
 
     def _tell_repetitions(self, _item: None) -> None:

@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .files import Covering
-    from .match import Address
+    from .match import Address, AddressClass
     from .model import Access, Verdict
 
 _LOOPBACK = ((4, 0x7F00_0001), (6, 1))
-_NARROW = {4: 24, 6: 64}  # prefix lengths from which a CIDR may open link-local and metadata addresses
+# Prefix lengths from which a CIDR may open link-local and metadata addresses, and those of this machine.
+_NARROW = {4: 24, 6: 64}
 _HTTP_PORTS = (80, 443)
 _UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule names them: they echo or tunnel
 _METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
@@ -302,8 +303,15 @@ class Decider:
                 return refusal
         return None
 
+    def _class(self, address: Address) -> tuple[AddressClass, bool]:
+        """What kind of address it is, and whether it leads to this machine from outside of it."""
+        kind = address_class(*address)
+        if address not in self._own or kind == "loopback":
+            return kind, False
+        return "private", True
+
     def _floor(self, form: Address, port: int, protocol: str) -> Deny | None:
-        kind = "private" if form in self._own else address_class(*form)
+        kind, own = self._class(form)
         if kind == "public":
             return None
         # What is counted or judged by request is so for connections to the literal only: it opens nothing here.
@@ -312,18 +320,17 @@ class Decider:
             for rule in self._allow.addressed(form)
             if _admits(rule, port, protocol) and not rule.constrained and rule.budget is None
         ]
-        if kind in ("link-local", "metadata"):
-            narrow = _NARROW[form[0]]
-            if any(rule.network is not None and rule.network.prefix >= narrow for rule in rules):
-                return None
-            return Deny(None, "metadata address")
-        return None if rules else Deny(None, "private address")
+        narrow = own or kind in ("link-local", "metadata")
+        least = (_NARROW if narrow else match.WIDE)[form[0]]
+        if any(rule.network is not None and rule.network.prefix >= least for rule in rules):
+            return None
+        return Deny(None, "metadata address" if kind in ("link-local", "metadata") else "private address")
 
     def _allowing_literal(self, address: Address, port: int, protocol: str) -> list[HostRule]:
         """Allow rules for an address that no name stands for."""
         rules = self._allow.addressed(address)
-        kind = "private" if address in self._own else address_class(*address)
-        if kind in ("link-local", "metadata"):
+        kind, own = self._class(address)
+        if own or kind in ("link-local", "metadata"):
             narrow = _NARROW[address[0]]
             return [rule for rule in rules if rule.network is not None and rule.network.prefix >= narrow]
         if kind == "public" and not any(_refuses(rule, port, protocol) for rule in self._named_denies):

@@ -397,7 +397,7 @@ class _Loader:
         if rule.kind == "any":
             self.warnings.append(f'{rule.origin}: "{rule.text}" lets the command reach every host')
         elif rule.network is not None and rule.network.prefix < _WIDE[rule.network.version]:
-            self.warnings.append(f'{rule.origin}: "{rule.text}" also opens private and loopback ranges')
+            self.warnings.append(f'{rule.origin}: "{rule.text}" also opens private ranges, to connections by address')
 
     def _patterns(self, key: str, node: Node) -> None:
         effect: PathEffect = "readonly" if key == "readonly" else "hide"

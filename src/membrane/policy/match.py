@@ -267,6 +267,7 @@ _SPECIAL: tuple[tuple[str, AddressClass], ...] = (
     ("2000::/3", "public"),
     ("::/0", "reserved"),  # everything outside of the global unicast space
 )
+WIDE = {4: 8, 6: 7}  # a network with a shorter prefix holds private ranges beside public ones: it names neither
 _special: tuple[tuple[int, int, int, AddressClass], ...] = ()
 # Names of the same services: behind an upstream proxy nobody sees what they resolve to.
 METADATA_NAMES = frozenset(

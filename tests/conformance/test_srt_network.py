@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from srt_box import SrtBox
 from world import names
@@ -209,3 +211,29 @@ def test_reason_of_a_denied_domain_is_in_the_violations(box: SrtBox) -> None:
     (record,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert record["line"] == "deny network-outbound google.com:80 (ask the team)"
     assert record["command"] == f"{CURL} http://google.com/" and record["timestamp"].endswith("Z")
+
+
+def test_tls_is_terminated_with_the_authority_of_the_caller(box: SrtBox) -> None:
+    certificate, key = box.home / "ca.pem", box.home / "ca.key"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=of the caller"]
+    extension = ["-addext", "basicConstraints=critical,CA:TRUE"]
+    subprocess.run([*make, *extension, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    terminate = {"caCertPath": str(certificate), "caKeyPath": "~/ca.key", "extraCaCertPaths": [str(box.world.ca)]}
+    box.settings({"allowedDomains": ["example.com"], "tlsTerminate": terminate}, {"denyRead": []})
+    shown = box.shell(
+        f"{CURL} --cacert {certificate} -o /dev/null -w '%{{http_code}}\\n' https://example.com/; "
+        f"{CURL} -o /dev/null -w '%{{http_code}}\\n' https://example.com/; "  # the variables name it as well
+        f"head -n 1 {certificate}; cat {key}; echo $?"
+    )
+    assert shown.stdout.splitlines()[:3] == ["200", "200", "-----BEGIN CERTIFICATE-----"], shown
+    assert "PRIVATE" not in shown.stdout + shown.stderr and shown.stdout.splitlines()[-1] == "1", shown
+
+
+@pytest.mark.ours
+def test_an_authority_that_is_none_stops_the_run(box: SrtBox) -> None:
+    for name in ("ca.pem", "ca.key"):
+        (box.home / name).write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    terminate = {"caCertPath": "~/ca.pem", "caKeyPath": "~/ca.key"}
+    box.settings({"allowedDomains": ["example.com"], "tlsTerminate": terminate})
+    done = box.shell("echo ran")
+    assert done.returncode not in (0, 1) and done.stdout == "" and "authority" in done.stderr, done

@@ -11,7 +11,8 @@ Control socket (AF_UNIX stream, its number in argv):
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
   somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
-  ``inspect`` (some rule needs requests to be judged), ``authorities`` (PEM, certificates that servers are trusted
+  ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
+  ``authorities`` (PEM, certificates that servers are trusted
   with beside the system's), ``secrets``
   (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
@@ -326,7 +327,7 @@ class Service:
         from .intercept import Inspector
         from .tls import Authority
 
-        authority = Authority()
+        authority = Authority(given=config.get("authority"))
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
         if config.get("authorities"):  # by descriptor: whoever can write the file can not change what was read

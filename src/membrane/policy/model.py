@@ -200,6 +200,7 @@ class Policy(Value):
     dns_resolver: str = ""  # "ADDRESS" or "ADDRESS:PORT"; empty: the system's
     upstream_proxy: str = ""  # "http://HOST:PORT", "socks5://HOST:PORT", "env"; empty: none
     extra_ca: tuple[str, ...] = ()
+    authority: tuple[str, ...] = ()  # paths of the certificate and the key (PEM) to inspect with; empty: made anew
     ssl_insecure: bool = False
     home: Literal["workspace", "shared", "ephemeral"] = "workspace"
     view: Literal["project", "host"] = "project"

@@ -502,12 +502,6 @@ class _Conversion:
         for key in ("awsPairs", "sigv4"):
             if self.credentials.get(key):
                 raise self.unbound(f"credentials.{key}", "requests are not signed again here")
-        if "caCertPath" in network.get("tlsTerminate", {}):
-            raise self.unbound(
-                "network.tlsTerminate.caCertPath",
-                "the authority is made anew for each run and its key leaves no memory",
-                "remove caCertPath and caKeyPath; programs inside are pointed at the certificate",
-            )
 
     # ------------------------------------------------------------ network
 
@@ -624,6 +618,17 @@ class _Conversion:
         paths = default_write_paths(denied, reopened, self.home)
         return [place("allow-write", {"path": path, "literal": True}, "/", "/", nowhere) for path in paths]
 
+    def authority(self) -> tuple[tuple[str, str] | tuple[()], list[FileRule]]:
+        """The authority to inspect with, and the rule that hides its key from the command."""
+        terminate = self.network.get("tlsTerminate", {})
+        if "caCertPath" not in terminate:
+            return (), []
+        paths = []
+        for key in ("caCertPath", "caKeyPath"):
+            entry = {"path": terminate[key], "literal": True}
+            paths.append(place("deny-read", entry, self.home, self.base, self.origin(terminate[key])))
+        return (paths[0].path, paths[1].path), [paths[1]]
+
     def take_credentials(self) -> list[FileRule]:
         """Variables that are not passed, secrets, and files that are hidden."""
         hidden = []
@@ -661,7 +666,8 @@ class _Conversion:
         self.refuse_what_cannot_be_bound()
         proxy, variables = self.proxies()
         files = self.files()
-        hidden = self.take_credentials()
+        authority, key = self.authority()
+        hidden = [*self.take_credentials(), *key]
         own = Origin("built-in", "sandbox-runtime")
         chosen = self.environ.get("CLAUDE_CODE_TMPDIR") or self.environ.get("CLAUDE_TMPDIR") or ""
         temporary = chosen or DEFAULT_TMPDIR
@@ -678,6 +684,10 @@ class _Conversion:
         if directories:
             self.env.append(EnvRule("GIT_CONFIG_COUNT", str(len(directories)), own))
         extra = self.network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
+        from .files import Covering
+
+        if key and Covering(files).access(key[0].path)[0]:
+            raise self.unbound("network.tlsTerminate.caKeyPath", "filesystem.allowRead opens it to the command")
         policy = Policy(
             allow=tuple(self.allow()),
             deny=tuple(self.deny()),
@@ -686,6 +696,7 @@ class _Conversion:
             secrets=tuple(self.secrets),
             upstream_proxy=proxy,
             extra_ca=tuple(extra),
+            authority=authority,
             view="host",
             file_rules=tuple(files),
             file_base=self.base,

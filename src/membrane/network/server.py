@@ -222,6 +222,17 @@ def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | 
     return parse_proxy(policy.upstream_proxy), ()
 
 
+def socket_proxy(policy: Policy) -> Proxy | None:
+    """The proxy behind a unix socket, bound to who owns that now; one that is not there is tried and fails."""
+    if not policy.socket_proxy:
+        return None
+    try:
+        owner = os.lstat(policy.socket_proxy).st_uid
+    except OSError:
+        owner = -1
+    return Proxy("http", "", 0, socket=policy.socket_proxy, owner=owner)
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
@@ -264,7 +275,7 @@ class Service:
         if policy.dns_resolver:
             resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
         proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
-        upstreams = Upstreams(resolver, system, proxy, exceptions)
+        upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
         sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)

@@ -485,8 +485,6 @@ class _Conversion:
                 "every socket of the host would be open, that of docker among them",
                 "name the sockets that are needed in network.allowUnixSockets, which binds here",
             )
-        if "mitmProxy" in network:
-            raise self.unbound("network.mitmProxy", "a proxy behind a unix socket can not be used here")
         if network.get("stripResponseHeaders"):
             raise self.unbound("network.stripResponseHeaders", "answers are passed on as they are")
         if network.get("ambiguousRequestTarget", "refuse") != "refuse":
@@ -580,6 +578,19 @@ class _Conversion:
             return "", []  # sandbox-runtime ignores other schemes of its environment
         exceptions = ",".join(part for part in found["NO_PROXY"].replace(",", " ").split() if part)
         return "env", [("HTTPS_PROXY", proxy), ("HTTP_PROXY", proxy), ("NO_PROXY", exceptions)]
+
+    def socket_proxy(self, files: Sequence[FileRule]) -> tuple[str, tuple[HostRule, ...]]:
+        """``mitmProxy``: the path of its socket, and the hosts that go there."""
+        from .files import Covering
+
+        given = self.network.get("mitmProxy")
+        if given is None:
+            return "", ()
+        where = self.origin(given["socketPath"])
+        path = place("deny-read", {"path": given["socketPath"], "literal": True}, self.home, self.base, where).path
+        if Covering(files).access(path)[1]:
+            raise self.unbound("network.mitmProxy", f"{path} is where the command can put another socket")
+        return path, tuple(domain_rule(entry, self.origin(entry)) for entry in given["domains"])
 
     def sockets(self) -> list[SocketRule]:
         rules = []
@@ -688,6 +699,7 @@ class _Conversion:
 
         if key and Covering(files).access(key[0].path)[0]:
             raise self.unbound("network.tlsTerminate.caKeyPath", "filesystem.allowRead opens it to the command")
+        socket_proxy, socket_proxied = self.socket_proxy(files)
         policy = Policy(
             allow=tuple(self.allow()),
             deny=tuple(self.deny()),
@@ -695,6 +707,8 @@ class _Conversion:
             env=tuple(self.env),
             secrets=tuple(self.secrets),
             upstream_proxy=proxy,
+            socket_proxy=socket_proxy,
+            socket_proxied=socket_proxied,
             extra_ca=tuple(extra),
             authority=authority,
             view="host",

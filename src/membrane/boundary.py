@@ -244,6 +244,7 @@ class Boundary:
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
         self._secrets: list[list[Any]] = []
+        self._authority: tuple[bytes, bytes] | None = None
         if self.policy.secrets:
             from . import secrets
 
@@ -451,11 +452,13 @@ class Boundary:
             "totals": True,  # for ps
             "inspect": self.plan.inspect,
             "authorities": authorities,
+            "authority": self._authority,
             "secrets": self._secrets,
             "ask": self._asks(),
             "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
+        self._authority = None
         self._network = Network(sockets, config, self.journal)
         if config["ask"]:
             self._answer_questions(self._network)
@@ -465,6 +468,7 @@ class Boundary:
         from . import trust
 
         authorities = trust.read_authorities(self.policy.extra_ca)
+        self._authority = trust.read_authority(self.policy.authority) if self.plan.inspect else None
         self._take_network(facts, authorities)
         certificate = b""
         if self.plan.inspect:

@@ -37,7 +37,7 @@ def read_authorities(paths: Sequence[str]) -> bytes:
     return b"".join(_read(path) for path in paths)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, begin: bytes = _BEGIN) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -48,9 +48,22 @@ def _read(path: str) -> bytes:
             os.close(fd)
     except OSError as error:
         raise HostError("read the certificates of", error.strerror or "", target=path) from None
-    if _BEGIN not in data or len(data) > _LARGEST:
-        raise HostError("read the certificates of", "it holds no certificate in PEM form", target=path)
+    if begin not in data or len(data) > _LARGEST:
+        what = "certificate" if begin == _BEGIN else "key"
+        raise HostError("read the certificates of", f"it holds no {what} in PEM form", target=path)
     return data if data.endswith(b"\n") else data + b"\n"
+
+
+def read_authority(paths: Sequence[str]) -> tuple[bytes, bytes] | None:
+    """Certificate and key, PEM, of the authority that the policy names; none: one is made for the session.
+
+    Raises:
+        HostError: a file can not be read; what is in them is looked at where they are used.
+    """
+    if not paths:
+        return None
+    certificate, key = paths
+    return _read(certificate), _read(key, b"PRIVATE KEY-----")
 
 
 def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> list[MountOp]:

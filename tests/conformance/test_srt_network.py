@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
 import pytest
 from srt_box import SrtBox
 from world import names
@@ -209,3 +214,73 @@ def test_reason_of_a_denied_domain_is_in_the_violations(box: SrtBox) -> None:
     (record,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert record["line"] == "deny network-outbound google.com:80 (ask the team)"
     assert record["command"] == f"{CURL} http://google.com/" and record["timestamp"].endswith("Z")
+
+
+def test_tls_is_terminated_with_the_authority_of_the_caller(box: SrtBox) -> None:
+    certificate, key = box.home / "ca.pem", box.home / "ca.key"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=of the caller"]
+    extension = ["-addext", "basicConstraints=critical,CA:TRUE"]
+    subprocess.run([*make, *extension, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    terminate = {"caCertPath": str(certificate), "caKeyPath": "~/ca.key", "extraCaCertPaths": [str(box.world.ca)]}
+    box.settings({"allowedDomains": ["example.com"], "tlsTerminate": terminate}, {"denyRead": []})
+    shown = box.shell(
+        f"{CURL} --cacert {certificate} -o /dev/null -w '%{{http_code}}\\n' https://example.com/; "
+        f"{CURL} -o /dev/null -w '%{{http_code}}\\n' https://example.com/; "  # the variables name it as well
+        f"head -n 1 {certificate}; cat {key}; echo $?"
+    )
+    assert shown.stdout.splitlines()[:3] == ["200", "200", "-----BEGIN CERTIFICATE-----"], shown
+    assert "PRIVATE" not in shown.stdout + shown.stderr and shown.stdout.splitlines()[-1] == "1", shown
+
+
+@pytest.mark.ours
+def test_an_authority_that_is_none_stops_the_run(box: SrtBox) -> None:
+    for name in ("ca.pem", "ca.key"):
+        (box.home / name).write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n")
+    terminate = {"caCertPath": "~/ca.pem", "caKeyPath": "~/ca.key"}
+    box.settings({"allowedDomains": ["example.com"], "tlsTerminate": terminate})
+    done = box.shell("echo ran")
+    assert done.returncode not in (0, 1) and done.stdout == "" and "authority" in done.stderr, done
+
+
+_PROXY = """
+import os, socket, sys, threading
+def pump(a, b):
+    while data := a.recv(65536): b.sendall(data)
+    b.shutdown(socket.SHUT_WR)
+def serve(client):
+    head = b""
+    while b"\\r\\n\\r\\n" not in head: head += client.recv(4096)
+    method, target, _ = head.split(b"\\r\\n")[0].decode().split(" ")
+    open(sys.argv[2], "a").write(f"{method} {target}\\n")
+    host, _, port = target.rpartition(":")
+    server = socket.create_connection((host, int(port)))
+    client.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n")
+    threading.Thread(target=pump, args=(client, server), daemon=True).start()
+    pump(server, client)
+listener = socket.socket(socket.AF_UNIX); listener.bind(sys.argv[1]); listener.listen()
+print("up", flush=True)
+def run():
+    while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+threading.Thread(target=run, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+def test_mitm_proxy_gets_its_domains_and_no_other(box: SrtBox) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="mb-"))  # short: sun_path has 108 octets
+    path, log = directory / "proxy", directory / "log"
+    log.touch()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    proxy = box.world.popen(["/usr/bin/python3", "-c", _PROXY, str(path), str(log)], **pipes)
+    try:
+        assert proxy.stdout is not None and proxy.stdout.readline() == b"up\n"
+        mitm = {"socketPath": str(path), "domains": ["example.com"]}
+        box.settings({"allowedDomains": ["example.com", "www.example.com"], "mitmProxy": mitm})
+        ask = f"{CURL} --cacert {box.world.ca} -o /dev/null -w '%{{http_code}}\\n'"
+        urls = ("https://example.com/", "http://example.com/", "https://www.example.com/", "http://google.com/")
+        done = box.shell("; ".join(f"{ask} {url}" for url in urls))
+        assert done.stdout.split() == ["200", "200", "200", "403"], done
+        assert sorted(log.read_text().splitlines()) == ["CONNECT example.com:443", "CONNECT example.com:80"]
+    finally:
+        proxy.communicate(timeout=60)
+        shutil.rmtree(directory)

@@ -193,3 +193,70 @@ def test_a_key_that_no_rule_names_signs_when_somebody_says_so(box: Box, agent: P
         terminal.wait(PATIENCE)
     assert answered(box) == [("SocketAccess", "once"), ("SocketAccess", "no")]
     assert denied(box) == ["operation not allowed"]
+
+
+# ---------------------------------------------------------------- the agent against the person
+
+
+def test_T03_the_name_that_is_shown_is_the_one_that_is_reached(box: Box) -> None:
+    """Letters that look like others are shown as what they are (RFC 5891 A-label)."""
+    box.allow()
+    with asking(box, f"curl {CODE} http://b\u00fccher.test:8080/") as terminal:
+        question = terminal.expect(f"allow a connection to .*{ANSWER}", PATIENCE).group()
+        assert b"xn--bcher-kva.test:8080?" in question
+        assert question.decode("ascii")
+        terminal.send("o\n")
+        terminal.expect("got 200", PATIENCE)
+        terminal.wait(PATIENCE)
+
+
+def test_T04_a_yes_to_one_place_is_none_to_where_it_leads(box: Box) -> None:
+    """What was approved is judged by what it does: the place that is fetched from it is another question."""
+    box.allow()
+    script = f"curl {CODE} {PLAIN}/list; {NEXT} curl {CODE} http://example.com/payload"
+    with asking(box, script) as terminal:
+        terminal.expect(rf"allow a connection to stream\.test:8080\?.*{ANSWER}", PATIENCE)
+        terminal.send("s\n")
+        terminal.expect("got 200", PATIENCE)
+        terminal.send("next\n")
+        terminal.expect(rf"allow a connection to example\.com:80\?.*{ANSWER}", PATIENCE)
+        terminal.send("n\n")
+        terminal.expect("got 403", PATIENCE)
+        terminal.wait(PATIENCE)
+    assert answered(box) == [("Connect", "session"), ("Connect", "no")]
+
+
+def test_T05_an_answer_ends_with_its_run(box: Box) -> None:
+    box.allow()
+    script = f"curl {CODE} {PLAIN}/; {NEXT} curl {CODE} {PLAIN}/"
+    with asking(box, script) as terminal:
+        terminal.expect(f"allow a connection.*{ANSWER}", PATIENCE)
+        terminal.send("s\n")
+        terminal.expect("got 200", PATIENCE)
+        terminal.send("next\n")
+        terminal.expect("got 200", PATIENCE)
+        terminal.wait(PATIENCE)
+    before = (box.state / "config.yaml").read_text()
+    assert box.run("--", "bash", "-c", f"curl {CODE} {PLAIN}/").stdout == "got 000\n"  # the name is not answered
+    assert (box.state / "config.yaml").read_text() == before
+
+
+def test_a_program_that_names_itself_writes_nothing_on_the_terminal(box: Box) -> None:
+    box.allow()
+    script = (
+        "import ctypes, socket, sys\n"
+        "ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)\n"  # PR_SET_NAME
+        "s = socket.create_connection(('stream.test', 8080))\n"
+        "s.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(12))"
+    )
+    (box.workspace / "named.py").write_text(script)
+    name = "a\x1b[2J)\\n rule"
+    with asking(box, f"python3 named.py $'{name}'") as terminal:
+        question = terminal.expect(f"allow a connection to .*{ANSWER}", PATIENCE).group()
+        lines = question.replace(b"\r", b"").split(b"\n")
+        assert [line.split()[0] for line in lines] == [b"allow", b"process", b"rule", b"[o]nce,"]
+        assert b"\x1b" not in question
+        assert b"a\\u{1b}[2J)\\u{a} rule (" in lines[1]
+        terminal.send("o\n")
+        terminal.expect("HTTP/1.. 200", PATIENCE)
+        terminal.wait(PATIENCE)

@@ -478,6 +478,16 @@ def test_the_holder_of_a_socket_is_named_if_it_is_the_only_one(shared: bool) -> 
         assert "python" in found.exe
 
 
+def test_a_search_among_too_many_descriptors_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        end = {"protocol": "tcp", "port": client.getsockname()[1]}
+        found = owner.of(end, os.getpid())
+        assert found is not None
+        assert found.pid == os.getpid()
+        monkeypatch.setattr(owner, "MOST_DESCRIPTORS", 1)
+        assert owner.of(end, os.getpid()) is None
+
+
 def test_nobody_is_named_on_a_guess() -> None:
     me = os.getpid()
     for client in (None, {}, {"protocol": "tcp", "port": 0}, {"protocol": "tcp", "port": 1}, {"protocol": "unix"}):

@@ -325,3 +325,16 @@ def test_duplicate_keys_and_constants_are_refused() -> None:
     for text in ('{"network": {}, "network": {}}', '{"mandatoryDenySearchDepth": NaN}', "[" * 100000):
         with pytest.raises(srt.SettingsError):
             srt.read(text, "settings.json")
+
+
+def test_an_authority_of_the_caller_is_named_and_its_key_hidden() -> None:
+    network = {"tlsTerminate": {"caCertPath": "~/ca.pem", "caKeyPath": "keys/ca.key"}}
+    found = converted(network, {"denyRead": [], "allowRead": [], "allowWrite": ["."], "denyWrite": []})
+    policy = restore(dump(found.policy))
+    assert policy.authority == ("/home/u/ca.pem", "/w/keys/ca.key")
+    assert not isinstance(decide(policy, PathAccess("/w/keys/ca.key")), Allow)
+    assert isinstance(decide(policy, PathAccess("/home/u/ca.pem")), Allow)
+    assert isinstance(decide(policy, PathAccess("/w/keys/other")), Allow)
+    opened = {"denyRead": ["/w/keys"], "allowRead": ["/w/keys/ca.key"], "allowWrite": [], "denyWrite": []}
+    with pytest.raises(PolicyError, match="caKeyPath"):
+        converted(network, opened)

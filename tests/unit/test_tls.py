@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import ssl
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from membrane.errors import HostError
 from membrane.network import tls
@@ -194,3 +195,65 @@ def test_failures_are_told_in_words() -> None:
 def test_the_certificate_is_pem() -> None:
     key = x509.load_pem_x509_certificate(Authority().pem).public_key()
     assert key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+# ---------------------------------------------------------------- an authority that was given
+
+
+def made_outside(key: Any, *, authority: bool = True, days: int = 30) -> bytes:
+    """A self-signed certificate of somebody else's making, with no more than it needs."""
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "of the user")])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=60))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    digest = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    return builder.sign(key, digest).public_bytes(serialization.Encoding.PEM)
+
+
+def pem_of(key: Any) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ec.generate_private_key(ec.SECP384R1()),
+        lambda: rsa.generate_private_key(65537, 2048),
+        ed25519.Ed25519PrivateKey.generate,
+    ],
+    ids=["ec", "rsa", "ed25519"],
+)
+def test_an_authority_that_was_given_signs(make: Any) -> None:
+    key = make()
+    certificate = made_outside(key)
+    authority = Authority(given=(certificate, pem_of(key)))
+    assert authority.pem == certificate
+    inside, outside = connect(authority.server_context(NAME), trusting(authority), NAME)
+    outside.write(b"hello")
+    assert inside.read(5) == b"hello"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connect(authority.server_context(NAME), trusting(Authority()), NAME)
+
+
+def test_what_is_no_authority_is_refused_and_no_key_is_told() -> None:
+    key, other = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    good = made_outside(key)
+    for certificate, private, cause in (
+        (b"no certificate", pem_of(key), "not one in PEM"),
+        (good, b"-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n", "key is not one in PEM"),
+        (good, pem_of(other), "not the certificate's"),
+        (made_outside(key, authority=False), pem_of(key), "not an authority's"),
+        (made_outside(key, days=-1), pem_of(key), "not valid now"),
+    ):
+        with pytest.raises(HostError, match=cause) as caught:
+            Authority(given=(certificate, private))
+        assert "PRIVATE" not in str(caught.value) and "secret" not in str(caught.value)

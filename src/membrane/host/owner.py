@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_PROCESSES = 4096  # that are looked at
 MOST_SOCKETS = 65536  # lines of a table
+MOST_DESCRIPTORS = 65536  # of all of them; the command chooses how many there are, and the session waits meanwhile
 _LISTEN = "0A"  # include/net/tcp_states.h
 
 
@@ -67,8 +68,7 @@ def _inode(member: int, protocol: str, port: int) -> int:
 def _holder(inode: int, namespace: int) -> int:
     """The one process of the namespace that has a descriptor of the socket, or 0."""
     wanted = f"socket:[{inode}]"
-    found = 0
-    seen = 0
+    found = seen = looked = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -78,7 +78,11 @@ def _holder(inode: int, namespace: int) -> int:
             seen += 1
             if seen > MOST_PROCESSES:
                 return 0
-            if not any(_leads_to(f"/proc/{name}/fd/{fd}", wanted) for fd in os.listdir(f"/proc/{name}/fd")):
+            descriptors = os.listdir(f"/proc/{name}/fd")
+            looked += len(descriptors)
+            if looked > MOST_DESCRIPTORS:
+                return 0
+            if not any(_leads_to(f"/proc/{name}/fd/{fd}", wanted) for fd in descriptors):
                 continue
         except OSError:
             continue  # gone, or not ours to look at

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .intercept import Inspector
     from .proxy import Front
     from .reactor import Reactor
-    from .upstream import Answer, Handshake, Upstreams
+    from .upstream import Answer, Handshake, Proxy, Upstreams
 
 CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
 ATTEMPT = 5.0  # seconds for one address while there are others
@@ -414,6 +414,9 @@ class Connection:
         name = route.host
         if (proxy := engine.upstreams.via(route)) is not None:
             self._handshake = engine.upstreams.handshake(proxy, route)
+            if proxy.socket:
+                self._dial_socket(proxy)
+                return
             self._dial_port = proxy.port
             resolver, name = engine.upstreams.proxy_resolver, proxy.host
         elif route.addresses:
@@ -468,6 +471,19 @@ class Connection:
                 engine.attempt.begin(self)
             return
         self._upstream_failed()
+
+    def _dial_socket(self, proxy: Proxy) -> None:
+        """Connect to a proxy behind a unix socket: that is done at once, or fails."""
+        from .broker import connect
+
+        try:
+            self._upstream = connect(proxy.socket, proxy.owner)
+        except OSError as error:
+            self._failures.append(f"proxy: {error.strerror}")
+            self._upstream_failed()
+            return
+        self._state = _CONNECTING
+        self._engine.reactor.watch(self._upstream.fileno(), ALL, self.on_upstream)
 
     def _connected(self, mask: int) -> None:
         engine = self._engine

@@ -11,7 +11,8 @@ Control socket (AF_UNIX stream, its number in argv):
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
   somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
-  ``inspect`` (some rule needs requests to be judged), ``authorities`` (PEM, certificates that servers are trusted
+  ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
+  ``authorities`` (PEM, certificates that servers are trusted
   with beside the system's), ``secrets``
   (``[name, value, placeholder, header, destinations]``);
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
@@ -202,6 +203,17 @@ def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | 
     return parse_proxy(policy.upstream_proxy), ()
 
 
+def socket_proxy(policy: Policy) -> Proxy | None:
+    """The proxy behind a unix socket, bound to who owns that now; one that is not there is tried and fails."""
+    if not policy.socket_proxy:
+        return None
+    try:
+        owner = os.lstat(policy.socket_proxy).st_uid
+    except OSError:
+        owner = -1
+    return Proxy("http", "", 0, socket=policy.socket_proxy, owner=owner)
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
@@ -245,7 +257,7 @@ class Service:
         if policy.dns_resolver:
             resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
         proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
-        upstreams = Upstreams(resolver, system, proxy, exceptions)
+        upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
         sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
@@ -308,7 +320,7 @@ class Service:
         from .intercept import Inspector
         from .tls import Authority
 
-        authority = Authority()
+        authority = Authority(given=config.get("authority"))
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
         if config.get("authorities"):  # by descriptor: whoever can write the file can not change what was read

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
     from cryptography.x509 import Certificate, ExtensionType, Name
 
 LIFETIME = 48 * 3600  # seconds of a leaf
@@ -44,15 +44,23 @@ class Authority:
 
     Args:
         clock: seconds since the epoch.
+        given: certificate and key (PEM) of an authority that exists; else one is made.
+
+    Raises:
+        HostError: what is given is no authority that is valid now, or the key is another's.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, given: tuple[bytes, bytes] | None = None) -> None:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self._clock = clock
-        self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._self_signed()
+        self._key: CertificateIssuerPrivateKeyTypes
+        if given is None:
+            self._key = ec.generate_private_key(ec.SECP256R1())
+            self._certificate = self._self_signed()
+        else:
+            self._certificate, self._key = _read_authority(*given, clock())
         self._contexts: dict[tuple[str, str], tuple[float, ssl.SSLContext]] = {}
 
     def __repr__(self) -> str:
@@ -108,9 +116,12 @@ class Authority:
             subject = x509.IPAddress(ip_address(name))
         except ValueError:
             subject = x509.DNSName(name)
-        key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        try:
+            key_id = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        except x509.ExtensionNotFound:
+            key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         leaf = self._sign(
-            x509.Name([]),
+            (x509.Name([]), self._certificate.subject),
             self._leaf_key,
             now - BACKDATED,
             now + LIFETIME,
@@ -131,7 +142,7 @@ class Authority:
 
         now = self._clock()
         return self._sign(
-            _authority_name(),
+            (_authority_name(), _authority_name()),
             self._key,
             now - BACKDATED,
             now + AUTHORITY_LIFETIME,
@@ -144,8 +155,8 @@ class Authority:
 
     def _sign(
         self,
-        subject: Name,
-        key: EllipticCurvePrivateKey,
+        names: tuple[Name, Name],
+        key: CertificateIssuerPrivateKeyTypes,
         start: float,
         end: float,
         extensions: Sequence[tuple[ExtensionType, bool]],
@@ -154,11 +165,12 @@ class Authority:
 
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import ed448, ed25519
 
         builder = (
             x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(_authority_name())
+            .subject_name(names[0])
+            .issuer_name(names[1])
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(datetime.fromtimestamp(int(start), UTC))
@@ -166,7 +178,46 @@ class Authority:
         )
         for extension, critical in extensions:
             builder = builder.add_extension(extension, critical)
-        return builder.sign(self._key, hashes.SHA256())
+        whole = isinstance(self._key, (ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey))  # they take no digest
+        return builder.sign(self._key, None if whole else hashes.SHA256())
+
+
+def _read_authority(certificate: bytes, key: bytes, now: float) -> tuple[Certificate, CertificateIssuerPrivateKeyTypes]:
+    """An authority that was given; the key is never part of an error.
+
+    Raises:
+        HostError: see ``Authority``.
+    """
+    from typing import cast
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    def refuse(cause: str) -> HostError:
+        return HostError("inspect with the authority that was given", cause)
+
+    try:
+        read = x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        raise refuse("the certificate is not one in PEM") from None
+    try:
+        private = load_pem_private_key(key, None)
+    except (ValueError, TypeError):
+        raise refuse("the key is not one in PEM without a passphrase") from None
+    forms = [
+        each.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        for each in (read.public_key(), private.public_key())
+    ]
+    if forms[0] != forms[1]:
+        raise refuse("the key is not the certificate's")
+    try:
+        if not read.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            raise refuse("the certificate is not an authority's (basicConstraints)")
+    except x509.ExtensionNotFound:
+        raise refuse("the certificate is not an authority's (basicConstraints)") from None
+    if not read.not_valid_before_utc.timestamp() <= now < read.not_valid_after_utc.timestamp():
+        raise refuse("the certificate is not valid now")
+    return read, cast("CertificateIssuerPrivateKeyTypes", private)
 
 
 def _authority_name() -> Name:

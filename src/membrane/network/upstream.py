@@ -15,13 +15,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ..errors import PolicyError
+from ..policy.match import parse_address
 from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal, NoReturn
 
+    from ..policy.model import HostRule
     from .reactor import Reactor
     from .route import Relay
 
@@ -229,9 +231,11 @@ class Proxy(Value):
     port: int
     user: str = ""
     password: str = ""
+    socket: str = ""  # the path of the unix socket that it listens on, and who must own that
+    owner: int = -1
 
     def __repr__(self) -> str:
-        return f"Proxy({self.kind}://{self.host}:{self.port})"  # never the password
+        return f"Proxy({self.kind}://{self.socket or f'{self.host}:{self.port}'})"  # never the password
 
 
 def parse_proxy(url: str) -> Proxy:
@@ -312,6 +316,7 @@ class Upstreams:
     Args:
         resolver: for destinations.
         proxy_resolver: for the proxy's own name; always the system's.
+        behind: a proxy for the hosts of ``proxied`` alone, before any other.
     """
 
     def __init__(
@@ -320,13 +325,20 @@ class Upstreams:
         proxy_resolver: Resolver,
         proxy: Proxy | None = None,
         exceptions: tuple[str, ...] = (),
+        behind: Proxy | None = None,
+        proxied: Sequence[HostRule] = (),
     ) -> None:
         self.resolver, self.proxy_resolver = resolver, proxy_resolver
         self._proxy, self._exceptions = proxy, exceptions
+        self._behind, self._proxied = behind, tuple(proxied)
 
     def via(self, relay: Relay) -> Proxy | None:
         """The proxy for a destination, or ``None`` to dial it.  The host's loopback is never asked of a proxy."""
-        if self._proxy is None or (relay.host and relay.addresses):
+        if relay.host and relay.addresses:
+            return None
+        if self._behind is not None and any(_names(rule, relay) for rule in self._proxied):
+            return self._behind
+        if self._proxy is None:
             return None
         if self._exceptions and bypasses(relay.host or relay.address, relay.port, self._exceptions):
             return None
@@ -337,6 +349,17 @@ class Upstreams:
         """A fresh handshake that asks ``proxy`` for the destination, by name where it has one."""
         kind = HttpConnect if proxy.kind == "http" else Socks5
         return kind(proxy, relay.host or relay.addresses[0], relay.dial_port)
+
+
+def _names(rule: HostRule, relay: Relay) -> bool:
+    """Does a rule name the destination?"""
+    if rule.ports and not any(each.first <= relay.port <= each.last for each in rule.ports):
+        return False
+    if rule.kind == "wildcard":
+        return relay.host.endswith(f".{rule.host}")
+    if rule.network is not None:
+        return not relay.host and parse_address(relay.address)[1] == rule.network.base
+    return relay.host == rule.host
 
 
 class Handshake(ABC):

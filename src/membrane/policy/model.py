@@ -199,7 +199,10 @@ class Policy(Value):
     state_files: tuple[str, ...] = ()  # the same for single files
     dns_resolver: str = ""  # "ADDRESS" or "ADDRESS:PORT"; empty: the system's
     upstream_proxy: str = ""  # "http://HOST:PORT", "socks5://HOST:PORT", "env"; empty: none
+    socket_proxy: str = ""  # path of a unix socket with an HTTP proxy behind it, for the hosts of ``socket_proxied``
+    socket_proxied: tuple[HostRule, ...] = ()
     extra_ca: tuple[str, ...] = ()
+    authority: tuple[str, ...] = ()  # paths of the certificate and the key (PEM) to inspect with; empty: made anew
     ssl_insecure: bool = False
     home: Literal["workspace", "shared", "ephemeral"] = "workspace"
     view: Literal["project", "host"] = "project"

@@ -485,8 +485,6 @@ class _Conversion:
                 "every socket of the host would be open, that of docker among them",
                 "name the sockets that are needed in network.allowUnixSockets, which binds here",
             )
-        if "mitmProxy" in network:
-            raise self.unbound("network.mitmProxy", "a proxy behind a unix socket can not be used here")
         if network.get("stripResponseHeaders"):
             raise self.unbound("network.stripResponseHeaders", "answers are passed on as they are")
         if network.get("ambiguousRequestTarget", "refuse") != "refuse":
@@ -502,12 +500,6 @@ class _Conversion:
         for key in ("awsPairs", "sigv4"):
             if self.credentials.get(key):
                 raise self.unbound(f"credentials.{key}", "requests are not signed again here")
-        if "caCertPath" in network.get("tlsTerminate", {}):
-            raise self.unbound(
-                "network.tlsTerminate.caCertPath",
-                "the authority is made anew for each run and its key leaves no memory",
-                "remove caCertPath and caKeyPath; programs inside are pointed at the certificate",
-            )
 
     # ------------------------------------------------------------ network
 
@@ -587,6 +579,19 @@ class _Conversion:
         exceptions = ",".join(part for part in found["NO_PROXY"].replace(",", " ").split() if part)
         return "env", [("HTTPS_PROXY", proxy), ("HTTP_PROXY", proxy), ("NO_PROXY", exceptions)]
 
+    def socket_proxy(self, files: Sequence[FileRule]) -> tuple[str, tuple[HostRule, ...]]:
+        """``mitmProxy``: the path of its socket, and the hosts that go there."""
+        from .files import Covering
+
+        given = self.network.get("mitmProxy")
+        if given is None:
+            return "", ()
+        where = self.origin(given["socketPath"])
+        path = place("deny-read", {"path": given["socketPath"], "literal": True}, self.home, self.base, where).path
+        if Covering(files).access(path)[1]:
+            raise self.unbound("network.mitmProxy", f"{path} is where the command can put another socket")
+        return path, tuple(domain_rule(entry, self.origin(entry)) for entry in given["domains"])
+
     def sockets(self) -> list[SocketRule]:
         rules = []
         for entry in self.network.get("allowUnixSockets", ()):
@@ -623,6 +628,17 @@ class _Conversion:
         nowhere = Origin("built-in", "sandbox-runtime")
         paths = default_write_paths(denied, reopened, self.home)
         return [place("allow-write", {"path": path, "literal": True}, "/", "/", nowhere) for path in paths]
+
+    def authority(self) -> tuple[tuple[str, str] | tuple[()], list[FileRule]]:
+        """The authority to inspect with, and the rule that hides its key from the command."""
+        terminate = self.network.get("tlsTerminate", {})
+        if "caCertPath" not in terminate:
+            return (), []
+        paths = []
+        for key in ("caCertPath", "caKeyPath"):
+            entry = {"path": terminate[key], "literal": True}
+            paths.append(place("deny-read", entry, self.home, self.base, self.origin(terminate[key])))
+        return (paths[0].path, paths[1].path), [paths[1]]
 
     def take_credentials(self) -> list[FileRule]:
         """Variables that are not passed, secrets, and files that are hidden."""
@@ -661,7 +677,8 @@ class _Conversion:
         self.refuse_what_cannot_be_bound()
         proxy, variables = self.proxies()
         files = self.files()
-        hidden = self.take_credentials()
+        authority, key = self.authority()
+        hidden = [*self.take_credentials(), *key]
         own = Origin("built-in", "sandbox-runtime")
         chosen = self.environ.get("CLAUDE_CODE_TMPDIR") or self.environ.get("CLAUDE_TMPDIR") or ""
         temporary = chosen or DEFAULT_TMPDIR
@@ -678,6 +695,11 @@ class _Conversion:
         if directories:
             self.env.append(EnvRule("GIT_CONFIG_COUNT", str(len(directories)), own))
         extra = self.network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
+        from .files import Covering
+
+        if key and Covering(files).access(key[0].path)[0]:
+            raise self.unbound("network.tlsTerminate.caKeyPath", "filesystem.allowRead opens it to the command")
+        socket_proxy, socket_proxied = self.socket_proxy(files)
         policy = Policy(
             allow=tuple(self.allow()),
             deny=tuple(self.deny()),
@@ -685,7 +707,10 @@ class _Conversion:
             env=tuple(self.env),
             secrets=tuple(self.secrets),
             upstream_proxy=proxy,
+            socket_proxy=socket_proxy,
+            socket_proxied=socket_proxied,
             extra_ca=tuple(extra),
+            authority=authority,
             view="host",
             file_rules=tuple(files),
             file_base=self.base,

@@ -407,9 +407,31 @@ def _run(arguments: Arguments, debug: bool) -> int:
     directory = temporary(converted, os.getuid())
     origin = Origin("built-in", "sandbox-runtime")
     policy = converted.policy.replace(env=(*converted.policy.env, EnvRule("TMPDIR", directory, origin)))
+    if policy.socket_proxy:
+        policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
     control = Control(arguments, argv, converted, home, base)
     request = session.RunRequest(argv, policy, boundary.RunOptions(debug=debug, quiet=not debug))
     return session.run(request, control)
+
+
+def _proxy_socket(path: str) -> str:
+    """The socket of ``mitmProxy`` without links, as it is before the command runs.
+
+    Raises:
+        PolicyError: it is none.
+    """
+    import stat
+
+    resolved = os.path.realpath(path)
+    try:
+        found = stat.S_ISSOCK(os.lstat(resolved).st_mode)
+    except OSError:
+        found = False
+    if not found:
+        raise PolicyError(
+            "bind a setting", "network.mitmProxy: there is no socket", where=path, fix=("start the proxy",)
+        )
+    return resolved
 
 
 def _say(lines: Iterable[str]) -> None:

@@ -67,7 +67,10 @@ print(len(lags), lags[len(lags) // 2], lags[len(lags) * 99 // 100], lags[-1])
 """
 COUNTER = """
 const fs = require("fs"), pem = fs.readFileSync(process.argv[1]);
-const server = require("http2").createSecureServer({ key: pem, cert: pem });
+const WINDOW = 1 << 24; // else each 64 KB wait for a turn of every process on the way
+const settings = { initialWindowSize: WINDOW };
+const server = require("http2").createSecureServer({ key: pem, cert: pem, settings });
+server.on("session", (session) => session.setLocalWindowSize(WINDOW));
 server.on("stream", (stream) => {
   let octets = 0;
   stream.on("data", (part) => { octets += part.length; });

@@ -22,6 +22,8 @@ from membrane.trace.decode import Decoder
 from membrane.trace.ebpf import EbpfSource, Scope, best_source
 
 ROUNDS = 9
+STRACED = 3  # rounds of strace(1), which takes several times as long
+EXECS = "i=0; while [ $i -lt 5000 ]; do /bin/true; i=$((i+1)); done"
 FILES = 24
 
 
@@ -97,7 +99,7 @@ def ebpf(bench: Any, work: str) -> None:
     bench.add("eBPF: attach and detach, warm", warm, "ms", "", "<= 30")
     workloads: dict[str, tuple[list[str], str, str]] = {
         "find / -xdev": (["find", "/", "-xdev"], "/", "<= 1.35"),
-        "1,000 execs": (["sh", "-c", "i=0; while [ $i -lt 1000 ]; do /bin/true; i=$((i+1)); done"], "/", "<= 1.25"),
+        "5,000 execs": (["sh", "-c", EXECS], "/", "<= 1.25"),
     }
     if shutil.which("gcc") and shutil.which("make"):
         command = "make -s clean; make -s -j2"
@@ -119,6 +121,10 @@ def ebpf(bench: Any, work: str) -> None:
                     source.close()
             found.append(times[True] / times[False])
         bench.add(f"eBPF: {name}", found, "x", "untraced", target)
+        if shutil.which("strace"):
+            strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=%file,%process,%network"]
+            pairs = [(run([*strace, *argv], None, [], cwd)[0], run(argv, None, [], cwd)[0]) for _ in range(STRACED)]
+            bench.add(f"strace -f: {name}", [with_ / alone for with_, alone in pairs], "x", "untraced", "")
         bench.add(f"eBPF: {name}, drain", per_event, "us/event", "", "<= 0.3")
         bench.add(f"eBPF: {name}, lost", [lost], "", "", "0")
         rates = []

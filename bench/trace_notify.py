@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import __main__ as bench
 
-EXECS = "i=0; while [ $i -lt 1000 ]; do /bin/true; i=$((i+1)); done"
+EXECS = "i=0; while [ $i -lt 5000 ]; do /bin/true; i=$((i+1)); done"
 FILES = "import os\nfor i in range(5000):\n    open(f'f{i}', 'w').close()\n    os.unlink(f'f{i}')\n"
 SOURCES = 200
 
@@ -29,8 +29,8 @@ def measure(rows: bench.Bench, work: str) -> None:
     """Start, many programs, a build, many files."""
     a, b = _pair(["true"], work, 25)
     rows.add("trace notify: true", [1000 * (x - y) for x, y in zip(a, b, strict=True)], "ms more", "--no-trace", "<= 8")
-    a, b = _pair(["sh", "-c", EXECS], work, 5)
-    rows.add("trace notify: 1,000 programs", bench.ratios(a, b), "x", "--no-trace", "<= 1.5")
+    a, b = _pair(["sh", "-c", EXECS], work, 3)
+    rows.add("trace notify: 5,000 programs", bench.ratios(a, b), "x", "--no-trace", "<= 1.5")
     for number in range(SOURCES):
         Path(work, f"f{number}.c").write_text(f"int f{number}(void) {{ return {number}; }}\n")
     Path(work, "Makefile").write_text(

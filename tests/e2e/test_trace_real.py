@@ -43,11 +43,11 @@ def test_the_record_of_an_agent(box: Box) -> None:
         for event in of("FileOpened")
         if event["path"].endswith("/made.txt") and "creat" in event["flags"]
     }
-    [tool] = [
+    tool = next(
         event
         for event in of("ProcessStarted")
         if event["process"]["pid"] == made and any("made.txt" in word for word in event["argv"])
-    ]
+    )
     agent = next(
         event["process"] for event in of("ProcessStarted") if "--dangerously-skip-permissions" in event["argv"]
     )
@@ -101,7 +101,8 @@ def test_many_short_runs_at_once_have_whole_records(box: Box) -> None:
     made = []
     for entry in listed:
         events = shown(box, entry["id"])
-        made += [os.path.basename(event["path"]) for event in events if event["event"] == "FileCreated"]
+        # A set: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
+        made += {os.path.basename(event["path"]) for event in events if event["event"] == "FileCreated"}
         assert [event["event"] for event in events].count("SessionEnded") == 1
         assert box.run("trace", "verify", entry["id"]).returncode == 0
     assert sorted(made) == sorted(f"d{number}" for number in range(runs))

@@ -264,3 +264,10 @@ def test_changed_files_and_local_ports() -> None:
         SocketCalled("connect", "inet", "198.18.0.16", 443, "EINPROGRESS", local_port=40001),
         SocketCalled("connect", "unix", "", 0, "EINPROGRESS"),
     ]
+
+
+def test_above_a_cut_a_path_stays_cut() -> None:
+    assert d.join("…/a/b", "../c") == "…/a/c"
+    assert d.join("…/a/b", "../../../../tmp/c") == "…/tmp/c"
+    assert d.join("/a/b", "../../../../tmp/c") == "/tmp/c"
+    assert d.join("/…/a", "../../c") == "/c"

@@ -203,6 +203,8 @@ class _OpenHow(ctypes.Structure):
 _O_PATH = os.O_PATH | os.O_CLOEXEC
 _follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT))
 _no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT))
+# Links are left alone: an absolute one would start from our root.
+_no_links = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS))
 _OPENAT2 = 437  # both machines
 
 
@@ -262,6 +264,38 @@ class View:
             return self._resolve(root, thread, whole, follow)
         finally:
             os.close(root)
+
+    def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
+        """A relative path from a directory whose own name is too long to be told; never raises.
+
+        Links in it are not followed.  The name of what is there is told when it is short enough, as after ``..``.
+        """
+        directory &= 0xFFFFFFFF
+        name = b"cwd" if directory == 0xFFFFFF9C else b"fd/%d" % (directory & 0x7FFFFFFF)
+        try:
+            start = os.open(b"/proc/%d/%s" % (thread, name), _O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            return Place(path, error.errno or 0)
+        head, _, last = path.rstrip(b"/").rpartition(b"/")
+        if last == b"..":
+            head, last = path, b"."
+        try:
+            above = _open(start, head or b".", _no_links)
+        finally:
+            os.close(start)
+        if above < 0:
+            return Place(path, -above)
+        try:
+            at = _open(above, last, _no_links)
+            if at < 0 and -at not in (errno.ENOENT, errno.ELOOP):
+                os.close(above)
+                return Place(path, -at)
+            if at < 0:
+                return _missing(above, last)
+            os.close(above)
+            return _described(at)
+        except OSError:
+            return Place(path)  # it is there, and as deep as the directory
 
     def _resolve(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
         fd = sc_openat2(root, whole, follow)
@@ -329,7 +363,11 @@ class View:
 
 def sc_openat2(root: int, path: bytes, follow: bool) -> int:
     """A descriptor (O_PATH), or the errno negated: the common answers are not exceptions here."""
-    result: int = sc._syscall(_OPENAT2, root, path, _follow if follow else _no_follow, 24)
+    return _open(root, path, _follow if follow else _no_follow)
+
+
+def _open(root: int, path: bytes, how: object) -> int:
+    result: int = sc._syscall(_OPENAT2, root, path, how, 24)
     return result if result >= 0 else -ctypes.get_errno()
 
 

@@ -363,6 +363,7 @@ def join(base: str, path: str) -> str:
     """``path`` below ``base``, without empty and ``.`` components.
 
     ``..`` is resolved at the beginning of a relative path only, where it is exact: ``base`` holds no symbolic link.
+    Above a base that is cut (``…/``) the result stays cut.
     """
     out = [part for part in base.split("/") if part]
     start = "" if base.startswith("…") else "/"
@@ -371,7 +372,7 @@ def join(base: str, path: str) -> str:
         if part in ("", "."):
             continue
         if part == ".." and leading:
-            if out:
+            if out and (start or len(out) > 1):  # what is above a cut is not known
                 out.pop()
             continue
         leading = False

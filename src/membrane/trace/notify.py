@@ -369,6 +369,8 @@ class Notifications:
             try:
                 base = self._view.base(thread, directory)
             except OSError as error:
+                if error.errno == errno.ENAMETOOLONG and path:
+                    return self._view.resolve_below(thread, directory, path)
                 return notify.Place(path, errno.EBADF if error.errno == errno.ENOENT else error.errno or 0)
             if not path:
                 return notify.Place(base, errno.ENOENT)

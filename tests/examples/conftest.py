@@ -24,6 +24,8 @@ def has(package: str) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_package(name): deselected where the examples' interpreter lacks it")
+    # Ray's daemons wait for each other for a fixed time, and die when it is over.
+    config.addinivalue_line("markers", "alone: .ci/run runs it in a step of its own, with nothing beside it")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -685,7 +685,7 @@ class Supervisor(Boundary):
                 os.chmod(path, 0o600)
                 door.listen(128)
             except OSError as error:
-                told = HostError("listen for wrapped commands", error.strerror or "", target=directory)
+                told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
                 self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(told)})
                 return
             door.setblocking(False)

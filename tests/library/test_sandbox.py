@@ -501,6 +501,13 @@ def test_wrap_is_the_command_for_whoever_spawns_it(make: Maker, workspace: Path)
     assert late.returncode == 125 and "it works while the sandbox is open" in late.stderr
 
 
+def test_wrap_with_a_long_state_directory(make: Maker, tmp_path: Path) -> None:
+    make.environ["MEMBRANE_HOME"] = str(tmp_path / ("d" * 120))
+    with make() as sandbox:
+        words = sandbox.wrap(["sh", "-c", "exit 7"])
+        assert subprocess.run(words, cwd=make.workspace, timeout=PATIENCE, check=False).returncode == 7
+
+
 # ---------------------------------------------------------------- faults
 
 

@@ -34,18 +34,28 @@ def main(argv: list[str]) -> int:
         return error.exit_code
 
 
+def _connected(path: str) -> _socket.socket:
+    directory, _, name = path.rpartition("/")
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    try:
+        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            channel.connect(f"/proc/self/fd/{place}/{name}")  # a socket's address has room for 107 octets (unix(7))
+        finally:
+            os.close(place)
+    except OSError as error:
+        cause = f"{error.strerror}; it works while the sandbox is open"
+        raise HostError("reach the sandbox", cause, target=path) from None
+    return channel
+
+
 def _run(path: str, words: list[str]) -> int:
     end = words.index("--")
     options, command = words[:end], words[end + 1 :]
     cwd = options[options.index("--cwd") + 1] if "--cwd" in options else os.getcwd()
     given = options[options.index("--env") + 1 :] if "--env" in options else []
     environment = dict(pair.split("=", 1) for pair in given)
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-    try:
-        channel.connect(path)
-    except OSError as error:
-        cause = f"{error.strerror}; it works while the sandbox is open"
-        raise HostError("reach the sandbox", cause, target=path) from None
+    channel = _connected(path)
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     for number in FORWARDED:
         if _signal.getsignal(number) != _signal.SIG_IGN:

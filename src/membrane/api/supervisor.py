@@ -677,20 +677,16 @@ class Supervisor(Boundary):
         number = value["number"]
         if self._door is None:
             directory = os.path.join(os.path.dirname(os.path.dirname(self.entry.path)), "api")
+            name = f"{self.id}.sock"
             try:
                 os.makedirs(directory, 0o700, exist_ok=True)
-                path = os.path.join(directory, f"{self.id}.sock")
-                door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-                door.bind(path)
-                os.chmod(path, 0o600)
-                door.listen(128)
+                self._door = _listener(directory, name)
             except OSError as error:
                 told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
                 self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(told)})
                 return
-            door.setblocking(False)
-            self._door, self._door_path = door, path
-            self._watch(door.fileno(), self._on_door)
+            self._door_path = os.path.join(directory, name)
+            self._watch(self._door.fileno(), self._on_door)
         self._tell(self._main, b"l", {"number": number, "path": self._door_path})
 
     def _on_door(self) -> None:
@@ -707,6 +703,25 @@ class Supervisor(Boundary):
         client = _Client(channel, False)
         self._clients[fd] = client
         self._watch_client(client)
+
+
+def _listener(directory: str, name: str) -> _socket.socket:
+    """A listening socket that only this user can connect to."""
+    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    try:
+        # By descriptor: the path itself may be longer than the 107 octets of a socket's address (unix(7)).
+        path = f"/proc/self/fd/{place}/{name}"
+        door.bind(path)
+        os.chmod(path, 0o600)
+        door.listen(MOST_CLIENTS)
+        door.setblocking(False)
+    except OSError:
+        door.close()
+        raise
+    finally:
+        os.close(place)
+    return door
 
 
 def _is_own(channel: _socket.socket) -> bool:

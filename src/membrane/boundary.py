@@ -237,6 +237,7 @@ class Boundary:
                 fix=("leave --trace-log or --no-trace away",),
             )
         facts = facts_for(self.policy)
+        self.state = facts.state
         self.plan = plan = build(self.policy, facts)
         directory = record.make(facts.state, self.id) if recorded else ""
         self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)

@@ -180,6 +180,11 @@ def list_sessions(state: str) -> list[SessionRecord]:
     return sorted(out, key=lambda record: record.started)
 
 
+def door_of(state: str, session: str) -> str:
+    """Path of the socket at which a sandbox of the library listens for wrapped commands."""
+    return os.path.join(state, "api", f"{session}.sock")
+
+
 def collect_garbage(state: str) -> list[str]:
     """Remove what dead sessions left; return one line for each thing removed (none while another process does it)."""
     try:
@@ -217,5 +222,9 @@ def _collect(state: str) -> Iterator[str]:
             os.unlink(path)  # under our lock: a session that was about to take it sees that it has no name
         except FileNotFoundError:
             continue
+        try:
+            os.unlink(door_of(state, os.path.basename(path)))
+        except FileNotFoundError:
+            pass  # it listened to nobody
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""
         yield f"session record {os.path.basename(path)}{about}"

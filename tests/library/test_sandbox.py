@@ -535,6 +535,21 @@ def test_the_end_of_the_supervisor_ends_everything_and_is_told(make: Maker) -> N
         until(lambda: gone(process.pid), "the end of the command")
 
 
+def test_gc_takes_away_what_a_killed_supervisor_left(make: Maker, tmp_path: Path) -> None:
+    with make() as sandbox:
+        words = sandbox.wrap(["true"])
+        door = next(Path(word) for word in words if word.endswith(".sock"))
+        core = sandbox._core._process
+        assert core is not None and door.exists()
+        os.kill(core.pid, signal.SIGKILL)
+    gc = [sys.executable, "-P", "-m", "membrane", "gc"]
+    said = subprocess.run(
+        gc, env=make.environ, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert f"removed session record {sandbox.id}" in said.stdout
+    assert not door.exists()
+
+
 def test_close_ends_what_runs(make: Maker) -> None:
     with make() as sandbox:
         process = sandbox.popen(["sh", "-c", "trap '' TERM HUP INT; sleep 600"], stdin=DEVNULL, stdout=DEVNULL)

@@ -31,6 +31,7 @@ import select
 import sys
 import time
 
+from .. import runs
 from ..asking import KINDS
 from ..boundary import Boundary, RunOptions, read_back
 from ..errors import HostError, InternalError, MembraneError, PolicyError
@@ -676,8 +677,8 @@ class Supervisor(Boundary):
     def _listen(self, value: dict[str, Any]) -> None:
         number = value["number"]
         if self._door is None:
-            directory = os.path.join(os.path.dirname(os.path.dirname(self.entry.path)), "api")
-            name = f"{self.id}.sock"
+            path = runs.door_of(self.state, self.id)
+            directory, name = os.path.split(path)
             try:
                 os.makedirs(directory, 0o700, exist_ok=True)
                 self._door = _listener(directory, name)
@@ -685,7 +686,7 @@ class Supervisor(Boundary):
                 told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
                 self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(told)})
                 return
-            self._door_path = os.path.join(directory, name)
+            self._door_path = path
             self._watch(self._door.fileno(), self._on_door)
         self._tell(self._main, b"l", {"number": number, "path": self._door_path})
 

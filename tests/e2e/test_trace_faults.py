@@ -75,7 +75,9 @@ def test_a_tracer_that_dies_at_any_moment_leaves_a_record_that_says_so(box: Box,
             assert run.stdout.readline()
         os.kill(_tracer(run.pid), signal.SIGKILL)
         _out, err = run.communicate(timeout=PATIENCE)
-        assert run.returncode == 125 and b"the tracer died; the command was killed" in err
+        # The command may have ended by itself: without an answer its calls fail with ENOSYS.
+        said = (b"the tracer died; the command was killed", b"the end of the record could not be written")
+        assert run.returncode == 125 and any(text in err for text in said), err
     events = shown(box)
     assert events[0]["event"] == "SessionStarted" and events[-1]["event"] == "SessionEnded"
     summary = json.loads(box.run("trace", "summary", "--json").stdout)

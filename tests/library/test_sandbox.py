@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -499,6 +500,29 @@ def test_wrap_is_the_command_for_whoever_spawns_it(make: Maker, workspace: Path)
         assert sandbox.shell(f"ls {socket.parent}").exit_code != 0, "not in the view"
     late = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert late.returncode == 125 and "it works while the sandbox is open" in late.stderr
+
+
+def test_nonsense_at_the_door_ends_nobody_else(make: Maker) -> None:
+    with make() as sandbox:
+        words = sandbox.wrap(["true"])
+        door = next(word for word in words if word.endswith(".sock"))
+        for message in (
+            b"",
+            b"R",
+            b"R.{}",
+            b"R.[1]",
+            b"U.{}",
+            b"K.7",
+            b"\xff" * 100,
+            b'R.{"number": 1, "argv": ["x"]}',
+        ):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+                channel.connect(door)
+                if message:
+                    channel.sendall(message)
+                    channel.settimeout(PATIENCE)
+                    assert not channel.recv(4096) or message.startswith(b"R.{")
+        assert sandbox.run(["true"]).exit_code == 0
 
 
 def test_wrap_with_a_long_state_directory(make: Maker, tmp_path: Path) -> None:

@@ -261,18 +261,23 @@ class Supervisor(Boundary):
         if client.waiting:
             self._flush(client)
         for _ in range(64):
+            fds: list[int] = []
             try:
                 kind, value, fds = wire.take(client.channel)
+                if kind:
+                    self._obey(client, kind, value, fds)
             except BlockingIOError:
                 return
-            if not kind:
-                self._lose(client)
-                return
-            try:
-                self._obey(client, kind, value, fds)
+            except (ValueError, KeyError, TypeError, InternalError):
+                if client.main:
+                    raise
+                kind = b""  # whoever it is, it speaks for itself only
             finally:
                 for fd in fds:
                     os.close(fd)
+            if not kind:
+                self._lose(client)
+                return
 
     def _lose(self, client: _Client) -> None:
         client.gone = True

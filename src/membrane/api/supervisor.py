@@ -167,8 +167,7 @@ class Supervisor(Boundary):
         self.network.on_synced = lambda number: self._synced(number, "network")
         if self._tracer is not None:
             self._tracer.on_synced = lambda number: self._synced(number, "tracer")
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # not collected before: that would write to every page that is shared with the launcher
         gc.enable()
         # For our own descriptors: who runs commands has been forked, with the caller's limits.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -194,8 +194,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # a collection would write to every page that is shared with whoever forked us
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)

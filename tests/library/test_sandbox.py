@@ -414,6 +414,7 @@ def test_the_record_is_kept_and_names_the_commands(make: Maker, tmp_path: Path) 
         timeout=PATIENCE,
     )
     assert "for the record" in shown.stdout
+    assert f"[{Path(sys.argv[0]).name}]" in shown.stdout
     with make(record=False) as sandbox:
         sandbox.run(["true"])
         assert not (tmp_path / "state" / "trace" / sandbox.id).exists()

@@ -216,6 +216,7 @@ class AsyncSandbox:
                     "record": self._record,
                     "ask": self._ask_timeout if self._on_ask is not None else 0,
                     "pid": os.getpid(),
+                    "program": os.path.basename(sys.argv[0]) or "python",
                 },
             )
         except OSError as error:

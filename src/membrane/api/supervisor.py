@@ -118,7 +118,8 @@ class Supervisor(Boundary):
     shared = True
 
     def __init__(self, channel: _socket.socket, policy: Policy, config: dict[str, Any]) -> None:
-        super().__init__(policy, RunOptions(quiet=True, no_trace=not config["record"]))
+        # What ``ps`` and the record show as its command.
+        super().__init__(policy, RunOptions(quiet=True, no_trace=not config["record"]), (f"[{config['program']}]",))
         self._kept = bool(config["persistent"])
         self._ask = float(config["ask"])
         self._main = _Client(channel, True)

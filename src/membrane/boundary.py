@@ -22,6 +22,7 @@ import errno
 import os
 import select
 import time
+from abc import ABC, abstractmethod
 
 from . import homes, ports, runs
 from .errors import HostError, MembraneError, PolicyError
@@ -114,7 +115,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
 
 
-class Boundary:
+class Boundary(ABC):
     """One sandbox; ``run`` may be called once.
 
     Class attributes:
@@ -167,58 +168,65 @@ class Boundary:
 
     # ------------------------------------------------------------ what a subclass has of its own
 
+    @abstractmethod
     def _prepare(self) -> None:
         """Take what can fail, before the launch."""
 
+    @abstractmethod
     def _launched(self, umask: int) -> Start:
         """What the launcher is to make."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
         """Once the view is complete: the process whose descendants are traced, the listener of its notifications (-1:
         none) and why there is none, and what was read back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self) -> None:
         """Watch what is its own, and release what waits."""
 
+    @abstractmethod
     def _due(self) -> float:
         """When ``_on_due`` is to be called (time.monotonic()); 0: never."""
-        return 0.0
 
+    @abstractmethod
     def _on_due(self) -> None:
-        pass
+        """It is the time that ``_due`` named."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """After each turn of the loop."""
+
+    @abstractmethod
+    def _over(self) -> bool:
+        """Has it come to its end?"""
+
+    @abstractmethod
+    def _after_processes(self) -> None:
+        """No process of the sandbox is left."""
+
+    @abstractmethod
+    def _exit_status(self) -> tuple[int, int]:
+        """(exit status, signal) of ``SessionEnded``."""
+
+    @abstractmethod
+    def _told(self) -> None:
+        """The record is closed: say what is to be said."""
+
+    @abstractmethod
+    def _asks(self) -> dict[str, Any] | None:
+        """What is asked about and for how long, for the network process (``network.asking``); None: nobody is asked."""
+
+    @abstractmethod
+    def _answer_questions(self, network: Network) -> None:
+        """Questions come from ``network`` from now on."""
 
     def _limit(self) -> float:
         """Seconds until everything is ended; 0: never."""
         return self.policy.limits.time
 
-    def _turn(self) -> None:
-        """After each turn of the loop."""
-
-    def _over(self) -> bool:
-        """Has it come to its end?"""
-        raise NotImplementedError
-
     def _launcher_ended(self) -> None:
         self.failure = self.failure or "the launcher died; every command was killed"
-
-    def _after_processes(self) -> None:
-        """No process of the sandbox is left."""
-
-    def _exit_status(self) -> tuple[int, int]:
-        """(exit status, signal) of ``SessionEnded``."""
-        raise NotImplementedError
-
-    def _told(self) -> None:
-        """The record is closed: say what is to be said."""
-
-    def _asks(self) -> dict[str, Any] | None:
-        """What is asked about and for how long, for the network process (``network.asking``); None: nobody is asked."""
-        return None
-
-    def _answer_questions(self, network: Network) -> None:
-        """Questions come from ``network`` from now on."""
 
     # ------------------------------------------------------------ start
 

@@ -123,6 +123,9 @@ class Session(Boundary):
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self._own)
 
+    def _turn(self) -> None:
+        """Nothing is held back."""
+
     def _over(self) -> bool:
         return self.wait_status is not None
 

@@ -206,6 +206,30 @@ def test_limits_time_is_of_each_command(make: Maker) -> None:
         assert sandbox.run(["true"]).exit_code == 0
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_one_command_leaves_opens_nothing_for_the_next(make: Maker, workspace: Path, persistent: bool) -> None:
+    """An agent with many commands prepares in one what another is to use: each is bound as the first was."""
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True, timeout=PATIENCE)
+    (workspace / "secret.key").write_text("hush")
+    prepare = "ln -s $PWD/secret.key /tmp/way; ln -s secret.key way; mkdir d; mv d .vscode; mkdir .idea; echo ok > made"
+    use = "cat /tmp/way way secret.key; ln secret.key other; mv secret.key moved; echo x > .git/hooks/pre-commit; ls -a"
+    with make(Policy().hide("*.key"), persistent=persistent) as sandbox:
+        first, second = sandbox.shell(prepare), sandbox.shell(use)
+        for name in (".vscode", ".idea"):
+            assert name not in second.stdout.split(), second.stdout
+        assert "made" in second.stdout.split(), "what is allowed works"
+        assert "hush" not in first.stdout + second.stdout
+        assert second.stderr.count("Permission denied") >= 2, second.stderr
+        assert {each.reason for each in first.denied} == {"protected name"}
+        # A file of the same name in place of the hidden one, from outside, is hidden before long as well.
+        (workspace / "next").write_text("hush again")
+        os.replace(workspace / "next", workspace / "secret.key")
+        until(lambda: sandbox.run(["cat", "secret.key"]).exit_code == 1, "the mask")
+    assert not (workspace / ".git" / "hooks" / "pre-commit").exists()
+    assert (workspace / "secret.key").read_text() == "hush again"
+    assert not {".vscode", ".idea", "moved", "other"} & set(os.listdir(workspace))
+
+
 def test_a_stopped_keeper_does_not_save_a_persistent_command(make: Maker) -> None:
     """A command may signal the process that keeps it; its time is over all the same."""
     with make(persistent=True) as sandbox:

@@ -146,6 +146,9 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ what a Boundary asks
 
+    def _prepare(self) -> None:
+        """The signals were set when this process began."""
+
     def _launched(self, umask: int) -> Start:
         commands: Literal["kept", "fresh"] = "kept" if self._kept else "fresh"
         return Start(self.plan, (), (False, False, False), self.id, umask, self._notify, commands)

@@ -195,12 +195,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
     gc.freeze()  # a collection would write to every page that is shared with whoever forked us
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    _signal.signal(SIGCHLD, lambda _number, _frame: None)
-    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(wake_read, select.POLLIN)
+    poll, wake_read, wake_write = _waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
             if fd == wake_read:
@@ -211,6 +206,17 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
                 return
             _fork(start, fds[0], null, (wake_read, wake_write, channel.fileno()))
             os.close(fds[0])
+
+
+def _waiting_for(channel: _socket.socket) -> tuple[select.poll, int, int]:
+    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    return poll, wake_read, wake_write
 
 
 def _reap(wake: int) -> None:
@@ -260,12 +266,7 @@ def _fork(start: Start, end: int, null: int, ours: Sequence[int]) -> None:
 def keep(channel: _socket.socket) -> None:
     """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
     give_up_privileges()
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    _signal.signal(SIGCHLD, lambda _number, _frame: None)
-    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(wake_read, select.POLLIN)
+    poll, wake_read, _wake_write = _waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
             if fd != wake_read:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -182,6 +183,20 @@ def test_file_rules_hold_for_every_command_and_for_new_names(make: Maker, worksp
             process.stdin.close()
             assert process.stdout.read() == b"1\n"
     assert (workspace / "later.key").read_text() == "hush as well"
+
+
+def test_a_mask_that_comes_while_a_view_is_made_is_in_it(make: Maker, workspace: Path) -> None:
+    """The view of the next command is made while this one runs; the hidden file is replaced just then."""
+    random.seed(7)
+    (workspace / "secret.key").write_text("hush")
+    patient = "n=0; while cat secret.key > /dev/null 2>&1; do n=$((n + 1)); [ $n -lt 600 ] || exit 9; sleep 0.05; done"
+    with make(Policy().hide("*.key")) as sandbox:
+        for number in range(40):
+            with sandbox.popen(["true"], stdin=DEVNULL):
+                time.sleep(random.uniform(0, 0.008))  # a moment among many: nothing is waited for
+                (workspace / "next").write_text(f"hush {number}")
+                os.replace(workspace / "next", workspace / "secret.key")
+            assert sandbox.shell(patient).exit_code == 0, f"round {number}: it stays readable"
 
 
 def _masked(pid: int, path: Path) -> bool:

@@ -100,48 +100,56 @@ def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
     """Paths that ``refresh`` makes: what the plan has below a scratch directory, and the directories above it."""
     places: set[str] = set()
     for op in mounts:
-        path = op.target
-        while path.startswith(tuple(scratch + "/" for scratch in SCRATCH)):
-            places.add(path)
-            path = os.path.dirname(path)
+        for scratch in SCRATCH:
+            path = op.target
+            while path.startswith(scratch + "/"):
+                places.add(_aside(scratch) + path[len(scratch) :])
+                path = os.path.dirname(path)
     return frozenset(places)
 
 
+def _aside(scratch: str) -> str:
+    """A directory of the view where a new ``scratch`` is made before it is moved to its place."""
+    return "/run/lock" if scratch == "/dev/shm" else "/dev/shm"  # noqa: S108
+
+
 def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
-    carried: list[tuple[MountOp, int]] = []
-    covered: list[str] = []
-    for op in below:
-        if any(op.target.startswith(tree + "/") for tree in covered):
-            continue  # it is carried with the tree
-        fd = -1
-        if not isinstance(op, (Directory, Pin, Symlink)) and not (isinstance(op, File) and not op.bind):
-            try:
-                fd = sc.open_tree(op.target, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE | sc.AT_SYMLINK_NOFOLLOW)
-            except FileNotFoundError:
-                continue  # optional, and not there
-            covered.append(op.target)
-        carried.append((op, fd))
+    """A new file system in the place of a scratch directory, with what the plan has below it.
+
+    It is made aside and moved: a tree that is bound stays attached all the time, for a mask that comes meanwhile passes
+    by a tree that is detached (fs/pnode.h, IS_MNT_NEW).
+    """
     size = f",size={scratch.size}" if scratch.size else ""
-    sc.mount("tmpfs", scratch.target, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode={scratch.mode:o}{size}")
-    for op, fd in carried:
-        os.makedirs(os.path.dirname(op.target), 0o755, exist_ok=True)
-        if fd >= 0:
-            if stat.S_ISDIR(os.stat(fd).st_mode):
-                os.makedirs(op.target, 0o755, exist_ok=True)
-            else:
-                os.close(os.open(op.target, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-            sc.move_mount(fd, op.target)
-            os.close(fd)
-        elif isinstance(op, Directory):
-            os.makedirs(op.target, op.mode, exist_ok=True)
+    aside = _aside(scratch.target)
+    sc.mount("tmpfs", aside, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, f"mode={scratch.mode:o}{size}")
+    bound: list[str] = []
+    for op in below:
+        if any(op.target.startswith(tree + "/") for tree in bound):
+            continue  # it came with the tree
+        place = aside + op.target[len(scratch.target) :]
+        os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
+        if isinstance(op, Directory):
+            os.makedirs(place, op.mode, exist_ok=True)
         elif isinstance(op, Symlink):
-            os.symlink(op.to, op.target)
-        elif isinstance(op, File):
-            fd = os.open(op.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
+            os.symlink(op.to, place)
+        elif isinstance(op, File) and not op.bind:
+            fd = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
             os.write(fd, op.content)
             os.close(fd)
         elif isinstance(op, Pin):
-            _bind_onto_itself(os.open(op.target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), read_only=False)
+            _bind_onto_itself(os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), read_only=False)
+        else:
+            try:
+                directory = stat.S_ISDIR(os.stat(op.target).st_mode)
+            except FileNotFoundError:
+                continue  # optional, and not there
+            if directory:
+                os.makedirs(place, 0o755, exist_ok=True)
+            else:
+                os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            sc.mount(op.target, place, None, sc.MS_BIND | sc.MS_REC)
+            bound.append(op.target)
+    sc.mount(aside, scratch.target, None, sc.MS_MOVE)
 
 
 def seal(mounts: Sequence[MountOp]) -> None:

@@ -137,7 +137,7 @@ def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
             os.write(fd, op.content)
             os.close(fd)
         elif isinstance(op, Pin):
-            _bind_onto_itself(os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), read_only=False)
+            sc.mount(place, place, None, sc.MS_BIND | sc.MS_REC)
         else:
             try:
                 directory = stat.S_ISDIR(os.stat(op.target).st_mode)

@@ -216,7 +216,7 @@ def flip():
     while not stop:
         memory[2:4] = b"\\x1f\\x40"
         memory[2:4] = b"\\0\\x50"
-thread = threading.Thread(target=flip)
+thread = threading.Thread(target=flip, daemon=True)
 thread.start()
 ports = []
 for _ in range(300):
@@ -224,8 +224,9 @@ for _ in range(300):
         sock.settimeout(5)
         sock.setblocking(True)
         if libc.connect(sock.fileno(), memory, 16) == 0:
-            port = sock.getpeername()[1]
+            port = 0
             try:
+                port = sock.getpeername()[1]  # ENOTCONN where it was reset meanwhile
                 sock.sendall(b"GET /race HTTP/1.0\\r\\nHost: example.com\\r\\n\\r\\n")
                 ports.append((port, sock.recv(12)[9:12].decode()))
             except OSError:

@@ -28,7 +28,7 @@ _MOST = 32  # questions in the queue
 
 
 class Question(Value):
-    """What somebody is asked.  All text is from inside the sandbox: ``events.escape`` it before it is shown.
+    """What somebody is asked.  All text is from inside the sandbox: ``escape`` it before it is shown.
 
     ``host`` is a canonical name or a literal address, ``port`` 0..65535 (0 where there is none), ``path`` the canonical
     path of a request without its query, ``socket`` the host's path of a unix socket, ``operation`` what is asked of the

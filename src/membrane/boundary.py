@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-``run`` makes the plan, forks the launcher, scans the workspace while the launcher builds the namespaces, has what runs
-in it read back and traced, and then sits in one epoll loop over the launcher's messages, the network sockets, the
-workspace watcher and whatever the subclass watches: ``session.Session`` runs one command, ``api.supervisor.Supervisor``
-many.  The network process is started when the first of its sockets becomes readable: a run without network pays
-nothing for it.  The tracer is forked first of all and gets the notifications before anything is released
-(``trace.tracer``).
+``opening.begin`` has made the plan and forked the launcher. While that builds the namespaces, ``run`` begins the
+record and the tracer (``trace.tracer``), reads the secrets and scans the workspace. What runs in the sandbox is read
+back and traced before it is released. Then ``run`` sits in one epoll loop over the launcher's messages, the network
+sockets, the workspace watcher and whatever the subclass watches: ``session.Session`` runs one command,
+``api.supervisor.Supervisor`` many. The network process is started when the first of its sockets becomes readable: a
+run without network pays nothing for it.
 
 Rules
 -----
@@ -26,93 +26,34 @@ from abc import ABC, abstractmethod
 
 from . import homes, ports, runs
 from .errors import HostError, MembraneError, PolicyError
-from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
-from .host.channel import HELD_DURING_FORK, MESSAGE, Start, receive
-from .host.facts import gather
-from .host.launcher import Launch
+from .escaping import escape
+from .events import Binding, EventsLost, SessionEnded, SessionStarted
+from .host.channel import MESSAGE, receive
 from .journal import Journal, now, say
+from .opening import VERSION
 from .plan import mounts
-from .plan.build import build
 from .plan.model import Listen, ReadOnly
 from .trace import record
 from .trace.tracer import Scope, Tracer, root_of
-from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal as _signal
     import sys
     from collections.abc import Callable
-    from typing import Any, Literal
+    from typing import Any
 
     from .dataplane import Network
+    from .opening import Opening
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
     from .workspace.guard import Guard
     from .workspace.scan import ScanResult
 else:
-    import _signal
     import sys
 
-VERSION = "0.1.0"
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
 WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
-
-
-class RunOptions(Value):
-    """How a run is reported."""
-
-    events: str = ""  # path of a JSON lines file; "-": stderr
-    session_id_file: str = ""
-    quiet: bool = False
-    ask: bool = False
-    trace_log: str = ""
-    no_trace: bool = False
-    launcher: str = "native"
-    debug: bool = False
-
-
-def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
-    """Host facts for a run of ``policy`` in ``workspace``, the current directory by default."""
-    facts = gather(
-        os.environ,
-        named=[rule.path for rule in policy.mounts],
-        sockets=[rule.path for rule in policy.unix_sockets],
-        want_git_root=any(rule.git_root for rule in policy.mounts),
-        want_bound=policy.view == "host",
-        workspace=workspace,
-    )
-    if policy.file_rules is None:
-        return facts
-    from .workspace import hostfiles
-
-    found, warnings = hostfiles.find(policy.file_rules)
-    return facts.replace(files=found, file_warnings=warnings)
-
-
-def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
-    """The complete plan, the workspace scanned, for ``membrane plan``.
-
-    Raises:
-        PolicyError: a rule can not be bound.
-        HostError: the workspace can not be read.
-    """
-    del command  # the plan does not depend on it: no decision by command text
-    from .workspace.scan import scan
-
-    facts = facts_for(policy)
-    plan = build(policy, facts)
-    if policy.file_rules is not None:
-        from .plan.hosttree import guarded
-
-        operations: list[MountOp] = []
-        for root, rules in guarded(policy, facts):
-            found = scan(root, rules)
-            operations += mounts.workspace(root, found.hits, found.pins)
-        return plan.replace(mounts=(*plan.mounts, *operations))
-    found = scan(facts.workspace, policy.paths)
-    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
 
 
 class Boundary(ABC):
@@ -122,18 +63,20 @@ class Boundary(ABC):
         shared: several commands run in it.
 
     Args:
-        policy: what may be done in it.
-        options: how it is reported.
-        command: what the record names; empty where several commands run in it.
+        opening: what was begun.
     """
 
     shared = False
 
-    def __init__(self, policy: Policy, options: RunOptions, command: tuple[str, ...] = ()) -> None:
-        self.policy = policy
-        self.options = options
-        self.command = command
-        self.id = os.urandom(8).hex()
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.policy = opening.request.policy
+        self.options = opening.request.options
+        self.command = opening.request.command
+        self.id = opening.id
+        self.plan = opening.plan
+        self.launch = opening.launch
+        self.state = opening.facts.state
         self.started = time.monotonic()
         self.failure: str = ""
         self.timed_out = False
@@ -142,6 +85,10 @@ class Boundary(ABC):
         self._epoll = select.epoll()
         self._network: Network | None = None
         self._exposed: list[tuple[str, int]] = []  # until the network process has them
+        self._entry: runs.Run | None = None
+        self.guards: list[Guard] = []
+        self._secrets: list[list[Any]] = []  # until the network process has them, and
+        self._authority: tuple[bytes, bytes] | None = None  # the same
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
         self._recording = False  # from the opening of the journal to the end of the run
@@ -171,10 +118,6 @@ class Boundary(ABC):
     @abstractmethod
     def _prepare(self) -> None:
         """Take what can fail, before the launch."""
-
-    @abstractmethod
-    def _launched(self, umask: int) -> Start:
-        """What the launcher is to make."""
 
     @abstractmethod
     def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
@@ -231,39 +174,54 @@ class Boundary(ABC):
     # ------------------------------------------------------------ start
 
     def _run(self) -> int:
-        if self.options.launcher != "native":
-            raise PolicyError(
-                "choose a launcher",
-                f"--launcher {self.options.launcher} is not available in this version",
-                fix=("leave --launcher away: the native launcher needs no other program",),
-            )
-        recorded = self.policy.trace.mode != "off" and not self.options.no_trace
-        if self.options.trace_log and not recorded:
-            raise PolicyError(
-                "write the trace log",
-                "it is made from the record, which --no-trace or trace.mode off switched off",
-                fix=("leave --trace-log or --no-trace away",),
-            )
-        facts = facts_for(self.policy)
-        self.state = facts.state
-        self.plan = plan = build(self.policy, facts)
+        try:
+            try:
+                self._make_ready()
+                try:
+                    self._loop()
+                except Exception as error:
+                    # Something ran: it is killed like after any failure, and what it left is looked at.
+                    known = isinstance(error, (MembraneError, OSError))
+                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    if self.options.debug:
+                        raise
+            finally:
+                self.launch.kill()
+                self.launch.reap()
+                self._after_processes()
+            self._stop_tracer()
+        finally:
+            if self._entry is not None:
+                self._entry.close()
+        return self._end()
+
+    def _make_ready(self) -> None:
+        try:
+            self._acquire()
+            self._start(self.opening.facts)
+        except BaseException:
+            if self._network is not None:
+                self._network.stop()
+            raise
+        finally:
+            for _role, fd in self._exposed:
+                os.close(fd)
+
+    def _acquire(self) -> None:
+        """The record, the tracer, the secrets, the entry of this session and the ports of the host."""
+        facts, recorded = self.opening.facts, self.opening.recorded
         directory = record.make(facts.state, self.id) if recorded else ""
         self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
         self.journal.on_line = self._on_line
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
-        self._secrets: list[list[Any]] = []
-        self._authority: tuple[bytes, bytes] | None = None
         if self.policy.secrets:
             from . import secrets
 
             self._secrets = secrets.gather(self.policy, dict(facts.environ))
             inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
-            environment = tuple({**dict(plan.environment), **inside}.items())
-            self.plan = plan = plan.replace(environment=environment)
-        self.home = mounts.home_store(self.policy, facts)
-        self.agent = os.path.join(facts.state, "agents", *self.policy.profiles[:1])
-        homes.prepare(plan.stores, self.home, self.agent, self.policy.state_files)
+            environment = tuple({**dict(self.plan.environment), **inside}.items())
+            self.plan = self.plan.replace(environment=environment)
         if self.options.trace_log == "-":
             from .trace.live import LiveLog
 
@@ -280,42 +238,15 @@ class Boundary(ABC):
             0,
             ports=ports.shown(self.policy.expose),
         )
-        self.entry = entry = runs.Run(facts.state, self.record)
-        try:
-            self._prepare()
-            self._exposed = ports.listen(self.policy.expose)
-            umask = os.umask(0o077)
-            os.umask(umask)
-            mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
-            try:
-                self.launch = Launch(self._launched(umask))
-            finally:
-                _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
-            try:
-                try:
-                    self._start(facts)
-                except BaseException:
-                    if self._network is not None:
-                        self._network.stop()
-                    raise
-                try:
-                    self._loop()
-                except Exception as error:
-                    # Something ran: it is killed like after any failure, and what it left is looked at.
-                    known = isinstance(error, (MembraneError, OSError))
-                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
-                    if self.options.debug:
-                        raise
-            finally:
-                self.launch.kill()
-                self.launch.reap()
-                self._after_processes()
-            self._stop_tracer()
-        finally:
-            entry.close()
-            for _role, fd in self._exposed:
-                os.close(fd)
-        return self._end(facts)
+        self._entry = runs.Run(facts.state, self.record)
+        self._prepare()
+        self._exposed = ports.listen(self.policy.expose)
+
+    def _show(self, shown: runs.SessionRecord) -> None:
+        """What ``membrane ps`` says of this session from now on."""
+        assert self._entry is not None
+        self.record = shown
+        self._entry.update(shown)
 
     def _writer(self, directory: str, source: str, suffix: str = "jsonl") -> record.Writer:
         return record.Writer(directory, source, suffix, limit=record.share(self.policy.trace.max_size, source))
@@ -323,20 +254,31 @@ class Boundary(ABC):
     def _start(self, facts: HostFacts) -> None:
         launch = self.launch
         launch.grant()
-        # Modules that the launcher does not need are loaded while it makes the namespaces.
-        from .workspace.guard import Guard
-
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
         for warning in facts.file_warnings:
             say(f"warning: {escape(warning)}")
-        self.guards: list[Guard] = []
         roots = self._writable_roots(facts)
         _refuse_own_files([root for root, _rules in roots])
+        scans: list[tuple[str, ScanResult]] = []
         for root, rules in roots:
             found = self._scan(facts, root, rules)
+            scans.append((root, found))
             operations += mounts.workspace(root, found.hits, found.pins)
+            own = mounts.frozen(root, own_files())
+            operations += own
+            for op in own:
+                if isinstance(op, ReadOnly):
+                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+        launch.send_late(operations, self.plan.environment)
+        if self._tracer is not None:
+            self._tracer.prepare()
+        if not self.plan.trust:
+            self._take_network(facts, b"")
+        from .workspace.guard import Guard  # while the view is made
+
+        for root, found in scans:
             self.guards.append(
                 Guard(
                     root,
@@ -347,16 +289,6 @@ class Boundary(ABC):
                     report=self.journal.add,
                 )
             )
-            own = mounts.frozen(root, own_files())
-            operations += own
-            for op in own:
-                if isinstance(op, ReadOnly):
-                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
-        launch.send_workspace_operations(operations)
-        if self._tracer is not None:
-            self._tracer.prepare()
-        if not self.plan.trust:
-            self._take_network(facts, b"")
         bindings = _rule_bindings(self.plan)
         launch.wait_ready()
         for guard in self.guards:
@@ -377,12 +309,6 @@ class Boundary(ABC):
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
         )
-
-    @property
-    def _notify(self) -> Literal["", "writes", "reads"]:
-        if self._tracer is None:
-            return ""
-        return "reads" if self.policy.trace.mode == "full" else "writes"
 
     def _start_tracer(self, facts: HostFacts, directory: str) -> None:
         """``directory``: of the record; empty: none is kept, and nothing is traced."""
@@ -422,8 +348,7 @@ class Boundary(ABC):
             if listener < 0:
                 self._warn(f"new protected names are taken away, not refused: {why}")
             source = ", ".join((*sources, "network"))
-            self.record = self.record.replace(trace_source=source)
-            self.entry.update(self.record)
+            self._show(self.record.replace(trace_source=source))
             return source, why_not
         if self.policy.trace.mode != "auto":
             raise PolicyError(
@@ -623,10 +548,11 @@ class Boundary(ABC):
             if time.monotonic() - self._recorded_at < RECORD_EVERY:
                 return
             self._recorded_at = time.monotonic()
-            self.record = self.record.replace(
-                refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+            self._show(
+                self.record.replace(
+                    refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+                )
             )
-            self.entry.update(self.record)
 
     def _on_network_end(self) -> None:
         self._unwatch(self.network.control)
@@ -663,7 +589,7 @@ class Boundary(ABC):
             cause = f": {self._tracer.error}" if self._tracer.error else ""
             self.failure = self.failure or f"the end of the record could not be written{cause}"
 
-    def _end(self, facts: HostFacts) -> int:
+    def _end(self) -> int:
         self._recording = False
         self.network.on_question = None  # nobody waits for an answer any more
         self.network.stop()
@@ -672,7 +598,7 @@ class Boundary(ABC):
                 guard.finish()
             except (MembraneError, OSError) as error:
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
-        homes.keep(self.home, self.agent, self.policy.state_files)
+        homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
@@ -690,11 +616,11 @@ class Boundary(ABC):
         )
         self.journal.close()
         if writer is not None:
-            self._after_record(facts.state, writer)
+            self._after_record(writer)
         self._told()
         return status
 
-    def _after_record(self, state: str, writer: record.Writer) -> None:
+    def _after_record(self, writer: record.Writer) -> None:
         """The trace log, made from the record, and room for the next one."""
         if writer.lost:
             self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
@@ -709,7 +635,8 @@ class Boundary(ABC):
                 self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
         # A short run looks at the number of sessions only; now and then one looks at the sizes too.
         everything = writer.stored > record.WORTH_COMPRESSING or self.id.startswith("0")
-        record.prune(state, keep=self.policy.trace.keep, max_size=self.policy.trace.max_size, everything=everything)
+        trace = self.policy.trace
+        record.prune(self.state, keep=trace.keep, max_size=trace.max_size, everything=everything)
 
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""

@@ -16,7 +16,7 @@ import os
 import termios
 
 from .errors import MembraneError
-from .events import escape
+from .escaping import escape
 from .summary import shorten, target_of
 
 TYPE_CHECKING = False

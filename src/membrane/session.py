@@ -18,9 +18,10 @@ import os
 import select
 import time
 
-from .boundary import Boundary, RunOptions, read_back
+from .boundary import Boundary, read_back
 from .errors import HostError
-from .events import AccessDenied, Binding, escape
+from .escaping import escape
+from .events import AccessDenied, Binding
 from .host.channel import (
     SIGCONT,
     SIGHUP,
@@ -31,12 +32,9 @@ from .host.channel import (
     SIGTERM,
     SIGTSTP,
     SIGWINCH,
-    Start,
     send,
 )
-from .host.launcher import ensure_streams
 from .journal import say
-from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
     from .dataplane import Network
     from .host.terminal import Relay
-    from .policy.model import Policy
+    from .opening import Opening
     from .prompt import Desk
 else:
     import _signal
@@ -72,19 +70,12 @@ class Hooks:
         """An access was refused; what it holds is escaped."""
 
 
-class RunRequest(Value):
-    command: tuple[str, ...]
-    policy: Policy
-    options: RunOptions = RunOptions()
-
-
 class Session(Boundary):
     """One run; ``run`` may be called once."""
 
-    def __init__(self, request: RunRequest, hooks: Hooks | None = None) -> None:
+    def __init__(self, opening: Opening, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        ensure_streams()  # before anything is opened: it would take the number of a closed stream
-        super().__init__(request.policy, request.options, request.command)
+        super().__init__(opening)
         self.told: int = 0  # the last signal that asked us to end
         self.wait_status: int | None = None
         self._interrupts: list[float] = []
@@ -96,11 +87,7 @@ class Session(Boundary):
         if type(self.hooks) is not Hooks:
             self.journal.on_refusal = self.hooks.refused
         self._write_session_id()
-        self._own = os.isatty(0), os.isatty(1), os.isatty(2)  # streams that are the caller's terminal
         self._wake = self._install_signals()
-
-    def _launched(self, umask: int) -> Start:
-        return Start(self.plan, self.command, self._own, self.id, umask, self._notify)
 
     def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
         launch = self.launch
@@ -115,13 +102,13 @@ class Session(Boundary):
         if launch.terminal >= 0:
             from .host.terminal import Relay
 
-            self._relay = Relay(launch.terminal, self._own)
+            self._relay = Relay(launch.terminal, self.opening.terminal)
             self._watch(launch.terminal, self._on_terminal)
             self._watch_terminal()
         launch.release()
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
-        self._let_go_of_streams(self._own)
+        self._let_go_of_streams(self.opening.terminal)
 
     def _turn(self) -> None:
         """Nothing is held back."""
@@ -390,6 +377,6 @@ class Session(Boundary):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 
-def run(request: RunRequest, hooks: Hooks | None = None) -> int:
-    """Run one command behind the boundary and return its exit status (see ``Boundary.run``)."""
-    return Session(request, hooks).run()
+def run(opening: Opening, hooks: Hooks | None = None) -> int:
+    """Run the command of ``opening`` and return its exit status (see ``Boundary.run``)."""
+    return Session(opening, hooks).run()

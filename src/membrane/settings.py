@@ -466,7 +466,7 @@ def _read_trust(files: _Files, home: str) -> list[tuple[str, str]]:
 
 def _write_trust(home: str, workspace: str, digest: str) -> None:
     """Remember one approval, in place of an earlier one for the same workspace."""
-    from .events import escape
+    from .escaping import escape
 
     shown = escape(workspace)
     kept = [(path, known) for path, known in _read_trust(_Files(), home) if path != shown]
@@ -522,7 +522,7 @@ def _ask(review: Review, workspace: str, home: str, interactive: bool) -> bool:
     Raises:
         PolicyError: no terminal, or the answer is no.
     """
-    from .events import escape
+    from .escaping import escape
 
     lines = []
     for each in review.widening:

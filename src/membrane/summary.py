@@ -10,7 +10,7 @@ width before it is measured.
 
 from __future__ import annotations
 
-from .events import visible
+from .escaping import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

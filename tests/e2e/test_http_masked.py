@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 from world.box import Box
-from world.inspected import denied, no_crash, requests, run
+from world.inspected import denied, network_process, no_crash, requests, run
 
 STREAM = "https://stream.test:8444"
 PLAIN = "http://stream.test:8080"
@@ -86,3 +91,49 @@ def test_tokens_in_paths_are_not_told(box: Box) -> None:
     for text in (bot, "hunter2", "ghp_A1b2"):
         network = [event for event in box.events() if event["source"] in ("network", "session")]
         assert text not in str([event for event in network if event["event"] != "SessionStarted"]) + done.stderr
+
+
+def _descendants(pid: int) -> dict[int, str]:
+    """pid: name, of the processes below ``pid``."""
+    found: dict[int, str] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found[child] = Path(f"/proc/{child}/comm").read_text().strip()
+            found.update(_descendants(child))
+    return found
+
+
+def _holds(pid: int, text: bytes) -> bool | int:
+    """Is ``text`` in the writable memory of a process; the errno where that may not be read."""
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            for row in maps:
+                place, mode, *_rest = row.split()
+                if mode.startswith("rw"):
+                    first, last = (int(number, 16) for number in place.split("-"))
+                    memory.seek(first)
+                    if text in memory.read(last - first):
+                        return True
+    except OSError as error:
+        return error.errno or 0
+    return False
+
+
+def test_no_process_of_the_sandbox_has_ever_held_the_value(box: Box, tmp_path: Path) -> None:
+    """They are forked before it is read; the command's own program is another one."""
+    (tmp_path / "token").write_text(TOKEN)
+    secret = {"name": "API_KEY", "from": f"file:{tmp_path}/token", "to": [f"{STREAM}/v1/"], "header": "x-api-key"}
+    box.allow({"dest": f"{STREAM}/v1/", "http": [{"methods": ["GET"]}]}, secrets=[secret])
+    script = "echo ${#API_KEY}; read line"
+    with box.popen("--", "sh", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"%d\n" % len(TOKEN)
+        holder = network_process(process.pid)
+        found = {pid: _holds(pid, TOKEN.encode()) for pid in _descendants(process.pid)}
+        process.communicate(b"\n")
+    assert len(found) >= 5, found  # launcher, pid 1, shell, tracer and the network process
+    if os.geteuid() == 0:
+        assert found.pop(holder) is True  # positive control
+        assert set(found.values()) == {False}, found
+    else:
+        assert found[holder] == errno.EACCES  # nobody but root looks into it
+        assert True not in found.values(), found

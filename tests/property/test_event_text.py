@@ -8,8 +8,9 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membrane import events
-from membrane.events import LONGEST, AccessDenied, encode, escape
+from membrane import escaping
+from membrane.escaping import escape
+from membrane.events import LONGEST, AccessDenied, encode
 
 # Everything that a Python string can hold, surrogates too: file names come with surrogate escapes.
 ANY = st.text(st.characters(), max_size=200)
@@ -42,12 +43,12 @@ def unescape(shown: str) -> str:
 @given(TEXT)
 def test_escape_loses_nothing_and_has_one_reading(text: str) -> None:
     assert unescape(escape(text)) == text
-    assert events.unescape(escape(text)) == text
+    assert escaping.unescape(escape(text)) == text
 
 
 @given(TEXT)
 def test_what_is_no_escaped_text_is_read_without_fault(text: str) -> None:
-    assert isinstance(events.unescape(text), str)
+    assert isinstance(escaping.unescape(text), str)
 
 
 @given(TEXT, TEXT)

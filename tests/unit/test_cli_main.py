@@ -15,9 +15,9 @@ import pytest
 
 import membrane
 import membrane.host
-from membrane import boundary, runs, settings
-from membrane.boundary import RunOptions
+from membrane import opening, runs, settings
 from membrane.errors import HostError, InternalError, PolicyError
+from membrane.opening import RunOptions, RunRequest
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
@@ -25,7 +25,6 @@ from membrane.policy.load import Widening
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
 from membrane.runs import SessionRecord
 from membrane.ui import cli
-from membrane.value import Value
 
 SOURCE = str(Path(membrane.__file__).parents[1])
 ORIGIN = Origin("user", "/home/me/.membrane/config.yaml", 3)
@@ -40,24 +39,18 @@ POLICY = Policy(
 )
 
 
-class FakeRunRequest(Value):
-    command: tuple[str, ...]
-    policy: Policy
-    options: RunOptions = RunOptions()
-
-
 class World:
     """Stands in for the session and the settings; remembers what they were asked."""
 
     def __init__(self) -> None:
         self.outcome: Callable[[], int] = lambda: 0
-        self.requests: list[FakeRunRequest] = []
+        self.requests: list[RunRequest] = []
         self.options: list[settings.Options] = []
         self.policy = POLICY
         self.warnings: tuple[str, ...] = ()
         self.plan: SandboxPlan | None = None
 
-    def run(self, request: FakeRunRequest) -> int:
+    def run(self, request: RunRequest) -> int:
         self.requests.append(request)
         return self.outcome()
 
@@ -76,11 +69,12 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World()
     fake: Any = types.ModuleType("membrane.session")
-    fake.RunRequest, fake.run = FakeRunRequest, made.run
+    fake.run = made.run  # gets what ``begin`` returns
     monkeypatch.setitem(sys.modules, "membrane.session", fake)
     monkeypatch.setattr(membrane, "session", fake, raising=False)
-    monkeypatch.setattr(boundary, "make_plan", made.make_plan)
-    monkeypatch.setattr(boundary, "VERSION", "1.2.3")
+    monkeypatch.setattr(opening, "begin", lambda request: request)
+    monkeypatch.setattr(opening, "make_plan", made.make_plan)
+    monkeypatch.setattr(opening, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)
     monkeypatch.setattr(settings, "state_home", lambda environ: str(tmp_path / "state"))
     monkeypatch.setenv("HOME", "/home/me")

@@ -189,10 +189,10 @@ def test_every_policy_option_is_a_field_of_settings() -> None:
 
 
 def test_every_run_option_is_a_field_of_the_session() -> None:
-    from membrane import boundary
+    from membrane import opening
 
     rows = [option for option in OPTIONS if option.scope == "run"]
-    assert {option.key for option in rows} <= set(boundary.RunOptions.field_names)
+    assert {option.key for option in rows} <= set(opening.RunOptions.field_names)
 
 
 def test_fields_have_the_types_that_settings_takes() -> None:

@@ -315,14 +315,14 @@ def test_a_link_on_the_way_is_refused(host: Path, kind: str) -> None:
     assert answer[:2] == ["failed", errno.ELOOP]
 
 
-def test_rows_travel_through_a_memfd() -> None:
+def test_what_is_known_late_travels_through_a_memfd() -> None:
     import marshal
 
-    rows = [("Mask", "/w/\udcff\n"), ("Pin", "/w/" + "x" * 5000)] * 2000
-    fd = os.memfd_create("rows")
-    data = memoryview(marshal.dumps(rows))
+    rows = [("Mask", "/w/\udcff\n", b""), ("Pin", "/w/" + "x" * 5000, b"")] * 2000
+    fd = os.memfd_create("late")
+    data = memoryview(marshal.dumps((rows, (("KEY", "\udcff"),))))
     while data:
         data = data[os.write(fd, data) :]
-    assert view.read_rows(fd) == rows
+    assert view.read_late(fd) == (rows, (("KEY", "\udcff"),))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)

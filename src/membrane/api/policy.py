@@ -172,8 +172,8 @@ class Policy:
             method: of HTTP for a URL (default GET), ``read`` or ``write`` for a path.
             workspace: relative paths start there.
         """
-        from ..boundary import facts_for
         from ..check import check
+        from ..opening import facts_for
 
         answer = check(target, method, self._rules, facts_for(self._rules, os.path.realpath(workspace)))
         verdict = answer.verdict

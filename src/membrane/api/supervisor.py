@@ -33,12 +33,13 @@ import time
 
 from .. import runs
 from ..asking import KINDS
-from ..boundary import Boundary, RunOptions, read_back
+from ..boundary import Boundary, read_back
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import owner, view
-from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Start, receive, receive_with_sender, send
+from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_sender, send
 from ..host.spawner import Job, Spawner, release
+from ..opening import RunOptions, RunRequest, begin
 from ..policy.codec import restore
 from . import wire
 
@@ -46,11 +47,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Sequence
-    from typing import Any, Literal
+    from typing import Any
 
     from ..dataplane import Network
     from ..events import Binding
-    from ..policy.model import Policy
+    from ..opening import Opening
 else:
     import _signal
 
@@ -117,9 +118,8 @@ class Supervisor(Boundary):
 
     shared = True
 
-    def __init__(self, channel: _socket.socket, policy: Policy, config: dict[str, Any]) -> None:
-        # What ``ps`` and the record show as its command.
-        super().__init__(policy, RunOptions(quiet=True, no_trace=not config["record"]), (f"[{config['program']}]",))
+    def __init__(self, channel: _socket.socket, opening: Opening, config: dict[str, Any]) -> None:
+        super().__init__(opening)
         self._kept = bool(config["persistent"])
         self._ask = float(config["ask"])
         self._main = _Client(channel, True)
@@ -148,10 +148,6 @@ class Supervisor(Boundary):
 
     def _prepare(self) -> None:
         """The signals were set when this process began."""
-
-    def _launched(self, umask: int) -> Start:
-        commands: Literal["kept", "fresh"] = "kept" if self._kept else "fresh"
-        return Start(self.plan, (), (False, False, False), self.id, umask, self._notify, commands)
 
     def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
         self._spawner = spawner = Spawner(self.launch)
@@ -770,9 +766,11 @@ def main(argv: list[str]) -> int:
             os.chdir(config["workspace"])
         except OSError as error:
             raise HostError("enter the workspace", error.strerror or "", target=config["workspace"]) from None
-        supervisor = Supervisor(channel, restore(binascii.a2b_base64(config["policy"])), config)
         gc.disable()
-        return supervisor.run()
+        # What ``ps`` and the record show as its command.
+        command, options = (f"[{config['program']}]",), RunOptions(quiet=True, no_trace=not config["record"])
+        request = RunRequest(command, restore(binascii.a2b_base64(config["policy"])), options)
+        return Supervisor(channel, begin(request, "kept" if config["persistent"] else "fresh"), config).run()
     except MembraneError as error:
         told = wire.error_as_data(error)
     except Exception as error:

@@ -25,7 +25,7 @@ import resource
 import select
 import struct
 
-from ..events import escape
+from ..escaping import escape
 from . import landlock, notify, seccomp, view
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
@@ -60,8 +60,10 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     if kind != b"W":
         os._exit(1)
     with Step(channel, "bind a file rule"):
+        rows, environment = view.read_late(fds[0])
+        start = start.replace(plan=plan.replace(environment=environment))
         masks = view.Masks()
-        for row in view.read_rows(fds[0]):
+        for row in rows:
             view.workspace_operation(masks, *row)
         masks.close()
         view.seal(plan.mounts)

@@ -33,7 +33,7 @@ Messages (SOCK_SEQPACKET, first byte is the kind)
     init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs
     init -> supervisor:     Z stopped · X wait status
     supervisor -> launcher: M maps are written (+ trees) · K masks to mount · Z (+ channel) fork a spawner
-    supervisor -> init:     W workspace operations (+ memfd) · G go · S signal · C continue
+    supervisor -> init:     W what is known late (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object
 """
 
@@ -139,12 +139,12 @@ class Launch:
             for fd in (*trees, *owners.values()):
                 os.close(fd)
 
-    def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
-        """Pass the operations inside the workspace, known only after the scan, and late files."""
+    def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
+        """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
         rows = [(type(op).__name__, op.target, op.content if isinstance(op, (File, Seed)) else b"") for op in ops]
-        fd = os.memfd_create("operations", os.MFD_CLOEXEC)
+        fd = os.memfd_create("late", os.MFD_CLOEXEC)
         try:
-            data = memoryview(marshal.dumps(rows))
+            data = memoryview(marshal.dumps((rows, tuple(environment))))
             while data:
                 data = data[os.write(fd, data) :]
             send(self.init, b"W", b"", (fd,))

@@ -167,7 +167,8 @@ def erase_environment() -> None:
     The arguments are readable by every process that sees this one, dumpable or not, and name hosts, paths and proxy
     passwords of the caller; the program's name stays.
     """
-    os.environ.clear()
+    for name in os.environ:  # not clear(): it makes a list of the names for each of them
+        del os.environ[name]
     fd = os.open("/proc/self/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         fields = os.read(fd, 4096).rpartition(b")")[2].split()

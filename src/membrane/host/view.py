@@ -483,12 +483,12 @@ def _seal(path: str) -> None:
     sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | sc.MS_NOSUID | sc.MS_NODEV)
 
 
-def read_rows(fd: int) -> list[tuple[str, str, bytes]]:
-    """The (kind, target, content) rows of workspace operations, from a memfd of the supervisor."""
+def read_late(fd: int) -> tuple[list[tuple[str, str, bytes]], tuple[tuple[str, str], ...]]:
+    """From a memfd of the supervisor: (kind, target, content) of workspace operations; the command's environment."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
-    rows: list[tuple[str, str, bytes]] = marshal.loads(data)  # noqa: S302 - from our own supervisor
-    return rows
+    rows, environment = marshal.loads(data)  # noqa: S302 - from our own supervisor
+    return rows, environment
 
 
 def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:

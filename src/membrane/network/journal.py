@@ -22,7 +22,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, EventsLost, access_as_data, encode, escape
+from ..escaping import escape
+from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, EventsLost, access_as_data, encode
 from ..policy.model import Deny
 
 TYPE_CHECKING = False

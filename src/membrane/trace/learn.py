@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ..events import visible
+from ..escaping import visible
 from ..policy.match import Malformed, canonical_host, parse_address
 from .query import MOST, number, program_of, text
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from html import escape as html_escape
 from typing import Any
 
-from ..events import visible
+from ..escaping import visible
 from ..summary import shorten, tilde
 from .query import Summary, asked, is_denied, items, number, process_of, program_of, request_url, text
 

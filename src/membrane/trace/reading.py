@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import PolicyError
-from ..events import EventsLost, encode, unescape
+from ..escaping import unescape
+from ..events import EventsLost, encode
 from ..value import Value
 from .query import text, typed
 from .record import SEGMENT, digest, directory_of, is_written, started

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The supervisor forks it before it holds a secret.  It keeps what the fork gave it (the policy, the loaded code) and
-nothing else: no other descriptor, no environment, no right to gain any; it is outside of every namespace of the
-sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside of the sandbox
-either: it is given what it reads by descriptor.
+The supervisor forks it beside the launcher, before it holds a secret.  It keeps what the fork gave it (the policy,
+the loaded code) and nothing else: no other descriptor, no environment, no right to gain any; it is outside of every
+namespace of the sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside
+of the sandbox either: it is given what it reads by descriptor.
 
 One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
@@ -251,14 +251,14 @@ def _child(
 ) -> NoReturn:
     status = 1
     try:
-        os.setsid()  # signals and stops of the caller's terminal are the supervisor's
-        default_signals()
         die_with(supervisor)
         from .permission import why_not
 
         why = why_not()
-        if why:  # there is little to do, and time for it until ``attach``
+        if why:  # there is little to do, and time for it until ``attach``: the processors are the launcher's
             select.select([channel], [], [])
+        os.setsid()  # signals and stops of the caller's terminal are the supervisor's, and were held until here
+        default_signals()
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-``main`` parses, loads the policy, hands the run to ``session.run`` and turns errors into lines and exit statuses.
-It decides nothing about the sandbox.  A run imports only this module, ``options``, ``settings`` and ``session``;
-each subcommand imports what it needs when it is called.
+``main`` parses, loads the policy, hands the run to ``opening.begin`` and ``session.run``, and turns errors into lines
+and exit statuses.  It decides nothing about the sandbox.  A run imports only this module, ``options``, ``settings``,
+``opening`` and ``session``; each subcommand imports what it needs when it is called.
 
 Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
 130 interrupted before the command ran.
@@ -16,7 +16,7 @@ import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
-from ..events import escape, visible
+from ..escaping import escape, visible
 from . import options
 
 TYPE_CHECKING = False
@@ -105,7 +105,7 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..boundary import VERSION
+        from ..opening import VERSION
 
         print(f"membrane {VERSION}")
         return 0
@@ -167,16 +167,19 @@ def _run(invocation: Invocation) -> int:
         _note("--no-update does nothing: membrane never updates itself")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     loaded = _load(invocation, command)
-    from .. import boundary, session
+    from .. import opening
 
     fields: dict[str, Any] = dict(invocation.fields("run"))
-    request = session.RunRequest(
+    request = opening.RunRequest(
         command=command,
         policy=loaded.policy,
-        options=boundary.RunOptions(debug=invocation.has("debug"), **fields),
+        options=opening.RunOptions(debug=invocation.has("debug"), **fields),
     )
     try:
-        return session.run(request)
+        begun = opening.begin(request)
+        from .. import session  # beside the launcher
+
+        return session.run(begun)
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
@@ -243,13 +246,13 @@ def _check(invocation: Invocation) -> int:
 
 
 def _plan(invocation: Invocation) -> int:
-    from .. import boundary
+    from .. import opening
     from ..host.seccomp import program
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
-    made = boundary.make_plan(policy, command)
+    made = opening.make_plan(policy, command)
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
     record = {
         "command": " ".join(command),

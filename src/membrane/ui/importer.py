@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from ..errors import HostError, PolicyError
-from ..events import visible
+from ..escaping import visible
 from .options import UsageError
 
 TYPE_CHECKING = False

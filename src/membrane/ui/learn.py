@@ -41,7 +41,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     """Run the command and learn from its record; the exit status of the command."""
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
-    from .. import boundary, session
+    from .. import opening, session
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -60,8 +60,8 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     except OSError:
         stdout = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     fields: dict[str, Any] = dict(invocation.fields("run"))
-    options = boundary.RunOptions(debug=invocation.has("debug"), **fields)
-    run = session.Session(session.RunRequest(command=invocation.words, policy=policy, options=options))
+    options = opening.RunOptions(debug=invocation.has("debug"), **fields)
+    run = session.Session(opening.begin(opening.RunRequest(invocation.words, policy, options)))
     status = run.run()
     return _print(invocation, [reading.find(state, run.id)], status, stdout)
 

@@ -19,7 +19,7 @@ import os
 import sys
 
 from ..errors import HostError, PolicyError
-from ..events import visible
+from ..escaping import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

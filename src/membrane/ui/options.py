@@ -49,7 +49,7 @@ class Option(Value):
     repeatable: bool = False
     optional: bool = False  # the value may be left out, and is only read after "="
     default: str = ""  # of an optional value
-    field: str = ""  # of settings.Options or boundary.RunOptions; empty: the name with underscores
+    field: str = ""  # of settings.Options or opening.RunOptions; empty: the name with underscores
     values: tuple[str, ...] = ()  # closed choice
     completes: Literal["", "file", "host", "env"] = ""
     example: str = ""
@@ -643,7 +643,7 @@ class Invocation(Value):
         return self.given[name][-1] if name in self.given else default
 
     def fields(self, scope: Scope) -> dict[str, str | bool | tuple[str, ...]]:
-        """The typed options of ``scope`` as arguments of ``settings.Options`` or ``boundary.RunOptions``."""
+        """The typed options of ``scope`` as arguments of ``settings.Options`` or ``opening.RunOptions``."""
         out: dict[str, str | bool | tuple[str, ...]] = {}
         for option in OPTIONS:
             if option.scope == scope and option.name in self.given:

@@ -8,7 +8,8 @@ repository or from inside a sandbox is escaped.  JSON is one object whose field 
 
 from __future__ import annotations
 
-from ..events import access_as_data, escape, plain
+from ..escaping import escape
+from ..events import access_as_data, plain
 from ..policy.model import (
     Allow,
     Ask,

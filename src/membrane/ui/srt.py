@@ -20,7 +20,7 @@ import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
-from ..events import escape, visible
+from ..escaping import escape, visible
 from ..session import Hooks
 
 TYPE_CHECKING = False
@@ -358,7 +358,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(USAGE)
             return 0
         if arguments.version:
-            from ..boundary import VERSION
+            from ..opening import VERSION
 
             print(f"srt (membrane {VERSION})")
             return 0
@@ -382,7 +382,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: Arguments, debug: bool) -> int:
-    from .. import boundary, session
+    from .. import opening
     from ..host.facts import home_dir
     from ..policy import srt
     from ..policy.model import EnvRule, Origin
@@ -410,8 +410,10 @@ def _run(arguments: Arguments, debug: bool) -> int:
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
     control = Control(arguments, argv, converted, home, base)
-    request = session.RunRequest(argv, policy, boundary.RunOptions(debug=debug, quiet=not debug))
-    return session.run(request, control)
+    begun = opening.begin(opening.RunRequest(argv, policy, opening.RunOptions(debug=debug, quiet=not debug)))
+    from .. import session  # beside the launcher
+
+    return session.run(begun, control)
 
 
 def _proxy_socket(path: str) -> str:

@@ -1,0 +1,162 @@
+"""The first part of every run: the plan, and the launcher that begins to make the sandbox.
+
+Theory of operation
+-------------------
+Making namespaces and a view takes about as long as loading the rest of the program.  So this module imports only what
+the launcher needs, and ``begin`` forks it; ``session`` or ``api.supervisor`` are loaded beside it and go on with what
+``begin`` returns.  The launcher inherits nothing that the sandbox may not have: no record, no tracer, no secret.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import homes
+from .errors import PolicyError
+from .host.channel import HELD_DURING_FORK, Start
+from .host.facts import gather
+from .host.launcher import Launch, ensure_streams
+from .plan import mounts
+from .plan.build import build
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from typing import Literal
+
+    from .plan.model import HostFacts, MountOp, SandboxPlan
+    from .policy.model import Policy
+else:
+    import _signal
+
+VERSION = "0.1.0"
+
+
+class RunOptions(Value):
+    """How a run is reported."""
+
+    events: str = ""  # path of a JSON lines file; "-": stderr
+    session_id_file: str = ""
+    quiet: bool = False
+    ask: bool = False
+    trace_log: str = ""
+    no_trace: bool = False
+    launcher: str = "native"
+    debug: bool = False
+
+
+class RunRequest(Value):
+    """What is to be run.  ``command``: what the record names as well."""
+
+    command: tuple[str, ...]
+    policy: Policy
+    options: RunOptions = RunOptions()
+
+
+class Opening:
+    """A sandbox that is being made.
+
+    Attributes:
+        id: of the session.
+        recorded: whether its record is kept.
+        plan: what the launcher makes.
+        home: the store that is bound over $HOME; empty when there is none that is kept.
+        agent: ``$MEMBRANE_HOME/agents/NAME``.
+        terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
+        launch: its launcher; it dies with this process, and is killed by ``boundary.Boundary.run``.
+    """
+
+    def __init__(self, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
+        policy, options = request.policy, request.options
+        if options.launcher != "native":
+            raise PolicyError(
+                "choose a launcher",
+                f"--launcher {options.launcher} is not available in this version",
+                fix=("leave --launcher away: the native launcher needs no other program",),
+            )
+        self.recorded = policy.trace.mode != "off" and not options.no_trace
+        if options.trace_log and not self.recorded:
+            raise PolicyError(
+                "write the trace log",
+                "it is made from the record, which --no-trace or trace.mode off switched off",
+                fix=("leave --trace-log or --no-trace away",),
+            )
+        ensure_streams()  # before anything is opened: it would take the number of a closed stream
+        self.request = request
+        self.id = os.urandom(8).hex()
+        self.facts = facts_for(policy)
+        self.plan = build(policy, self.facts)
+        self.home = mounts.home_store(policy, self.facts)
+        self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
+        homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
+        one = commands == "one"
+        self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
+        notify: Literal["", "writes", "reads"] = ""
+        if self.recorded:
+            notify = "reads" if policy.trace.mode == "full" else "writes"
+        umask = os.umask(0o077)
+        os.umask(umask)
+        argv = request.command if one else ()
+        start = Start(self.plan, argv, self.terminal, self.id, umask, notify, commands)
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
+        try:
+            self.launch = Launch(start)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+def begin(request: RunRequest, commands: Literal["one", "fresh", "kept"] = "one") -> Opening:
+    """Plan the sandbox for ``request`` and begin to make it.
+
+    Args:
+        request: what is to be run.
+        commands: that one command, or any number in views of their own or shared (``host.spawner``).
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the machine refused a step; nothing is left running.
+    """
+    return Opening(request, commands)
+
+
+def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
+    """Host facts for a run of ``policy`` in ``workspace``, the current directory by default."""
+    facts = gather(
+        os.environ,
+        named=[rule.path for rule in policy.mounts],
+        sockets=[rule.path for rule in policy.unix_sockets],
+        want_git_root=any(rule.git_root for rule in policy.mounts),
+        want_bound=policy.view == "host",
+        workspace=workspace,
+    )
+    if policy.file_rules is None:
+        return facts
+    from .workspace import hostfiles
+
+    found, warnings = hostfiles.find(policy.file_rules)
+    return facts.replace(files=found, file_warnings=warnings)
+
+
+def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
+    """The complete plan, the workspace scanned, for ``membrane plan``.
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the workspace can not be read.
+    """
+    del command  # the plan does not depend on it: no decision by command text
+    from .workspace.scan import scan
+
+    facts = facts_for(policy)
+    plan = build(policy, facts)
+    if policy.file_rules is not None:
+        from .plan.hosttree import guarded
+
+        operations: list[MountOp] = []
+        for root, rules in guarded(policy, facts):
+            found = scan(root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+        return plan.replace(mounts=(*plan.mounts, *operations))
+    found = scan(facts.workspace, policy.paths)
+    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))

@@ -210,6 +210,6 @@ def test_workspace_operations_in_order() -> None:
         ReadOnly("/w/.mcp.json", True, "protect"),
         ReadOnly("/w/a", False, "readonly"),
         ReadOnly("/w/.git/hooks", False, "protect"),
-        Mask("/w/b/.env", False),
+        Mask("/w/b/.env", False, link=False),
     )
     assert workspace("/w", (), ()) == ()

@@ -47,7 +47,7 @@ import select
 
 from ..errors import HostError, InternalError
 from ..plan.build import RANGE
-from ..plan.model import Bind, File, Seed
+from ..plan.model import Bind, File, Mask, Seed
 from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
@@ -141,7 +141,7 @@ class Launch:
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
-        rows = [(type(op).__name__, op.target, op.content if isinstance(op, (File, Seed)) else b"") for op in ops]
+        rows = [_row(op) for op in ops]
         fd = os.memfd_create("late", os.MFD_CLOEXEC)
         try:
             data = memoryview(marshal.dumps((rows, tuple(environment))))
@@ -263,7 +263,7 @@ class Launch:
 
     def mask(self, ops: Sequence[MountOp]) -> None:
         """Ask for masks over names that appeared; the answer is a ``k`` message on the launcher channel."""
-        rows = [(type(op).__name__, op.target) for op in ops]
+        rows = [_row(op) for op in ops]
         data = marshal.dumps(rows)
         if len(data) > MESSAGE - 1 and len(rows) > 1:
             half = len(rows) // 2
@@ -275,6 +275,13 @@ class Launch:
             self.masks_pending += 1
         except ConnectionError:
             pass  # the sandbox is gone
+
+
+def _row(op: MountOp) -> tuple[str, str, bytes]:
+    """What ``view.workspace_operation`` takes."""
+    if isinstance(op, Mask):
+        return "Mask" if op.link else "MaskName", op.target, b""
+    return type(op).__name__, op.target, op.content if isinstance(op, (File, Seed)) else b""
 
 
 def id_map(owner: int, base: int) -> str:

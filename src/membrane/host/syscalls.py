@@ -23,6 +23,7 @@ MACHINE: Final = os.uname().machine
 _libc = ctypes.PyDLL()
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_mount = _libc.mount
 _prctl = _libc.prctl
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
@@ -194,10 +195,8 @@ def mount(
     source: str | bytes | None, target: str | bytes, fstype: str | None, flags: int, data: str | None = None
 ) -> None:
     """mount(2)."""
-    result = _libc.mount(
-        _bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), None if data is None else data.encode()
-    )
-    _check(result, f"mount {fstype or 'bind'}", target)
+    if _mount(_bytes(source), _bytes(target), _bytes(fstype), flags, None if data is None else data.encode()) < 0:
+        _check(-1, f"mount {fstype or 'bind'}", target)
 
 
 def umount(target: str | bytes, flags: int = 0) -> None:

@@ -27,7 +27,7 @@ from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Literal
 
     from ..plan.model import MountOp
@@ -363,58 +363,82 @@ class Masks:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._sources: dict[bool, int] = {}  # by whether it is a directory
+        self._sources: dict[bool, tuple[bytes, int]] = {}  # by whether it is a directory: path, descriptor
         self._directory = False  # what the last one was
         self._parent = ""
         self._parent_fd = -1
 
     def close(self) -> None:
-        for fd in (*self._sources.values(), self._parent_fd):
-            if fd >= 0:
-                os.close(fd)
+        for _path, fd in self._sources.values():
+            os.close(fd)
         self._sources.clear()
+        if self._parent_fd >= 0:
+            os.close(self._parent_fd)
+            os.chdir("/")
         self._parent, self._parent_fd = "", -1
 
     def cover(self, fd: int) -> None:
         """Cover an O_PATH descriptor's object; the descriptor is closed."""
         try:
-            try:
-                self._cover(fd, self._directory)
-            except OSError as error:
-                # The kernel covers a directory by a directory only and a file by a file only (fs/namespace.c
-                # do_move_mount); one is like the one before it, so nobody is asked what it is.
-                directory = stat.S_ISDIR(os.stat(fd).st_mode)
-                if error.errno not in (errno.EINVAL, errno.ENOTDIR) or directory == self._directory:
-                    raise
-                self._directory = directory
-                self._cover(fd, directory)
+            self._like_the_last(lambda directory: self._move(fd, directory))
         finally:
             os.close(fd)
 
-    def _cover(self, fd: int, directory: bool) -> None:
-        source = self._sources.get(directory)
-        if source is None:
-            path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
-            try:
-                source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
-                raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
-            self._sources[directory] = source
-        tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=source)
+    def cover_name(self, path: str) -> None:
+        """Cover ``path``, which was no link when it was looked at, by one system call instead of five.
+
+        No link on the way is followed.  One that has taken the last name's place since then is, as mount(2) does.
+        """
+        name = self._enter(path)
+        self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+
+    def open_final(self, path: str) -> int:
+        """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+        name = self._enter(path)
+        return sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+
+    def _like_the_last(self, mount: Callable[[bool], None]) -> None:
+        """Cover by a directory or a file.
+
+        The kernel covers a directory by a directory only and a file by a file only (fs/namespace.c do_move_mount,
+        graft_tree); one is like the one before it, so nobody is asked what it is.
+        """
+        try:
+            mount(self._directory)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTDIR):
+                raise
+            mount(not self._directory)
+            self._directory = not self._directory
+
+    def _move(self, fd: int, directory: bool) -> None:
+        tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=self._source(directory)[1])
         try:
             sc.move_mount(tree, b"", dirfd=fd)
         finally:
             os.close(tree)
 
-    def open_final(self, path: str) -> int:
-        """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+    def _source(self, directory: bool) -> tuple[bytes, int]:
+        source = self._sources.get(directory)
+        if source is None:
+            path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
+            try:
+                fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
+                raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
+            source = self._sources[directory] = os.fsencode(path), fd
+        return source
+
+    def _enter(self, path: str) -> str:
+        """Make the directory above ``path`` the current one; the last name."""
         parent, _, name = path.rpartition("/")
         if self._parent_fd < 0 or parent != self._parent:
             directory = sc.openat2(sc.AT_FDCWD, parent, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
+            os.fchdir(directory)
             if self._parent_fd >= 0:
                 os.close(self._parent_fd)
             self._parent, self._parent_fd = parent, directory
-        return sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        return name
 
 
 def _file(op: File, root: _Root) -> None:
@@ -492,7 +516,9 @@ def read_late(fd: int) -> tuple[list[tuple[str, str, bytes]], tuple[tuple[str, s
 
 
 def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:
-    """One Pin, ReadOnly or Mask below the workspace, after the pivot: no link on the way is followed.
+    """One operation below the workspace, after the pivot: no link on the way is followed.
+
+    ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
     bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well.
@@ -506,6 +532,9 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
         _seed(target, content)
         return
     try:
+        if kind == "MaskName":
+            masks.cover_name(target)
+            return
         if kind == "Mask":
             fd = masks.open_final(target)
         else:

@@ -167,11 +167,15 @@ class Devices(Value):
 
 
 class Mask(Value):
-    """Nothing below can be read or written: an inaccessible (mode 000) file or directory is bound over it."""
+    """Nothing below can be read or written: an inaccessible (mode 000) file or directory is bound over it.
+
+    ``link``: the name may be a symbolic link; then what it leads to is covered.
+    """
 
     target: str
     directory: bool
     origin: str = ""
+    link: bool = True
 
 
 class ReadOnly(Value):

@@ -501,7 +501,7 @@ def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[
     ops: list[MountOp] = [Pin(prefix + path) for path in pins]
     for hit in hits:
         if hit.effect == "hide":
-            ops.append(Mask(prefix + hit.path, hit.directory))
+            ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link))  # by the ten thousand: see ``Value``
         else:
             ops.append(ReadOnly(prefix + hit.path, hit.link, hit.effect))
     return tuple(ops)

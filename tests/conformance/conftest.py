@@ -6,8 +6,6 @@ promises is marked ``ours`` and left out then.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +15,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
 from world import World
-from world.box import children, describe, mounts, wait_until_gone
+from world.fixtures import nothing_left, world
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from srt_box import OTHER, SrtBox
 
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+__all__ = ["world"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,24 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in away]
 
 
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    made = World(tmp_path_factory.mktemp("world") / "w")
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def box(world: World, tmp_path: Path) -> Iterator[SrtBox]:
     """A caller; at the end no process, no mount and no file of ``srt`` may be left."""
-    before, mounted = children(), mounts(world.pid)
-    made = SrtBox(world, tmp_path)
-    yield made
-    left = wait_until_gone(before)
-    names = [describe(pid) for pid in left]
-    for pid in left:
-        os.kill(pid, 9)
-    if not OTHER:
-        assert not left, f"processes left: {names}"
-        assert mounts(world.pid) == mounted, "mounts left in the host's namespace"
+    with nothing_left(world, asserted=not OTHER):
+        yield SrtBox(world, tmp_path)

@@ -1,11 +1,17 @@
-"""A fresh sandbox per test; the suite needs user namespaces and nothing else."""
+"""A fresh sandbox per test, or a caller in a world; the suite needs user namespaces and nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from escape_box import Box
+from net_world import Net
+from world import World
+from world.fixtures import nothing_left, world
+
+__all__ = ["world"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,6 +33,13 @@ def box(tmp_path: Path, request: pytest.FixtureRequest) -> Box:
 def home_box(tmp_path: Path, request: pytest.FixtureRequest) -> Box:
     """The workspace lies below the home directory, as it usually does."""
     return Box(tmp_path, below_home=True, options=_options(request))
+
+
+@pytest.fixture
+def net(world: World, tmp_path: Path) -> Iterator[Net]:
+    """A caller in the world of the end-to-end tests."""
+    with nothing_left(world):
+        yield Net(world, tmp_path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

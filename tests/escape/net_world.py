@@ -13,24 +13,19 @@ was put on the record.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
 from world import World, journal, names
-from world.box import Box, children, describe, mounts, wait_until_gone
+from world.box import Box
 
 WIRE = (Path(__file__).parent / "net_wire.py").read_text()
-PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 QUICK = 10.0  # seconds within which a refusal must be felt, start of the interpreter included
 
 TOOLS = r"""
@@ -229,35 +224,4 @@ class Net(Box):
         return results
 
 
-_worlds: list[World] = []  # one for all modules of a worker: each module has its own fixture of the name
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The world of this worker."""
-    if _worlds:
-        yield _worlds[0]
-        return
-    # Orphans of a test become children of this process, where ``net`` finds them.
-    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    made = World(tmp_path_factory.mktemp("world") / "w")
-    _worlds.append(made)
-    yield made
-    _worlds.clear()
-    made.close()
-
-
-@pytest.fixture
-def net(world: World, tmp_path: Path) -> Iterator[Net]:
-    """A caller; at the end no process and no mount of the test may be left."""
-    before, mounted = children(), mounts(world.pid)
-    yield Net(world, tmp_path)
-    left = wait_until_gone(before)
-    shown = [describe(pid) for pid in left]
-    for pid in left:
-        os.kill(pid, 9)
-    assert not left, f"processes left: {shown}"
-    assert mounts(world.pid) == mounted, "mounts left in the host's namespace"
-
-
-__all__ = ["QUICK", "Net", "names", "net", "world"]
+__all__ = ["QUICK", "Net", "names"]

@@ -9,9 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from net_world import Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import Net, names
 
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from net_world import Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import Net, names
 
 ALLOWED = "/anything/posts"
 POLICY = {"methods": ["GET"], "paths": [ALLOWED]}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from net_world import Net, net, world
+from net_world import Net
 from test_n_http import CLOSE, OK, RAW, TOKEN, constrained
-
-__all__ = ["net", "world"]  # fixtures
 
 
 def test_n24_where_tls_ends_at_us_so_does_ech(net: Net) -> None:

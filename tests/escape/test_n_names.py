@@ -6,9 +6,7 @@ import json
 
 import pytest
 from net_wire import query
-from net_world import QUICK, Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import QUICK, Net, names
 
 EXAMPLE4 = names.address("example.com")
 

@@ -9,9 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from net_world import Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import Net, names
 
 EXAMPLE4, ECHO4 = names.address("example.com"), names.address("echo.test")
 MOST_MEMORY = 160 << 20  # octets that the supervisor or the network process may have in any of these tests

@@ -7,9 +7,7 @@ import base64
 import json
 
 import pytest
-from net_world import QUICK, Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import QUICK, Net, names
 
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 ECHO4, ECHO6 = names.address("echo.test"), names.address("echo.test", 6)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from net_wire import hello, record
-from net_world import Net, names, net, world
-
-__all__ = ["net", "world"]  # fixtures
+from net_world import Net, names
 
 EXAMPLE4 = names.address("example.com")
 REFUSED = "\x15\x03\x03\x00\x02\x02"  # a fatal alert of ours; its description follows

@@ -251,13 +251,13 @@ def _child(
 ) -> NoReturn:
     status = 1
     try:
+        os.setsid()  # signals and stops of the caller's terminal and job are the supervisor's
         die_with(supervisor)
         from .permission import why_not
 
         why = why_not()
         if why:  # there is little to do, and time for it until ``attach``: the processors are the launcher's
             select.select([channel], [], [])
-        os.setsid()  # signals and stops of the caller's terminal are the supervisor's, and were held until here
         default_signals()
         _only(channel.fileno())
         sc.erase_environment()

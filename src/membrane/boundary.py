@@ -81,6 +81,7 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
         sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
         want_bound=policy.view == "host",
+        want_runtime=policy.open_files,
         workspace=workspace,
     )
     if policy.file_rules is None:
@@ -352,6 +353,8 @@ class Boundary(ABC):
             for op in own:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+        if self.policy.open_files:
+            operations += mounts.frozen("/", running_files())
         launch.send_workspace_operations(operations)
         if self._tracer is not None:
             self._tracer.prepare()
@@ -397,7 +400,7 @@ class Boundary(ABC):
             plan.base_kuid + plan.uid,
             plan.base_kuid + plan.gid,
             () if plan.base_kuid else tuple(os.getgroups()),
-            plan.hardening.nested,
+            plan.hardening.nested or plan.hardening.user_namespaces,
             self.shared,
             self.policy.trace.mode == "full",
         )
@@ -491,12 +494,17 @@ class Boundary(ABC):
             from .plan.hosttree import guarded
 
             return guarded(self.policy, facts)
-        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, self.policy.paths)]
+        rules = self.policy.paths
+        if self.policy.open_git_config:
+            from .plan.hosttree import git_config
+
+            rules = (*rules, git_config())
+        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, rules)]
         for rule in self.policy.mounts:
             source, target = mounts.places(rule, facts)
             # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
             if rule.mode == "rw" and source == target and os.path.isdir(source):
-                roots.append((source, ()))
+                roots.append((source, rules[len(self.policy.paths) :]))
         return roots
 
     def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
@@ -720,6 +728,15 @@ def own_files() -> tuple[str, ...]:
     """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
     package = os.path.dirname(os.path.abspath(__file__))
     return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
+
+
+def running_files() -> tuple[str, ...]:
+    """What of ``own_files`` runs: no program that is merely installed beside it, such as all of /usr."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    places = [path for path in sys.path if path.rpartition("/")[2] in ("site-packages", "dist-packages")]
+    found = {package, os.path.dirname(os.__file__), sys.executable, *places, *own_files()}
+    whole = {"/", "/usr", "/usr/local", "/opt"}
+    return tuple(sorted({os.path.realpath(path) for path in found if path.startswith("/")} - whole))
 
 
 def _refuse_own_files(roots: list[str]) -> None:

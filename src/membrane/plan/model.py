@@ -67,6 +67,7 @@ class HostFacts(Value):
     groups: tuple[int, ...] = ()
     sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
     bound: tuple[str, ...] = ()  # for the host's view: paths of all unix sockets that are bound now
+    runtime: tuple[tuple[str, str], ...] = ()  # for open files: what /run holds, and where it leads when it is a link
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
 
@@ -225,6 +226,8 @@ class HardeningPlan(Value):
     landlock: bool = True
     nested: bool = False
     unix: bool = True  # AF_UNIX sockets may be made
+    other_sockets: bool = False  # and those that were made outside be connected to, whichever they are
+    user_namespaces: bool = False  # user namespaces may be made, and what they own but mounts
 
 
 class RuleBinding(Value):

@@ -56,6 +56,7 @@ _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _WORKSPACES = ("cow", "live")
 _ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
+_ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
     "allow_read": "allow-read",
@@ -440,8 +441,15 @@ class _Loader:
 
     def _files(self, key: str, node: Node) -> None:
         """Rules over the host's tree; relative paths start from the workspace (``files.anchored``)."""
-        from .files import file_rule
+        from .files import every_file, file_rule
 
+        self.has_files = True
+        if isinstance(node, Scalar) and node.text == _UNCONFINED:
+            self._widens(key, node)
+            self.warnings.append(f"{self._origin(node)}: files: {_UNCONFINED}: only the caller's own rights hold")
+            self.scalars["open_files"] = True
+            self.files.append(every_file(self._origin(node)))
+            return
         entry = node.mapping(key)
         for name, effect in _FILE_EFFECTS.items():
             taken = entry.take(name)
@@ -453,9 +461,13 @@ class _Loader:
                     item.refuse(f"{text!r} opens the whole machine; name the trees that are needed")
                 self.files.append(rule)
         entry.finish(key)
-        self.has_files = True
 
     def _sockets(self, key: str, node: Node) -> None:
+        if isinstance(node, Scalar) and node.text == _ALL:
+            self._widens(key, node)
+            self.warnings.append(f"{self._origin(node)}: unix_sockets: {_ALL}: docker's socket is the whole machine")
+            self.scalars["open_sockets"] = True
+            return
         for item in node.sequence(key).items:
             adapter = ""
             allow: tuple[str, ...] = ()
@@ -620,6 +632,13 @@ class _Loader:
             self._widens(key, node)
             self.warnings.append(f"{self._origin(node)}: ssl_insecure: no upstream certificate is verified")
         self.scalars[key] = value
+
+    def _open(self, key: str, node: Node) -> None:
+        known = ("protected", "writable") if key == "git_config" else ("refused", "allowed")
+        given = node.scalar(key).choice(key, known) == known[1]
+        if given:
+            self._widens(key, node)
+        self.scalars["open_git_config" if key == "git_config" else key] = given
 
     def _choice(self, key: str, node: Node) -> None:
         known = {"home": _HOMES, "view": _VIEWS, "workspace": _WORKSPACES}[key]
@@ -793,6 +812,9 @@ class _Loader:
         )
         if self.has_files and policy.view != "host":
             raise PolicyError("read the policy", "files are rules over the host's tree", fix=("add view: host",))
+        if policy.open_sockets and policy.view != "host":
+            cause = f"unix_sockets: {_ALL} opens those of the host's tree"
+            raise PolicyError("read the policy", cause, fix=("add view: host", "name the sockets that are needed"))
         return Result(policy, tuple(self.warnings), tuple(self.widening), tuple(sorted(self.variables.items())))
 
 
@@ -825,5 +847,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("ssl_insecure", ("ssl_insecure",), "ssl_insecure"),
     ("home", ("home",), "choice"),
     ("view", ("view",), "choice"),
+    ("git_config", ("git_config",), "open"),
+    ("user_namespaces", ("user_namespaces",), "open"),
     ("workspace", ("workspace",), "choice"),
 )

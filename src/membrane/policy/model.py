@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Level: TypeAlias = Literal["built-in", "user", "project", "command line", "library"]
     Protocol: TypeAlias = Literal["tcp", "udp"]
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
-    PathEffect: TypeAlias = Literal["hide", "readonly"]
+    PathEffect: TypeAlias = Literal["hide", "readonly", "git-config"]
     FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
 
 
@@ -95,7 +95,10 @@ class HostRule(Value):
 
 
 class PathRule(Value):
-    """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace."""
+    """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace.
+
+    The effect "git-config" has no pattern: the ``config`` of each ``.git`` is not protected.
+    """
 
     text: str
     origin: Origin
@@ -210,6 +213,11 @@ class Policy(Value):
     # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
     file_rules: tuple[FileRule, ...] | None = None
     file_base: str = ""  # the directory that relative questions start from, when there are file rules
+    # Beside a rule that opens the root for writing: only the caller's own rights hold, and no name is protected.
+    open_files: bool = False
+    open_git_config: bool = False  # the ``config`` of each ``.git`` may be written
+    open_sockets: bool = False  # every unix socket that the view shows may be reached
+    user_namespaces: bool = False  # the command may make user namespaces, and what they own but mounts
     offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order
     digest: str = ""  # SHA-256 over all that was read, hex

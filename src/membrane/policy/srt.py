@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ..errors import EX_CONFIG, PolicyError
 from ..value import Value
-from .files import file_rule, is_glob, place
+from .files import every_file, file_rule, is_glob, place
 from .literals import canonical_address
 from .match import HOST_INTERNAL, Malformed, canonical_host, parse_address
 from .model import EnvRule, FileRule, HostRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
@@ -60,7 +60,7 @@ class Converted(Value):
     reasons: tuple[tuple[str, str], ...]  # (deniedDomains entry, the user's words)
     proxies: tuple[tuple[str, str], ...]  # variables that name the proxies to go through, outside
     ignored: tuple[tuple[str, tuple[str, ...]], ...]  # ignoreViolations
-    temporary: str  # TMPDIR inside
+    temporary: str  # TMPDIR inside; empty: the caller's
 
 
 DEFAULTS: dict[str, Any] = {
@@ -452,6 +452,8 @@ class _Conversion:
         self.network: Mapping[str, Any] = settings.data["network"]
         self.filesystem: Mapping[str, Any] = settings.data["filesystem"]
         self.credentials: Mapping[str, Any] = settings.data.get("credentials", {})
+        self.all_sockets = bool(self.network.get("allowAllUnixSockets"))
+        self.open_files = bool(self.filesystem.get("disabled"))
         self.warnings: list[str] = []
         self.env: list[EnvRule] = []
         self.secrets: list[SecretRule] = []
@@ -477,26 +479,33 @@ class _Conversion:
             if found not in (None, False, []):
                 self.warnings.append(f"{key} has no effect here: {why}")
 
+    def warn_of_what_opens(self) -> None:
+        """One line for each setting that leaves a way out of the boundary, by the command or by what runs later."""
+        for given, text in (
+            (
+                self.all_sockets,
+                "network.allowAllUnixSockets: every unix socket of this machine that you may use is open to the"
+                " command; where docker's socket is one of them, that is the whole machine",
+            ),
+            (
+                self.open_files,
+                "filesystem.disabled: the command may read and write what you may, also what you run later, outside;"
+                " only the network rules hold",
+            ),
+            (
+                self.filesystem.get("allowGitConfig") and not self.open_files,
+                "filesystem.allowGitConfig: git outside runs programs that .git/config names",
+            ),
+        ):
+            if given:
+                self.warnings.append(text)
+
     def refuse_what_cannot_be_bound(self) -> None:
-        network, data = self.network, self.settings.data
-        if network.get("allowAllUnixSockets"):
-            raise self.unbound(
-                "network.allowAllUnixSockets",
-                "every socket of the host would be open, that of docker among them",
-                "name the sockets that are needed in network.allowUnixSockets, which binds here",
-            )
+        network = self.network
         if network.get("stripResponseHeaders"):
             raise self.unbound("network.stripResponseHeaders", "answers are passed on as they are")
         if network.get("ambiguousRequestTarget", "refuse") != "refuse":
             raise self.unbound("network.ambiguousRequestTarget", "an ambiguous target is always refused here")
-        if data.get("allowNestedUserNamespaces"):
-            raise self.unbound("allowNestedUserNamespaces", "user namespaces stay closed inside")
-        if self.filesystem.get("disabled"):
-            raise self.unbound(
-                "filesystem.disabled", "files are always confined here", "list the trees in filesystem.allowWrite"
-            )
-        if self.filesystem.get("allowGitConfig"):
-            raise self.unbound("filesystem.allowGitConfig", ".git/config stays protected here")
         for key in ("awsPairs", "sigv4"):
             if self.credentials.get(key):
                 raise self.unbound(f"credentials.{key}", "requests are not signed again here")
@@ -594,7 +603,7 @@ class _Conversion:
 
     def sockets(self) -> list[SocketRule]:
         rules = []
-        for entry in self.network.get("allowUnixSockets", ()):
+        for entry in self.network.get("allowUnixSockets", ()) if not self.all_sockets else ():
             rule = place("allow-write", {"path": entry, "literal": True}, self.home, self.base, self.origin(entry))
             rules.append(SocketRule(rule.path, rule.origin))
         return rules
@@ -602,6 +611,8 @@ class _Conversion:
     # ------------------------------------------------------------ files, environment
 
     def files(self) -> list[FileRule]:
+        if self.open_files:
+            return [every_file(self.origin("disabled"))]
         out: list[FileRule] = []
         lists: tuple[tuple[FileEffect, str], ...] = (
             ("deny-read", "denyRead"),
@@ -674,6 +685,7 @@ class _Conversion:
 
     def convert(self) -> Converted:
         self.warn_without_effect()
+        self.warn_of_what_opens()
         self.refuse_what_cannot_be_bound()
         proxy, variables = self.proxies()
         files = self.files()
@@ -682,8 +694,8 @@ class _Conversion:
         own = Origin("built-in", "sandbox-runtime")
         chosen = self.environ.get("CLAUDE_CODE_TMPDIR") or self.environ.get("CLAUDE_TMPDIR") or ""
         temporary = chosen or DEFAULT_TMPDIR
-        files += [*hidden, *self.defaults()]
-        if chosen:
+        files += [*hidden, *(() if self.open_files else self.defaults())]
+        if chosen and not self.open_files:
             files.append(place("allow-write", {"path": chosen, "literal": True}, self.home, self.base, own))
         self.env.append(EnvRule("SANDBOX_RUNTIME", "1", own))
         for count, directory in enumerate(self.settings.data.get("git", {}).get("safeDirectories", ())):
@@ -714,6 +726,10 @@ class _Conversion:
             view="host",
             file_rules=tuple(files),
             file_base=self.base,
+            open_files=self.open_files,
+            open_git_config=bool(self.filesystem.get("allowGitConfig")),
+            open_sockets=self.all_sockets,
+            user_namespaces=bool(self.settings.data.get("allowNestedUserNamespaces")),
             offer_proxy=True,
             levels=(self.settings.file,),
         )
@@ -723,7 +739,7 @@ class _Conversion:
             tuple(self.network.get("deniedDomainReasons", {}).items()),
             tuple(variables),
             tuple((key, tuple(value)) for key, value in self.settings.data.get("ignoreViolations", {}).items()),
-            temporary,
+            "" if self.open_files else temporary,
         )
 
 

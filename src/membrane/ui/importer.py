@@ -112,8 +112,13 @@ def _srt(text: str, path: str) -> str:
     out.line("view: host  # the host's tree, read-only where nothing else is said")
     for name, key in (("allow", "allowedDomains"), ("deny", "deniedDomains")):
         _domains(out, name, key, network[key])
-    out.line("files:" if any(files.get(key) for key, _name in _LISTS) else "files: {}")
-    for key, name in _LISTS:
+    disabled = bool(files.get("disabled"))
+    lists = () if disabled else _LISTS
+    if disabled:
+        out.line("files: unconfined  # filesystem.disabled: the command may read and write what you may")
+    else:
+        out.line("files:" if any(files.get(key) for key, _name in _LISTS) else "files: {}")
+    for key, name in lists:
         values = []
         for item in files.get(key, ()):
             entry = item if isinstance(item, str) else item["path"]
@@ -124,9 +129,17 @@ def _srt(text: str, path: str) -> str:
             else:
                 values.append((entry, f"filesystem.{key}"))
         out.items(name, values, "  ")
-    sockets = [entry for entry in network.get("allowUnixSockets", ()) if entry.startswith(("/", "~"))]
+    if files.get("allowGitConfig") and not disabled:
+        out.line("git_config: writable  # filesystem.allowGitConfig")
+    if data.get("allowNestedUserNamespaces"):
+        out.line("user_namespaces: allowed  # allowNestedUserNamespaces")
+    named = network.get("allowUnixSockets", ())
+    if network.get("allowAllUnixSockets"):
+        out.line("unix_sockets: all  # network.allowAllUnixSockets: docker's socket is the whole machine")
+        named = ()
+    sockets = [entry for entry in named if entry.startswith(("/", "~"))]
     out.items("unix_sockets", [(entry.replace("$", "$$"), "network.allowUnixSockets") for entry in sockets])
-    for entry in network.get("allowUnixSockets", ()):
+    for entry in named:
         if entry not in sockets:
             out.comment("network.allowUnixSockets", f"{entry!r}: a socket needs an absolute path")
     parent = network.get("parentProxy", {})
@@ -136,15 +149,12 @@ def _srt(text: str, path: str) -> str:
     authorities = network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
     out.items("extra_ca", [(file, "extraCaCertPaths") for file in authorities])
     out.comment("env", "sandbox-runtime passes every variable; name the needed ones: env: {pass: [NAME, PREFIX_*]}")
-    done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "parentProxy"}
+    done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "allowAllUnixSockets", "parentProxy"}
     for key, value in network.items():
         if key not in done:
             out.comment(f"network.{key}", f"no equivalent here: {json.dumps(value)}")
-    for key in ("disabled", "allowGitConfig"):
-        if key in files:
-            out.comment(f"filesystem.{key}", f"no equivalent here: {json.dumps(files[key])}")
     for key, value in data.items():
-        if key not in ("network", "filesystem"):
+        if key not in ("network", "filesystem", "allowNestedUserNamespaces"):
             out.comment(key, f"no equivalent here: {json.dumps(value)}")
     return out.text()
 

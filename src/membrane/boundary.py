@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from .dataplane import Network
+    from .masks import Held, Masked
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
@@ -143,6 +144,8 @@ class Boundary(ABC):
         self._epoll = select.epoll()
         self._network: Network | None = None
         self._exposed: list[tuple[str, int]] = []  # until the network process has them
+        self._masked: Masked | None = None
+        self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
         self._recording = False  # from the opening of the journal to the end of the run
@@ -255,11 +258,16 @@ class Boundary(ABC):
         self._start_tracer(facts, directory)  # before there is a secret in this process
         self._secrets: list[list[Any]] = []
         self._authority: tuple[bytes, bytes] | None = None
-        if self.policy.secrets:
+        if self.policy.secrets or self.policy.masks:
             from . import secrets
 
             self._secrets = secrets.gather(self.policy, dict(facts.environ))
             inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            if self.policy.masks:
+                from . import masks
+
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets)
+                inside |= self._masked.environment
             environment = tuple({**dict(plan.environment), **inside}.items())
             self.plan = plan = plan.replace(environment=environment)
         self.home = mounts.home_store(self.policy, facts)
@@ -310,6 +318,8 @@ class Boundary(ABC):
             finally:
                 self.launch.kill()
                 self.launch.reap()
+                if self._held is not None:
+                    self._held.close()
                 self._after_processes()
             self._stop_tracer()
         finally:
@@ -355,6 +365,10 @@ class Boundary(ABC):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         if self.policy.open_files:
             operations += mounts.frozen("/", running_files())
+        if self._masked is not None:
+            operations += self._masked.operations()
+            for warning in self._masked.warnings:
+                say(f"warning: {escape(warning)}")
         launch.send_workspace_operations(operations)
         if self._tracer is not None:
             self._tracer.prepare()
@@ -362,6 +376,10 @@ class Boundary(ABC):
             self._take_network(facts, b"")
         bindings = _rule_bindings(self.plan)
         launch.wait_ready()
+        if self._masked is not None:
+            from .masks import Held
+
+            self._held = Held(self._masked.paths, launch.mask)
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
@@ -545,6 +563,8 @@ class Boundary(ABC):
         time_out_at = time.monotonic() + limit if limit else 0.0
         for guard in self.guards:
             self._watch(guard.fileno(), guard.on_change)
+        if self._held is not None:
+            self._watch(self._held.fileno(), self._held.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         self._begin()
         while not self._over() and not self.failure:

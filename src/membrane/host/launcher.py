@@ -47,7 +47,7 @@ import select
 
 from ..errors import HostError, InternalError
 from ..plan.build import RANGE
-from ..plan.model import Bind, File, Seed
+from ..plan.model import Bind, Copy, File, Seed
 from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
@@ -141,7 +141,7 @@ class Launch:
 
     def send_workspace_operations(self, ops: Sequence[MountOp]) -> None:
         """Pass the operations inside the workspace, known only after the scan, and late files."""
-        rows = [(type(op).__name__, op.target, op.content if isinstance(op, (File, Seed)) else b"") for op in ops]
+        rows = [(type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b"") for op in ops]
         fd = os.memfd_create("operations", os.MFD_CLOEXEC)
         try:
             data = memoryview(marshal.dumps(rows))

@@ -118,6 +118,10 @@ def environment(
     if policy.offer_proxy:
         out.update(proxy_variables())
     out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
+    for mask in policy.masks:
+        name = mask.source.removeprefix("env:")
+        if name != mask.source:
+            out.pop(name, None)  # it is there when the copy with placeholders was made
     if trust:
         out.update(dict.fromkeys(TRUST_VARIABLES, trust))
     if java_store:  # of two options of one name the later holds

@@ -124,6 +124,13 @@ class File(Value):
     bind: bool = False
 
 
+class Copy(Value):
+    """Bound read-only over a file of the caller's, before the command is released; it is the command's own."""
+
+    target: str
+    content: bytes
+
+
 class Seed(Value):
     """A file of the command's own, made in a private tmpfs of the plan; none where that is not there."""
 
@@ -191,7 +198,7 @@ class Pin(Value):
 
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
     )
 
 # ---------------------------------------------------------------- network

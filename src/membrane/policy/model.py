@@ -157,8 +157,22 @@ class SecretRule(Value):
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
     to: tuple[str, ...]
-    header: str  # "name: TEMPLATE" where "{}" stands for the value, or "?NAME": a parameter of the query
+    # "name: TEMPLATE" where "{}" stands for the value, "?NAME": a parameter of the query, "*": any header field
+    header: str
     origin: Origin
+
+
+class MaskRule(Value):
+    """Credentials in a file or a variable: the command sees placeholders, the network process puts the values in."""
+
+    source: str  # "file:PATH" or "env:NAME"
+    to: tuple[str, ...]
+    origin: Origin
+    extract: str = ""  # a regular expression whose group 1 is a credential; empty: all of it is one
+    decode: Literal["", "jwt"] = ""
+    claims: tuple[str, ...] = ()  # of the token that is decoded; empty: the token itself is the credential
+    duplicates: bool = False  # the same text elsewhere in the source is replaced as well
+    unmatched: Literal["error", "deny", "warn"] = "error"  # when there is no credential: stop, hide it, or show it
 
 
 class Limits(Value):
@@ -194,6 +208,7 @@ class Policy(Value):
     connect: tuple[PortRule, ...] = ()
     env: tuple[EnvRule, ...] = ()
     secrets: tuple[SecretRule, ...] = ()
+    masks: tuple[MaskRule, ...] = ()
     limits: Limits = Limits()
     trace: TraceRule = TraceRule()
     args: tuple[str, ...] = ()  # Docker backend only

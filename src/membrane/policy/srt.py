@@ -18,7 +18,7 @@ from ..value import Value
 from .files import every_file, file_rule, is_glob, place
 from .literals import canonical_address
 from .match import HOST_INTERNAL, Malformed, canonical_host, parse_address
-from .model import EnvRule, FileRule, HostRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
+from .model import EnvRule, FileRule, HostRule, MaskRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _HOSTS = ("domains", False)
 _CREDENTIAL = {
     "mode": ("choice", ("deny", "mask")),
     "injectHosts": _HOSTS,
-    "extract": ("any",),
+    "extract": _STRING,
     "decode": ("choice", ("jwt",)),
     "maskClaims": _STRINGS,
     "maskDuplicates": _BOOL,
@@ -340,13 +340,11 @@ def _check_together(data: Mapping[str, Any], reader: _Reader) -> None:
     terminate = network.get("tlsTerminate", {})
     if ("caCertPath" in terminate) != ("caKeyPath" in terminate):
         reader.wrong("network.tlsTerminate", "caCertPath and caKeyPath go together")
-    credentials = data.get("credentials", {})
-    for key in ("files", "envVars"):
-        for index, item in enumerate(credentials.get(key, ())):
-            if item["mode"] == "mask" and "tlsTerminate" not in network:
-                reader.wrong(f"credentials.{key}.{index}", "mode mask needs network.tlsTerminate")
-            if item["mode"] == "mask" and not item.get("injectHosts", True):
-                reader.wrong(f"credentials.{key}.{index}.injectHosts", "it is empty")
+    if "credentials" in data:
+        from . import srt_credentials
+
+        for path, message in srt_credentials.problems(data["credentials"], network):
+            reader.wrong(path, message)
 
 
 # ---------------------------------------------------------------- domains
@@ -457,6 +455,7 @@ class _Conversion:
         self.warnings: list[str] = []
         self.env: list[EnvRule] = []
         self.secrets: list[SecretRule] = []
+        self.masks: list[MaskRule] = []
 
     def origin(self, entry: Any = "") -> Origin:
         text = self.settings.text
@@ -653,28 +652,32 @@ class _Conversion:
 
     def take_credentials(self) -> list[FileRule]:
         """Variables that are not passed, secrets, and files that are hidden."""
+        from . import srt_credentials as credentials
+
         hidden = []
+        plaintext = bool(self.credentials.get("allowPlaintextInject"))
         for item in self.credentials.get("files", ()):
-            if item["mode"] == "mask":
-                raise self.unbound(
-                    "credentials.files", f"{item['path']!r}: a file can not be masked here", "use mode deny"
-                )
             entry = {"path": item["path"], "literal": True}
-            hidden.append(place("deny-read", entry, self.home, self.base, self.origin(item["path"])))
+            rule = place("deny-read", entry, self.home, self.base, self.origin(item["path"]))
+            if item["mode"] == "deny":
+                hidden.append(rule)
+                continue
+            to = credentials.destinations(item, self.network, plaintext=plaintext)
+            self.masks.append(credentials.file(item, rule.path, to, rule.origin))
         without = set(NOT_INHERITED)
         for item in self.credentials.get("envVars", ()):
             name = item["name"]
             without.add(name)
             if item["mode"] == "deny":
                 continue
-            if any(key in item for key in ("extract", "decode", "maskClaims")):
-                raise self.unbound("credentials.envVars", f"{name}: only a whole value can be masked here")
-            hosts = item.get("injectHosts") or self.network["allowedDomains"]
-            to = list(hosts)
-            if self.credentials.get("allowPlaintextInject"):
-                to += [f"http://{host}" for host in hosts]
-            if name in self.environ:
-                self.secrets.append(SecretRule(name, f"env:{name}", tuple(to), "", self.origin(name)))
+            if not self.environ.get(name):
+                continue
+            to = credentials.destinations(item, self.network, plaintext=plaintext)
+            made = credentials.variable(item, to, self.origin(name))
+            if isinstance(made, SecretRule):
+                self.secrets.append(made)
+            else:
+                self.masks.append(made)
         origin = Origin("built-in", "sandbox-runtime")
         self.env += [
             EnvRule(name, None, origin)
@@ -718,6 +721,7 @@ class _Conversion:
             unix_sockets=tuple(self.sockets()),
             env=tuple(self.env),
             secrets=tuple(self.secrets),
+            masks=tuple(self.masks),
             upstream_proxy=proxy,
             socket_proxy=socket_proxy,
             socket_proxied=socket_proxied,

@@ -1,0 +1,339 @@
+"""``credentials`` of the settings: placeholders inside, values at ``injectHosts`` only, and nowhere else.
+
+The origin shows what reached it in its own record, which no sandbox sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from srt_box import SrtBox
+
+ASK = "curl -sS --max-time 20 -o /dev/null -w '%{http_code}\\n'"
+
+
+def token() -> str:
+    """A credential of this test alone, so that the record of the world shows whose it was."""
+    return f"ghp_{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def held(box: SrtBox) -> SrtBox:
+    terminate(box, {})
+    return box
+
+
+def terminate(box: SrtBox, credentials: dict[str, Any], *hosts: str, **more: Any) -> None:
+    """Settings that terminate TLS for ``example.com``, ``google.com`` and ``httpbin.org``."""
+    allowed = [*(hosts or ("example.com", "google.com", "httpbin.org"))]
+    network = {
+        "allowedDomains": allowed,
+        "deniedDomains": [],
+        "tlsTerminate": {"extraCaCertPaths": [str(box.world.ca)]},
+    }
+    box.settings(network, more.pop("files", None), credentials=credentials, **more)
+
+
+def file_entry(path: Path, *hosts: str, **more: Any) -> dict[str, Any]:
+    entry = {"path": str(path), "mode": "mask", **more}
+    return {"files": [{**entry, "injectHosts": list(hosts)} if hosts else entry]}
+
+
+def arrived(box: SrtBox, host: str, field: str) -> bool:
+    """Did a request with this value of a header field reach ``host``?"""
+    proof = hashlib.sha256(field.encode()).hexdigest()
+    return any(proof in request["fields"].values() for request in box.world.requests(host=host))
+
+
+# ---------------------------------------------------------------- a whole file
+
+
+def test_whole_file_is_a_placeholder_inside_and_the_value_at_inject_hosts(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(f"{value}\n")
+    secret.chmod(0o600)
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell(
+        f"stat -c %a {secret}; cat {secret}; "
+        f'{ASK} -H "Authorization: Bearer $(cat {secret})" https://example.com/masked; '
+        f'{ASK} -H "X-Any: $(cat {secret})" https://example.com/masked; '
+        f'{ASK} -u "user:$(cat {secret})" https://example.com/basic'
+    )
+    mode, shown, *codes = done.stdout.split()
+    assert mode == "400" and codes == ["200", "200", "200"], done
+    assert shown != value and len(shown) == len(value) and shown.startswith("ghp_"), done
+    assert arrived(held, "example.com", f"Bearer {value}")
+    assert arrived(held, "example.com", f"Basic {base64.b64encode(f'user:{value}'.encode()).decode()}")
+    assert not arrived(held, "example.com", shown) and secret.read_text() == f"{value}\n"
+
+
+def test_value_never_goes_to_another_host(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell(
+        f'{ASK} -H "X-Any: $(cat {secret})" https://google.com/; '
+        f'{ASK} -H "X-Any: $(cat {secret})" http://example.com/; '
+        f"{ASK} https://google.com/{secret.name}"
+    )
+    # Without TLS nothing is put in, so what arrives is the placeholder.
+    assert done.stdout.split() == ["403", "200", "200"], done
+    assert not arrived(held, "google.com", value) and not arrived(held, "example.com", value)
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    "field", ["X-Amz-Meta-Note", "User-Agent", "Referer", "X_Goog_Meta_Note", "Content-Disposition"]
+)
+def test_value_is_not_put_where_a_server_publishes_it(held: SrtBox, field: str) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell(f'{ASK} -H "{field}: $(cat {secret})" https://example.com/published')
+    assert done.stdout.split() == ["403"] and not arrived(held, "example.com", value), done
+
+
+@pytest.mark.ours
+def test_reflection_and_content_do_not_launder(held: SrtBox) -> None:
+    """A destination that shows what it was sent shows the placeholder; content is not rewritten at all."""
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "httpbin.org"))
+    done = held.shell(
+        f'curl -sS --max-time 20 -H "X-Any: $(cat {secret})" https://httpbin.org/headers; cat {secret}; echo; '
+        f"curl -sS --max-time 20 -H 'Content-Type: text/plain' --data-binary @{secret} https://httpbin.org/anything"
+    )
+    assert value not in done.stdout, done
+    assert arrived(held, "httpbin.org", value)  # positive control: it was put in, and shown
+    shown = next(line for line in done.stdout.splitlines() if line.startswith("ghp_"))
+    assert f'"X-Any": "{shown}"' in done.stdout and f'"data": "{shown}"' in done.stdout, done
+
+
+@pytest.mark.ours
+def test_value_is_nowhere_inside(held: SrtBox) -> None:
+    """Not in /proc, in no mount table, at no other path of the file, and not after a rename of what is above it."""
+    value = token()
+    directory = held.work / "config"
+    directory.mkdir()
+    secret = directory / "token"
+    secret.write_text(value)
+    os.link(secret, held.outside / "control")  # what the search must find: the same file elsewhere
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell(
+        f"grep -c {value[4:]} {held.outside}/control; "
+        f"cat /proc/self/mountinfo /proc/*/environ /proc/*/cmdline /proc/*/maps 2>/dev/null | grep -a -c {value[4:]} ; "
+        f"mv {secret} {secret}2; rm -f {secret}; echo x > {secret}; ln {secret} {held.work}/again; "
+        f"mv {directory} {held.work}/moved; cat {held.work}/*/token {held.work}/again; "
+        "grep -a -r -s -l " + value[4:] + f" {held.work} {held.home} /run /tmp/claude /dev/shm; true"
+    )
+    # The two command lines of this shell hold what is looked for themselves.
+    assert done.stdout.splitlines()[0] == "1", done
+    assert value not in done.stdout and str(held.work) not in done.stdout.replace("Permission", ""), done
+
+
+@pytest.mark.ours
+def test_a_file_that_is_replaced_outside_is_hidden(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    script = (
+        "import sys, time\n"
+        "print(open(sys.argv[1]).read(), flush=True); sys.stdin.readline()\n"
+        "deadline = time.monotonic() + 30\n"
+        "while time.monotonic() < deadline:\n"
+        "    try: open(sys.argv[1]).read()\n"
+        "    except PermissionError: print('hidden', flush=True); break\n"
+        "    time.sleep(0.01)"
+    )
+    arguments = ("-s", str(held.settings_path), "/usr/bin/python3", "-c", script, str(secret))
+    with held.popen(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline().startswith(b"ghp_")
+        fresh = held.home / "token.new"
+        fresh.write_text(token())
+        fresh.rename(secret)
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"hidden\n"
+
+
+@pytest.mark.ours
+def test_a_masked_file_that_appears_later_is_hidden(held: SrtBox) -> None:
+    secret = held.work / "later"
+    terminate(held, file_entry(secret, "example.com"))
+    line = f"echo {token()} > {secret}; for i in $(seq 600); do cat {secret} 2>/dev/null || break; sleep 0.05; done"
+    done = held.shell(f"{line}; cat {secret} || echo hidden")
+    assert done.stdout.endswith("hidden\n"), done
+
+
+@pytest.mark.ours
+def test_record_and_debug_output_do_not_tell(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    log = held.directory / "violations"
+    arguments = ("-d", "-s", str(held.settings_path), "--violations", str(log), "-c")
+    done = held.srt(
+        *arguments, f'{ASK} -H "A: $(cat {secret})" https://google.com/$(cat {secret}); {ASK} https://google.com/'
+    )
+    assert done.stdout.split() == ["403", "200"], done
+    told = done.stderr + log.read_text()
+    told += "".join(
+        path.read_text(errors="replace") for path in (held.directory / "state").rglob("*") if path.is_file()
+    )
+    assert value not in told and "credentials" not in log.read_text()
+
+
+# ---------------------------------------------------------------- extract
+
+
+def test_extract_masks_captures_and_leaves_the_rest(held: SrtBox) -> None:
+    one, two, secret = token(), token(), held.home / ".netrc"
+    text = f"machine a.test login joe password {one}\nmachine example.com login joe password {two}\n# {one}\n"
+    secret.write_text(text)
+    entry = file_entry(secret, "example.com", extract=r"password (\S+)")
+    terminate(held, entry)
+    done = held.shell(f"cat {secret}; {ASK} --netrc-file {secret} https://example.com/netrc")
+    *lines, code = done.stdout.splitlines()
+    shown = [line.split()[-1] for line in lines]
+    assert code == "200" and shown[0] not in (one, two) and shown[1] not in (one, two) and shown[2] == one, done
+    assert lines[0] == text.splitlines()[0].replace(one, shown[0])
+    assert arrived(held, "example.com", f"Basic {base64.b64encode(f'joe:{two}'.encode()).decode()}")
+    entry["files"][0]["maskDuplicates"] = True
+    terminate(held, entry)
+    assert one not in held.shell(f"cat {secret}").stdout
+
+
+def test_extract_that_matches_nothing(held: SrtBox) -> None:
+    secret = held.home / "config"
+    secret.write_text("nothing here")
+    for what, output, status in (("warn", "nothing here", 0), ("deny", "", 1), ("error", "", 78)):
+        terminate(held, file_entry(secret, "example.com", extract="password (x+)", onExtractNoMatch=what))
+        done = held.shell(f"cat {secret}")
+        assert (done.stdout, done.returncode) == (output, status), (what, done)
+        assert ("nothing in it is found" in done.stderr) == (what != "deny")
+
+
+def test_variables_are_masked_whole_and_in_part(held: SrtBox) -> None:
+    whole, part = token(), token()
+    credentials = {
+        "envVars": [
+            {"name": "TOKEN", "mode": "mask", "injectHosts": ["example.com"]},
+            {"name": "URL", "mode": "mask", "injectHosts": ["example.com"], "extract": ":([^:@]+)@"},
+            {"name": "ABSENT", "mode": "mask", "injectHosts": ["example.com"]},
+        ]
+    }
+    terminate(held, credentials)
+    done = held.shell(
+        'echo "$TOKEN ${ABSENT-unset} $URL"; p=${URL#*:}; p=${p%@*}; '
+        f'{ASK} -H "A: $TOKEN" -H "B: $p" https://example.com/variables',
+        env={"TOKEN": whole, "URL": f"joe:{part}@db.test/x"},
+    )
+    shown, absent, url, code = done.stdout.split()
+    assert code == "200" and absent == "unset" and shown != whole and len(shown) == len(whole), done
+    assert url.startswith("joe:ghp_") and url.endswith("@db.test/x") and part not in url
+    assert arrived(held, "example.com", whole) and arrived(held, "example.com", part)
+
+
+def _jwt(claims: dict[str, Any]) -> str:
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    return ".".join(
+        (part(b'{"alg":"HS256","typ":"JWT"}'), part(json.dumps(claims).encode()), part(uuid.uuid4().bytes * 2))
+    )
+
+
+def test_tokens_are_decoded(held: SrtBox) -> None:
+    jwt = _jwt({"iss": "https://issuer.test", "sub": "joe@secret.test", "exp": 1})
+    claim = token()
+    other = _jwt({"iss": "https://issuer.test", "key": claim, "n": {"key": "inner-key-stays"}})
+    secret = held.home / "tokens"
+    secret.write_text(f"a={jwt}\nb=eyJub3.a.token\n")
+    more = held.home / "other"
+    more.write_text(other)
+    files = [
+        {"path": str(secret), "mode": "mask", "injectHosts": ["example.com"], "decode": "jwt"},
+        {"path": str(more), "mode": "mask", "injectHosts": ["example.com"], "decode": "jwt", "maskClaims": ["key"]},
+    ]
+    terminate(held, {"files": files})
+    decode = (
+        "import base64, json, sys; p = sys.argv[1].split('.')[1]; "
+        "print(json.dumps(json.loads(base64.urlsafe_b64decode(p + '=' * (-len(p) % 4)))))"
+    )
+    done = held.shell(
+        f'cat {secret}; t=$(sed -n s/^a=//p {secret}); python3 -c "{decode}" "$t"; o=$(cat {more}); '
+        f'python3 -c "{decode}" "$o"; {ASK} -H "A: $t" -H "B: $o" https://example.com/jwt'
+    )
+    first, second, whole, claims, code = done.stdout.splitlines()
+    assert code == "200" and second == "b=eyJub3.a.token" and len(first) == len(jwt) + 2 and first != f"a={jwt}", done
+    assert "secret.test" not in whole and json.loads(whole)["exp"] > 4_000_000_000
+    seen = json.loads(claims)
+    assert seen["iss"] == "https://issuer.test" and seen["n"] == {"key": "inner-key-stays"} and seen["key"] != claim
+    assert arrived(held, "example.com", jwt) and arrived(held, "example.com", other)
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"extract": "("}, "not a regular expression"),
+        ({"extract": "abc"}, "group"),
+        ({"injectHosts": ["not-allowed.test"]}, "not in network.allowedDomains"),
+        ({"injectHosts": []}, "empty"),
+        ({"maskClaims": ["a"]}, "decode"),
+        ({"path": "~/dir/"}, "directory"),
+        ({"injectHost": ["example.com"]}, "unknown key"),
+    ],
+    ids=["extract", "no group", "host", "empty hosts", "claims", "directory", "typo"],
+)
+def test_credentials_are_checked(held: SrtBox, entry: dict[str, Any], message: str) -> None:
+    terminate(held, {"files": [{"path": "~/x", "mode": "mask", **entry}]})
+    done = held.shell("echo ran")
+    assert done.returncode == 1 and message in done.stderr and done.stdout == "", done
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("value", ["short", "two words of text", "a" * 9000], ids=["short", "words", "long"])
+def test_what_can_not_be_masked_stops_the_run(held: SrtBox, value: str) -> None:
+    secret = held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell("echo ran")
+    assert done.returncode == 78 and done.stdout == "" and value not in done.stderr, done
+
+
+@pytest.mark.ours
+def test_wildcards_take_hosts_below_them(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret), "*.example.com", "example.com")  # by default all of them
+    terminate(held, file_entry(secret, "*.example.com"), "*.example.com", "example.com")
+    line = "; ".join(
+        f'{ASK} -H "A: $(cat {secret})" https://{host}/wild' for host in ("www.example.com", "example.com")
+    )
+    done = held.shell(line)
+    assert done.stdout.split() == ["200", "403"], done
+    assert arrived(held, "www.example.com", value) and not arrived(held, "example.com", value)
+
+
+@pytest.mark.ours
+def test_masks_hold_with_the_file_rules_disabled(held: SrtBox) -> None:
+    value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"), files={"disabled": True})
+    done = held.shell(
+        f'cat {secret}; mv {secret} {secret}2; rm -f {secret}; {ASK} -H "A: $(cat {secret})" https://example.com/d'
+    )
+    assert value not in done.stdout and done.stdout.endswith("200\n"), done
+    assert secret.read_text() == value and arrived(held, "example.com", value)

@@ -10,10 +10,14 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+import botocore.auth
+import botocore.awsrequest
+import botocore.credentials
 import pytest
 from srt_box import SrtBox
 
@@ -337,3 +341,81 @@ def test_masks_hold_with_the_file_rules_disabled(held: SrtBox) -> None:
     )
     assert value not in done.stdout and done.stdout.endswith("200\n"), done
     assert secret.read_text() == value and arrived(held, "example.com", value)
+
+
+# ---------------------------------------------------------------- AWS access keys
+
+
+def signed(key_id: str, secret: str, method: str, url: str, body: str, at: float, **fields: str) -> str:
+    """The field that botocore makes for a request with these fields at a time."""
+    date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    headers = {"X-Amz-Date": date, **{name.replace("_", "-"): value for name, value in fields.items()}}
+    request = botocore.awsrequest.AWSRequest(method, url, data=body.encode(), headers=headers)
+    auth = botocore.auth.SigV4Auth(botocore.credentials.Credentials(key_id, secret), "sts", "eu-central-1")
+    request.context["timestamp"] = date
+    signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+    names, scope = auth.signed_headers(auth.headers_to_sign(request)), auth.credential_scope(request)
+    return f"AWS4-HMAC-SHA256 Credential={key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
+
+
+def pair() -> dict[str, str]:
+    """A key of this test alone."""
+    noise = uuid.uuid4().hex.upper()
+    return {"AWS_ACCESS_KEY_ID": f"AKIA{noise[:16]}", "AWS_SECRET_ACCESS_KEY": f"wJal/XUt+{noise}"[:40]}
+
+
+def masked(*names: str, **more: Any) -> dict[str, Any]:
+    variables = [{"name": name, "mode": "mask", "injectHosts": ["example.com"]} for name in names]
+    return {"envVars": variables, **more}
+
+
+@pytest.mark.parametrize("names", [("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), ("OWN_ID", "OWN_SECRET")])
+def test_requests_are_signed_again(held: SrtBox, names: tuple[str, str]) -> None:
+    """By the usual variables, and by those that ``awsPairs`` names."""
+    environ = dict(zip(names, pair().values(), strict=True))
+    key_id, secret = environ.values()
+    explicit = {"awsPairs": [{"accessKeyIdVar": names[0], "secretAccessKeyVar": names[1]}]}
+    terminate(held, masked(*names, **({} if names[0].startswith("AWS") else explicit)))
+    ask = f'{ASK} --aws-sigv4 aws:amz:eu-central-1:sts -u "${names[0]}:${names[1]}"'
+    began = int(time.time())
+    done = held.shell(
+        f"echo ${names[0]} ${names[1]}; {ask} https://example.com/?Action=A; "
+        f"{ask} -H Content-Type:text/plain -d Action=B https://example.com/; {ask} https://google.com/; "
+        f"{ask} -H 'X-Amz-Content-Sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD' -d x https://example.com/",
+        env=environ,
+    )
+    shown_id, shown_secret, *codes = done.stdout.split()
+    assert codes == ["200", "200", "403", "403"] or codes == ["200", "405", "403", "403"], done
+    assert shown_id != key_id and shown_secret != secret and len(shown_secret) == len(secret)
+    at = range(began - 1, int(time.time()) + 2)
+    asked = [signed(key_id, secret, "GET", "https://example.com/?Action=A", "", second) for second in at]
+    typed = {"Content_Type": "text/plain"}
+    posted = [signed(key_id, secret, "POST", "https://example.com/", "Action=B", second, **typed) for second in at]
+    assert any(arrived(held, "example.com", field) for field in asked)
+    assert any(arrived(held, "example.com", field) for field in posted)
+    # Positive control: without the mask the client's own signature arrives.
+    terminate(held, {})
+    assert held.shell(f"{ask} https://example.com/?Action=A", env=environ).stdout.split() == ["200"]
+
+
+@pytest.mark.ours
+def test_a_secret_key_without_its_id_is_warned_of(held: SrtBox) -> None:
+    terminate(held, masked("AWS_SECRET_ACCESS_KEY"))
+    done = held.shell("echo ran", env=pair())
+    assert done.stdout == "ran\n" and "AWS_ACCESS_KEY_ID is not" in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"awsPairs": [{"accessKeyIdVar": "A"}]}, "required"),
+        ({"awsPairs": [{"accessKeyIdVar": "A", "secretAccessKeyVar": "NOT_MASKED"}]}, "masked whole"),
+        ({"sigv4": {"streaming": "maybe"}}, "expected one of"),
+        ({"sigv4": {"stream": "deny"}}, "unknown key"),
+    ],
+    ids=["no secret", "not masked", "policy", "typo"],
+)
+def test_pairs_are_checked(held: SrtBox, more: dict[str, Any], message: str) -> None:
+    terminate(held, masked("A", **more))
+    done = held.shell("echo ran")
+    assert done.returncode == 1 and message in done.stderr, done

@@ -123,7 +123,7 @@ def runtime_entries() -> tuple[tuple[str, str], ...]:
             found = [(entry.path, os.readlink(entry.path) if entry.is_symlink() else "") for entry in entries]
     except OSError:
         return ()
-    return tuple(sorted(row for row in found if row[0] != MASK_SOURCE))
+    return tuple(sorted(row for row in found if not row[0].startswith((MASK_SOURCE, "/run/membrane"))))
 
 
 def _type(entry: os.DirEntry[str]) -> int:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import HttpRequest
     from .requests import Bound
+    from .sigv4 import Signers
 
 SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
@@ -156,7 +157,8 @@ class Secret:
 class Vault:
     """The secrets of a session, towards one server."""
 
-    def __init__(self, secrets: Sequence[Secret], bound: Bound) -> None:
+    def __init__(self, secrets: Sequence[Secret], bound: Bound, signers: Signers | None = None) -> None:
+        self.signers = signers
         self._secrets = sorted(secrets, key=lambda secret: len(secret.placeholder), reverse=True)
         self._here = [secret for secret in secrets if secret.goes_to(bound)]
         pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]

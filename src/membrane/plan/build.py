@@ -53,6 +53,11 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             secret_destinations(secret)
         except Malformed as error:
             raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
+    names = {secret.name for secret in policy.secrets if secret.header == "*"}
+    for pair in policy.signing:
+        if not {pair.key_id, pair.secret} <= names:
+            cause = f"signing: {pair.key_id} and {pair.secret} are not both secrets of any header field"
+            raise _unbound(str(pair.origin), cause, 'secrets: [{name: ..., header: "*", ...}]')
     for mask in policy.masks:
         from ..policy.grammar import destinations
         from ..policy.masking import compiled
@@ -254,6 +259,9 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     for secret in policy.secrets:
         text = f"secret {secret.name} to {' '.join(secret.to)}"
         out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
+    for pair in policy.signing:
+        text = f"requests signed with {pair.key_id} and {pair.secret} are signed again"
+        out.append(RuleBinding(text, str(pair.origin), ("TLS interception",)))
     for mask in policy.masks:
         text = f"mask {mask.source} to {' '.join(mask.to)}"
         where = (

@@ -30,6 +30,7 @@ from .model import (
     PortRule,
     RuleBudget,
     SecretRule,
+    SigningRule,
     SocketRule,
     TraceRule,
 )
@@ -56,6 +57,7 @@ _TYPES: tuple[type[Value], ...] = (
     EnvRule,
     SecretRule,
     MaskRule,
+    SigningRule,
     Limits,
     TraceRule,
     Policy,

@@ -162,6 +162,14 @@ class SecretRule(Value):
     origin: Origin
 
 
+class SigningRule(Value):
+    """Two secrets that are one AWS access key: requests signed with their placeholders are signed again."""
+
+    key_id: str  # names of secrets
+    secret: str
+    origin: Origin
+
+
 class MaskRule(Value):
     """Credentials in a file or a variable: the command sees placeholders, the network process puts the values in."""
 
@@ -209,6 +217,7 @@ class Policy(Value):
     env: tuple[EnvRule, ...] = ()
     secrets: tuple[SecretRule, ...] = ()
     masks: tuple[MaskRule, ...] = ()
+    signing: tuple[SigningRule, ...] = ()
     limits: Limits = Limits()
     trace: TraceRule = TraceRule()
     args: tuple[str, ...] = ()  # Docker backend only

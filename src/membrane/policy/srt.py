@@ -18,7 +18,19 @@ from ..value import Value
 from .files import every_file, file_rule, is_glob, place
 from .literals import canonical_address
 from .match import HOST_INTERNAL, Malformed, canonical_host, parse_address
-from .model import EnvRule, FileRule, HostRule, MaskRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
+from .model import (
+    EnvRule,
+    FileRule,
+    HostRule,
+    MaskRule,
+    Network,
+    Origin,
+    Policy,
+    PortRange,
+    SecretRule,
+    SigningRule,
+    SocketRule,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +92,7 @@ def _integer(low: int, high: int) -> tuple[Any, ...]:
 
 
 _HOSTS = ("domains", False)
+_POLICY = ("choice", ("deny", "passthrough"))
 _CREDENTIAL = {
     "mode": ("choice", ("deny", "mask")),
     "injectHosts": _HOSTS,
@@ -151,8 +164,12 @@ _TABLE: dict[str, tuple[Any, ...]] = {
         {
             "files": ("objects", {"path": _STRING, **_CREDENTIAL}, ("path", "mode")),
             "envVars": ("objects", {"name": _STRING, **_CREDENTIAL}, ("name", "mode")),
-            "awsPairs": ("any",),
-            "sigv4": ("any",),
+            "awsPairs": (
+                "objects",
+                {"accessKeyIdVar": _STRING, "secretAccessKeyVar": _STRING, "sessionTokenVar": _STRING},
+                ("accessKeyIdVar", "secretAccessKeyVar"),
+            ),
+            "sigv4": ("object", dict.fromkeys(("streaming", "presigned", "sigv4a"), _POLICY), ()),
             "allowPlaintextInject": _BOOL,
         },
         (),
@@ -505,9 +522,6 @@ class _Conversion:
             raise self.unbound("network.stripResponseHeaders", "answers are passed on as they are")
         if network.get("ambiguousRequestTarget", "refuse") != "refuse":
             raise self.unbound("network.ambiguousRequestTarget", "an ambiguous target is always refused here")
-        for key in ("awsPairs", "sigv4"):
-            if self.credentials.get(key):
-                raise self.unbound(f"credentials.{key}", "requests are not signed again here")
 
     # ------------------------------------------------------------ network
 
@@ -686,6 +700,15 @@ class _Conversion:
         ]
         return hidden
 
+    def signing(self) -> tuple[SigningRule, ...]:
+        """The AWS access keys among the masked variables."""
+        from . import srt_credentials
+
+        masked = [secret.name for secret in self.secrets]
+        rules, warnings = srt_credentials.signing(self.credentials, masked, self.origin("credentials"))
+        self.warnings += warnings
+        return rules
+
     def convert(self) -> Converted:
         self.warn_without_effect()
         self.warn_of_what_opens()
@@ -715,6 +738,7 @@ class _Conversion:
         if key and Covering(files).access(key[0].path)[0]:
             raise self.unbound("network.tlsTerminate.caKeyPath", "filesystem.allowRead opens it to the command")
         socket_proxy, socket_proxied = self.socket_proxy(files)
+        signing = self.signing()
         policy = Policy(
             allow=tuple(self.allow()),
             deny=tuple(self.deny()),
@@ -722,6 +746,7 @@ class _Conversion:
             env=tuple(self.env),
             secrets=tuple(self.secrets),
             masks=tuple(self.masks),
+            signing=signing,
             upstream_proxy=proxy,
             socket_proxy=socket_proxy,
             socket_proxied=socket_proxied,

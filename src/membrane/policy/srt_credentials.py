@@ -11,7 +11,7 @@ allowed domains, and there where TLS is terminated: on port 443, or on the one p
 from __future__ import annotations
 
 from .match import Malformed, wildcard_matches
-from .model import MaskRule, SecretRule
+from .model import MaskRule, SecretRule, SigningRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     Problem = tuple[str, str]
 
 _PLAIN_PORTS = (22, 80)
+_CONVENTIONAL = {
+    "accessKeyIdVar": "AWS_ACCESS_KEY_ID",
+    "secretAccessKeyVar": "AWS_SECRET_ACCESS_KEY",
+    "sessionTokenVar": "AWS_SESSION_TOKEN",
+}
 
 
 def problems(credentials: Mapping[str, Any], network: Mapping[str, Any]) -> list[Problem]:
@@ -50,7 +55,34 @@ def problems(credentials: Mapping[str, Any], network: Mapping[str, Any]) -> list
             for entry in item.get("injectHosts", ()):
                 if not _covered(entry, network["allowedDomains"]):
                     found.append((f"{here}.injectHosts", f"{entry!r} is not in network.allowedDomains"))
+    variables = {item["name"]: item for item in credentials.get("envVars", ())}
+    for index, pair in enumerate(credentials.get("awsPairs", ())):
+        for key, name in pair.items():
+            item = variables.get(name)
+            if item is None or item["mode"] != "mask" or "extract" in item or "decode" in item:
+                found.append((f"credentials.awsPairs.{index}.{key}", f"{name!r} is no variable that is masked whole"))
     return found
+
+
+def signing(
+    credentials: Mapping[str, Any], masked: Sequence[str], origin: Origin
+) -> tuple[tuple[SigningRule, ...], list[str]]:
+    """The access keys among the variables that are ``masked`` whole and set, and what is to be warned of."""
+    pairs = [dict(pair) for pair in credentials.get("awsPairs", ())]
+    claimed = {name for pair in pairs for name in pair.values()}
+    if claimed.isdisjoint(_CONVENTIONAL.values()):
+        pairs.append(_CONVENTIONAL)
+    rules, warnings = [], []
+    for pair in pairs:
+        key_id, secret = pair["accessKeyIdVar"], pair["secretAccessKeyVar"]
+        if key_id in masked and secret in masked:
+            rules.append(SigningRule(key_id, secret, origin))
+        elif secret in masked:
+            warnings.append(f"{secret} is masked and {key_id} is not: requests are signed with a placeholder")
+    for kind, what in credentials.get("sigv4", {}).items():
+        if what == "passthrough" and rules:
+            warnings.append(f"credentials.sigv4.{kind}: passthrough has no effect here: such requests are refused")
+    return tuple(rules), warnings
 
 
 def _covered(entry: str, allowed: Sequence[str]) -> bool:

@@ -24,7 +24,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 
-from . import homes, ports, runs
+from . import homes, installed, ports, runs
 from .errors import HostError, MembraneError, PolicyError
 from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import HELD_DURING_FORK, MESSAGE, Start, receive
@@ -41,20 +41,19 @@ from .value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    import sys
     from collections.abc import Callable
     from typing import Any, Literal
 
     from .dataplane import Network
-    from .masks import Held, Masked
+    from .masks import Masked
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
     from .workspace.guard import Guard
+    from .workspace.held import Held
     from .workspace.scan import ScanResult
 else:
     import _signal
-    import sys
 
 VERSION = "0.1.0"
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
@@ -344,7 +343,7 @@ class Boundary(ABC):
             say(f"warning: {escape(warning)}")
         self.guards: list[Guard] = []
         roots = self._writable_roots(facts)
-        _refuse_own_files([root for root, _rules in roots])
+        installed.refuse([root for root, _rules in roots])
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             operations += mounts.workspace(root, found.hits, found.pins)
@@ -358,17 +357,14 @@ class Boundary(ABC):
                     report=self.journal.add,
                 )
             )
-            own = mounts.frozen(root, own_files())
+            own = mounts.frozen(root, installed.trees())
             operations += own
             for op in own:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         if self.policy.open_files:
-            operations += mounts.frozen("/", running_files())
-        if self._masked is not None:
-            operations += self._masked.operations()
-            for warning in self._masked.warnings:
-                say(f"warning: {escape(warning)}")
+            operations += mounts.frozen("/", installed.running())
+        operations += self._hold(facts, [root for root, _rules in roots])
         launch.send_workspace_operations(operations)
         if self._tracer is not None:
             self._tracer.prepare()
@@ -376,10 +372,8 @@ class Boundary(ABC):
             self._take_network(facts, b"")
         bindings = _rule_bindings(self.plan)
         launch.wait_ready()
-        if self._masked is not None:
-            from .masks import Held
-
-            self._held = Held(self._masked.paths, launch.mask)
+        if self._held is not None:
+            self._held.on_change()
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
@@ -398,6 +392,23 @@ class Boundary(ABC):
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
         )
+
+    def _hold(self, facts: HostFacts, roots: list[str]) -> list[MountOp]:
+        """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""
+        hidden = [each.path for each in facts.files if each.effect == "deny-read" and not each.directory]
+        held = [path for path in hidden if not any(mounts.inside(path, root) for root in roots)]
+        operations: list[MountOp] = []
+        if self._masked is not None:
+            operations = self._masked.operations()
+            held += self._masked.paths
+        if held:
+            from .workspace.held import Held
+
+            try:
+                self._held = Held(held, self.launch.mask)
+            except OSError as error:
+                say(f"warning: hidden files that are replaced outside are not hidden again: {error.strerror}")
+        return operations
 
     @property
     def _notify(self) -> Literal["", "writes", "reads"]:
@@ -742,31 +753,6 @@ class Boundary(ABC):
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
         return [path for guard in self.guards for path in guard.left]
-
-
-def own_files() -> tuple[str, ...]:
-    """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
-
-
-def running_files() -> tuple[str, ...]:
-    """What of ``own_files`` runs: no program that is merely installed beside it, such as all of /usr."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    places = [path for path in sys.path if path.rpartition("/")[2] in ("site-packages", "dist-packages")]
-    found = {package, os.path.dirname(os.__file__), sys.executable, *places, *own_files()}
-    whole = {"/", "/usr", "/usr/local", "/opt"}
-    return tuple(sorted({os.path.realpath(path) for path in found if path.startswith("/")} - whole))
-
-
-def _refuse_own_files(roots: list[str]) -> None:
-    for path in own_files():
-        if any(mounts.inside(root, path) and path not in ("/usr", "/usr/local") for root in roots):
-            raise PolicyError(
-                "use the workspace",
-                f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
-                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
-            )
 
 
 def _say_progress(count: int) -> None:

@@ -6,33 +6,29 @@ Read once, by the supervisor, before the launch.  Each credential that a rule fi
 session, whatever finds it; the value goes to the network process only, as a secret that may be in any header field
 (``network.credentials``).  A copy is bound over its file, read-only, before the command is released.
 
-A file may be replaced outside while the command runs, and the kernel then drops what was bound over it: ``Held`` is
-told by inotify(7) and has the new file masked, within milliseconds.
+A file may be replaced outside while the command runs: ``workspace.held`` then hides the new one.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import struct
 
 from .errors import HostError, PolicyError
-from .host import syscalls
+from .events import escape
+from .journal import say
 from .plan.model import Copy, Mask
 from .policy.match import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
     from .plan.model import MountOp
     from .policy.model import MaskRule, Policy
 
 _LARGEST = 1 << 20  # octets of a file
-_IN_CREATE, _IN_MOVED_TO, _IN_ONLYDIR = 0x100, 0x80, 0x1000000  # inotify(7)
-_MOST_WATCHED = 512  # directories
-_EVENT = struct.Struct("iIII")
 
 
 class Masked:
@@ -43,7 +39,6 @@ class Masked:
         self.hidden: list[str] = []  # paths without links
         self.paths: list[str] = []  # of every rule about a file, whether it exists or not
         self.environment: dict[str, str] = {}
-        self.warnings: list[str] = []
 
     def operations(self) -> list[MountOp]:
         """The mounts in the view."""
@@ -69,7 +64,7 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]]) ->
         kind, _, where = rule.source.partition(":")
         if kind == "env":
             text = environ.get(where, "")
-            if text and (shown := _masked(rule, text, mint, out.warnings)) is not None:
+            if text and (shown := _masked(rule, text, mint)) is not None:
                 out.environment[where] = shown
             continue
         path = os.path.realpath(where)
@@ -78,7 +73,7 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]]) ->
         if content is None:
             continue  # there is nothing to protect yet
         before = out.copies.get(path, content).decode("utf-8", "surrogateescape")
-        shown = _masked(rule, before, mint, out.warnings)
+        shown = _masked(rule, before, mint)
         if shown is None:
             out.hidden.append(path)
         elif shown != before:
@@ -107,7 +102,7 @@ def _read(path: str, rule: MaskRule) -> bytes | None:
     return data
 
 
-def _masked(rule: MaskRule, text: str, mint: _Mint, warnings: list[str]) -> str | None:
+def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
     """The text as the command sees it; None: not at all.
 
     Raises:
@@ -144,7 +139,7 @@ def _masked(rule: MaskRule, text: str, mint: _Mint, warnings: list[str]) -> str 
     if rule.unmatched == "error":
         raise PolicyError(tried, cause, where=str(rule.origin), fix=("correct extract, or say what unmatched means",))
     if rule.unmatched == "warn":
-        warnings.append(f"{cause}: the command sees it as it is")
+        say(f"warning: {escape(cause)}: the command sees it as it is")
         return text
     return None
 
@@ -186,63 +181,3 @@ class _Mint:
             self._rows.append(row)
         row[4] += [each for each in to if each not in row[4]]
         return str(row[2], "ascii")
-
-
-class Held:
-    """Files that are masked anew when somebody replaces them outside.
-
-    Args:
-        paths: without links; what is not there yet is masked when it appears.
-        mask: mounts operations inside the sandbox.
-    """
-
-    def __init__(self, paths: Sequence[str], mask: Callable[[Sequence[MountOp]], None]) -> None:
-        self._mask = mask
-        self._fd = syscalls.inotify_init()
-        self._names: dict[int, dict[bytes, list[str]]] = {}
-        for path in paths:
-            self._watch(path)
-
-    def _watch(self, path: str) -> None:
-        """Watch every directory on the way: any of them may be replaced."""
-        parts = path.split("/")[1:]
-        for count in range(len(parts)):
-            directory = "/" + "/".join(parts[:count])
-            if len(self._names) >= _MOST_WATCHED:
-                return
-            try:
-                mask = _IN_CREATE | _IN_MOVED_TO | _IN_ONLYDIR
-                watch = syscalls.inotify_add_watch(self._fd, os.fsencode(directory), mask)
-            except OSError:
-                return  # it is not there, or not ours to look into: nobody of ours replaces what is in it
-            names = self._names.setdefault(watch, {}).setdefault(os.fsencode(parts[count]), [])
-            if path not in names:
-                names.append(path)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def on_change(self) -> None:
-        """Mask what was replaced."""
-        appeared: dict[str, None] = {}
-        while True:
-            try:
-                data = os.read(self._fd, 1 << 16)
-            except BlockingIOError:
-                break
-            at = 0
-            while at < len(data):
-                watch, _mask, _cookie, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-                at += _EVENT.size + length
-                appeared.update(dict.fromkeys(self._names.get(watch, {}).get(name, ())))
-        for path in appeared:
-            self._watch(path)
-        ops: list[MountOp] = [Mask(path, os.path.isdir(path)) for path in appeared if os.path.lexists(path)]
-        if ops:
-            self._mask(ops)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1

@@ -288,3 +288,34 @@ def test_nested_user_namespace_sees_a_mask_that_comes_later(box: SrtBox) -> None
     )
     done = box.srt("-s", str(box.settings_path), "/usr/bin/python3", "-c", script)
     assert done.stdout == "masked\n", done
+
+
+# ---------------------------------------------------------------- denied files that are replaced
+
+
+@pytest.mark.ours
+def test_a_denied_file_that_is_replaced_outside_stays_hidden(box: SrtBox) -> None:
+    """The mount over it goes with the file; the new one gets its own."""
+    secret = box.outside / "secret"
+    secret.write_text("OLD")
+    box.settings(files={"denyRead": [str(secret)]})
+    script = (
+        "import sys, time\n"
+        "def read():\n"
+        "    try: return open(sys.argv[1]).read()\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "print(read(), flush=True); sys.stdin.readline()\n"
+        "deadline = time.monotonic() + 30\n"
+        "while (seen := read()) != 'PermissionError' and time.monotonic() < deadline: time.sleep(0.01)\n"
+        "print(seen, flush=True)"
+    )
+    arguments = ("-s", str(box.settings_path), "/usr/bin/python3", "-c", script, str(secret))
+    with box.popen(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == b"PermissionError\n"
+        fresh = box.outside / "fresh"
+        fresh.write_text("NEW")
+        fresh.rename(secret)
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"PermissionError\n"

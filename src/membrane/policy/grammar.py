@@ -573,9 +573,13 @@ def destinations(texts: Iterable[str], *, wildcards: bool = False) -> tuple[tupl
 def parse_header(text: str) -> str:
     """Read ``NAME`` or ``NAME: TEMPLATE`` where ``{}`` stands for the secret; return the second form.
 
+    ``*`` is any field, and returned as it is.
+
     Raises:
         Malformed: with the cause.
     """
+    if text == "*":
+        return text
     name, colon, template = text.partition(":")
     template = template.strip() if colon else "{}"
     if not name or not _TOKEN.issuperset(name.upper()):

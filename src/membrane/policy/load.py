@@ -26,6 +26,7 @@ from .model import (
     EnvRule,
     HostRule,
     Limits,
+    MaskRule,
     MountRule,
     Origin,
     PathRule,
@@ -34,6 +35,7 @@ from .model import (
     PortRule,
     RuleBudget,
     SecretRule,
+    SigningRule,
     SocketRule,
     TraceRule,
 )
@@ -105,6 +107,8 @@ class _Level:
         self.connect: list[PortRule] = []
         self.env: list[EnvRule] = []
         self.secrets: list[SecretRule] = []
+        self.masks: list[MaskRule] = []
+        self.signing: list[SigningRule] = []
         self.args: list[str] = []
         self.extra_ca: list[str] = []
 
@@ -580,6 +584,56 @@ class _Loader:
             node.refuse(f"from is {grammar.VALUE_SOURCES}")
         return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
 
+    def _masks(self, key: str, node: Node) -> None:
+        from .masking import compiled
+
+        what = f"an entry of {key}"
+        for item in node.sequence(key).items:
+            entry = item.mapping(what)
+            self._widens(key, item)
+            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched")
+            found = {name: entry.take(name) for name in names}
+            entry.finish(what)
+            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
+                item.refuse(f'{what} needs "to", and one of "file" and "env"')
+            kind = "file" if "file" in nodes else "env"
+            text = nodes[kind].scalar(kind).string(kind)
+            parse = self._socket_path if kind == "file" else grammar.parse_variable
+            place = self._checked(nodes[kind], kind, parse, text)
+            to = []
+            for scalar, host in self._filled("to", nodes["to"]):
+                self._checked(scalar, f'"{host}"', grammar.destinations, (host,), wildcards=True)
+                to.append(host)
+            extract = nodes["extract"].scalar("extract").string("extract") if "extract" in nodes else ""
+            if extract:
+                self._checked(nodes["extract"], "extract", compiled, extract)
+            decode: Any = nodes["decode"].scalar("decode").choice("decode", ("jwt",)) if "decode" in nodes else ""
+            claims = tuple(text for _, text in self._filled("claims", nodes["claims"])) if "claims" in nodes else ()
+            if claims and not decode:
+                item.refuse('"claims" are those of a token: it needs "decode: jwt"')
+            duplicates = "duplicates" in nodes and nodes["duplicates"].scalar("duplicates").boolean("duplicates")
+            unmatched: Any = "error"
+            if "unmatched" in nodes:
+                unmatched = nodes["unmatched"].scalar("unmatched").choice("unmatched", ("error", "deny", "warn"))
+            self.levels[self.level].masks.append(
+                MaskRule(
+                    f"{kind}:{place}", tuple(to), self._origin(item), extract, decode, claims, duplicates, unmatched
+                )
+            )
+
+    def _signing(self, key: str, node: Node) -> None:
+        what = f"an entry of {key}"
+        for item in node.sequence(key).items:
+            entry = item.mapping(what)
+            self._widens(key, item)
+            found = {name: entry.take(name) for name in ("key_id", "secret")}
+            entry.finish(what)
+            names = [taken[1].scalar(name).string(name) if taken else "" for name, taken in found.items()]
+            if not all(names):
+                item.refuse(f'{what} is {{key_id: NAME, secret: NAME}}, two names of "secrets"')
+            self.levels[self.level].signing.append(SigningRule(names[0], names[1], self._origin(item)))
+
     def _trace_keys(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
         taken = entry.take("mode")
@@ -798,6 +852,8 @@ class _Loader:
             connect=joined("connect"),
             env=joined("env"),
             secrets=joined("secrets"),
+            masks=joined("masks"),
+            signing=joined("signing"),
             limits=Limits(**self.limits),
             trace=TraceRule(**self.trace),
             args=joined("args"),
@@ -839,6 +895,8 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("env", ("env",), "env"),
     ("limits", ("limits",), "limit_keys"),
     ("secrets", ("secrets",), "secret_rules"),
+    ("masks", ("masks",), "masks"),
+    ("signing", ("signing",), "signing"),
     ("trace", ("trace",), "trace_keys"),
     ("args", ("args",), "args"),
     ("extra_ca", ("extra_ca",), "extra_ca"),

@@ -117,7 +117,8 @@ def _srt(text: str, path: str) -> str:
     if disabled:
         out.line("files: unconfined  # filesystem.disabled: the command may read and write what you may")
     else:
-        out.line("files:" if any(files.get(key) for key, _name in _LISTS) else "files: {}")
+        hidden = any(item["mode"] == "deny" for item in data.get("credentials", {}).get("files", ()))
+        out.line("files:" if hidden or any(files.get(key) for key, _name in _LISTS) else "files: {}")
     for key, name in lists:
         values = []
         for item in files.get(key, ()):
@@ -128,6 +129,12 @@ def _srt(text: str, path: str) -> str:
                 out.comment(f"filesystem.{key}", "'/' would open the whole machine")
             else:
                 values.append((entry, f"filesystem.{key}"))
+        if key == "denyRead":
+            values += [
+                (item["path"], "credentials.files")
+                for item in data.get("credentials", {}).get("files", ())
+                if item["mode"] == "deny"
+            ]
         out.items(name, values, "  ")
     if files.get("allowGitConfig") and not disabled:
         out.line("git_config: writable  # filesystem.allowGitConfig")
@@ -153,10 +160,65 @@ def _srt(text: str, path: str) -> str:
     for key, value in network.items():
         if key not in done:
             out.comment(f"network.{key}", f"no equivalent here: {json.dumps(value)}")
+    _credentials(out, data.get("credentials", {}), network, open_files=disabled)
     for key, value in data.items():
-        if key not in ("network", "filesystem", "allowNestedUserNamespaces"):
+        if key not in ("network", "filesystem", "credentials", "allowNestedUserNamespaces"):
             out.comment(key, f"no equivalent here: {json.dumps(value)}")
     return out.text()
+
+
+def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[str, Any], *, open_files: bool) -> None:
+    """``secrets`` for whole variables, ``masks`` for files and for parts, ``signing`` for access keys."""
+    from ..policy import srt_credentials
+    from ..policy.grammar import destinations
+    from ..policy.match import Malformed
+    from ..policy.model import MaskRule, Origin, SecretRule
+
+    secrets: list[str] = []
+    masks: list[str] = []
+    whole: list[str] = []
+    plaintext = bool(credentials.get("allowPlaintextInject"))
+    for key, name in (("envVars", "name"), ("files", "path")):
+        for item in credentials.get(key, ()):
+            where = f"credentials.{key} {item[name]}"
+            if item["mode"] == "deny":
+                if key == "envVars":
+                    out.comment(where, "no variable is passed that env does not name")
+                elif open_files:
+                    out.comment(where, "with files: unconfined nothing is hidden")
+                continue
+            to = srt_credentials.destinations(item, network, plaintext=plaintext)
+            try:
+                destinations(to, wildcards=True)
+            except Malformed as error:
+                out.comment(where, f"no equivalent: {error}")
+                continue
+            origin = Origin("user", "")
+            made: SecretRule | MaskRule = (
+                srt_credentials.variable(item, to, origin)
+                if key == "envVars"
+                else srt_credentials.file(item, item["path"], to, origin)
+            )
+            if isinstance(made, SecretRule):
+                whole.append(made.name)
+                row: dict[str, Any] = {"name": made.name, "from": "env", "to": list(to), "header": "*"}
+                secrets.append(f"  - {json.dumps(row)}  # {visible(where)}")
+                continue
+            kind, _, source = made.source.partition(":")
+            row = {kind: source.replace("$", "$$") if kind == "file" else source, "to": list(to)}
+            row |= {"extract": made.extract} if made.extract else {}
+            row |= {"decode": made.decode} if made.decode else {}
+            row |= {"claims": list(made.claims)} if made.claims else {}
+            row |= {"duplicates": True} if made.duplicates else {}
+            row["unmatched"] = made.unmatched
+            masks.append(f"  - {json.dumps(row)}  # {visible(where)}")
+    rules, warnings = srt_credentials.signing(credentials, whole, Origin("user", ""))
+    signing = [f"  - {json.dumps({'key_id': rule.key_id, 'secret': rule.secret})}" for rule in rules]
+    for key, lines in (("secrets", secrets), ("masks", masks), ("signing", signing)):
+        if lines:
+            out.line("\n".join((f"{key}:", *lines)))
+    for warning in warnings:
+        out.comment("credentials", warning)
 
 
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:

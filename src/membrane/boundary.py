@@ -88,7 +88,8 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
         return facts
     from .workspace import hostfiles
 
-    found, warnings = hostfiles.find(policy.file_rules)
+    masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
+    found, warnings = hostfiles.find(policy.file_rules, masked)
     return facts.replace(files=found, file_warnings=warnings)
 
 
@@ -265,7 +266,8 @@ class Boundary(ABC):
             if self.policy.masks:
                 from . import masks
 
-                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets)
+                trees = mounts.writable(self.policy, facts)
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
                 inside |= self._masked.environment
             environment = tuple({**dict(plan.environment), **inside}.items())
             self.plan = plan = plan.replace(environment=environment)
@@ -397,10 +399,8 @@ class Boundary(ABC):
         """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""
         hidden = [each.path for each in facts.files if each.effect == "deny-read" and not each.directory]
         held = [path for path in hidden if not any(mounts.inside(path, root) for root in roots)]
-        operations: list[MountOp] = []
-        if self._masked is not None:
-            operations = self._masked.operations()
-            held += self._masked.paths
+        operations = self._masked.operations() if self._masked is not None else []
+        held += self._masked.paths if self._masked is not None else []
         if held:
             from .workspace.held import Held
 

@@ -16,13 +16,15 @@ import stat
 
 from .errors import HostError, PolicyError
 from .events import escape
+from .host.facts import links_on
 from .journal import say
 from .plan.model import Copy, Mask
+from .plan.mounts import inside, pins
 from .policy.match import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from .plan.model import MountOp
@@ -34,31 +36,36 @@ _LARGEST = 1 << 20  # octets of a file
 class Masked:
     """What became of the rules."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
         self.copies: dict[str, bytes] = {}  # path without links -> content
         self.hidden: list[str] = []  # paths without links
         self.paths: list[str] = []  # of every rule about a file, whether it exists or not
         self.environment: dict[str, str] = {}
 
     def operations(self) -> list[MountOp]:
-        """The mounts in the view."""
-        ops: list[MountOp] = [Copy(path, content) for path, content in self.copies.items() if path not in self.hidden]
-        for path in self.hidden:
-            ops.append(Mask(path, False, "mask"))
+        """The mounts in the view.
+
+        Where the command could move what is above a file, it would choose what the next run finds at its path.
+        """
+        ops = pins(self._roots, (*self.copies, *self.hidden))
+        ops += [Copy(path, content) for path, content in self.copies.items() if path not in self.hidden]
+        ops += [Mask(path, False, "mask") for path in self.hidden]
         return ops
 
 
-def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]]) -> Masked:
+def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], roots: Sequence[str] = ()) -> Masked:
     """Find the credentials.
 
     Args:
         rows: of ``secrets.gather``; a row for each credential is added.
+        roots: trees that the command can write.
 
     Raises:
         PolicyError: a credential can not be replaced, or there is none and the rule says that there must be one.
         HostError: a file is too large.
     """
-    out = Masked()
+    out = Masked(roots)
     mint = _Mint(rows)
     for rule in policy.masks:
         kind, _, where = rule.source.partition(":")
@@ -67,6 +74,11 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]]) ->
             if text and (shown := _masked(rule, text, mint)) is not None:
                 out.environment[where] = shown
             continue
+        for link in links_on(where):
+            if any(inside(link, root) for root in roots):
+                # The command, in an earlier run, would choose which file is read here, and so where its content goes.
+                cause = f"{where} leads over the symbolic link {link}, which the command can make"
+                raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("name its target",))
         path = os.path.realpath(where)
         out.paths.append(path)
         content = _read(path, rule)

@@ -144,6 +144,45 @@ def test_value_is_nowhere_inside(held: SrtBox) -> None:
 
 
 @pytest.mark.ours
+def test_what_leads_to_a_masked_file_by_another_name_is_not_opened(held: SrtBox) -> None:
+    """A link that allowRead opens at its own name would show the file a second time."""
+    directory, denied = held.outside / "real", held.outside / "denied"
+    directory.mkdir(), denied.mkdir()
+    value = token()
+    (directory / "token").write_text(value)
+    (denied / "link").symlink_to(directory)
+    files = {"denyRead": [str(denied)], "allowRead": [str(denied / "link")]}
+    terminate(held, {}, files=files)
+    assert held.shell(f"cat {denied}/link/token").stdout == value  # positive control: nothing is masked
+    terminate(held, file_entry(directory / "token", "example.com"), files=files)
+    done = held.shell(f"cat {denied}/link/token {directory}/token")
+    assert value not in done.stdout and done.stdout.startswith("ghp_") and "is not opened" in done.stderr, done
+    files["denyRead"].append(str(directory / "token"))
+    terminate(held, {}, files=files)
+    assert held.shell(f"cat {denied}/link/token {directory}/token").stdout == ""
+
+
+@pytest.mark.ours
+def test_an_earlier_run_does_not_choose_the_file(held: SrtBox) -> None:
+    """Neither by a link in the place of a directory, nor by moving a directory there."""
+    value, other = token(), token()
+    for name, text in (("config", value), ("secret", other)):
+        (held.work / name).mkdir()
+        (held.work / name / "token").write_text(text)
+    entries = [
+        {"path": str(held.work / name / "token"), "mode": "mask", "injectHosts": [host]}
+        for name, host in (("config", "example.com"), ("secret", "google.com"))
+    ]
+    terminate(held, {"files": entries})
+    done = held.shell("mv config gone; mv secret config; rm -rf config; ls -d config secret")
+    assert done.stdout.split() == ["config", "secret"] and done.stderr.count("busy") >= 3, done
+    (held.work / "config").rename(held.work / "gone")
+    (held.work / "config").symlink_to("secret")
+    done = held.shell("echo ran")
+    assert done.returncode == 78 and "which the command can make" in done.stderr and done.stdout == "", done
+
+
+@pytest.mark.ours
 def test_a_file_that_is_replaced_outside_is_hidden(held: SrtBox) -> None:
     value, secret = token(), held.home / "token"
     secret.write_text(value)
@@ -393,6 +432,9 @@ def test_requests_are_signed_again(held: SrtBox, names: tuple[str, str]) -> None
     posted = [signed(key_id, secret, "POST", "https://example.com/", "Action=B", second, **typed) for second in at]
     assert any(arrived(held, "example.com", field) for field in asked)
     assert any(arrived(held, "example.com", field) for field in posted)
+    # What signs goes nowhere itself, not even to the hosts of the key.
+    assert held.shell(f'{ASK} -H "A: ${names[1]}" https://example.com/', env=environ).stdout.split() == ["403"]
+    assert held.shell(f'{ASK} -H "A: ${names[0]}" https://example.com/', env=environ).stdout.split() == ["200"]
     # Positive control: without the mask the client's own signature arrives.
     terminate(held, {})
     assert held.shell(f"{ask} https://example.com/?Action=A", env=environ).stdout.split() == ["200"]

@@ -16,6 +16,7 @@ from membrane import masks
 from membrane.errors import HostError, PolicyError
 from membrane.network.credentials import Destination, Scrubber, Secret, Vault
 from membrane.network.requests import Bound
+from membrane.plan.model import Pin
 from membrane.policy import masking
 from membrane.policy.match import Malformed
 from membrane.policy.model import Deny, HttpRequest, MaskRule, Origin, Policy
@@ -216,6 +217,31 @@ def test_what_is_no_file_or_too_large_stops_the_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PolicyError, match="not a file"):
         gather([rule(tmp_path / "pipe")])
+
+
+def test_a_link_that_the_command_can_make_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "real").write_text(ONE)
+    (tmp_path / "tree" / "link").symlink_to("../real")
+    (tmp_path / "link").symlink_to("real")
+    rows: list[list[Any]] = []
+    policy = Policy(masks=(rule(tmp_path / "tree" / "link"),))
+    assert list(masks.gather(policy, {}, rows).copies) == [f"{tmp_path}/real"]  # nobody inside can make it
+    with pytest.raises(PolicyError, match="which the command can make"):
+        masks.gather(policy, {}, rows, [f"{tmp_path}/tree"])
+    made = masks.gather(Policy(masks=(rule(tmp_path / "link"),)), {}, rows, [f"{tmp_path}/tree"])
+    assert list(made.copies) == [f"{tmp_path}/real"]
+
+
+def test_what_is_above_a_copy_is_pinned_where_the_command_could_move_it(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "token").write_text(ONE)
+    policy = Policy(masks=(rule(tmp_path / "a" / "b" / "token"),))
+    for root, pinned in (("", ["a", "a/b"]), ("/a", ["a/b"]), ("/a/b", []), ("/other", [])):
+        made = masks.gather(policy, {}, [], [f"{tmp_path}{root}"])
+        found = [op.target for op in made.operations() if isinstance(op, Pin)]
+        assert found == [f"{tmp_path}/{name}" for name in pinned], root
+    assert [type(op).__name__ for op in masks.gather(policy, {}, [], ["/"]).operations()][-1] == "Copy"
 
 
 def test_octets_that_are_no_text_stay(tmp_path: Path) -> None:

@@ -340,8 +340,9 @@ class Service:
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
+        kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
         secrets = [
-            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
+            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations if name not in kept])
             for name, value, placeholder, header, destinations in config.get("secrets", ())
         ]
         if secrets:

@@ -521,16 +521,28 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
                 covers.append((op.target, True))
 
 
+def writable(policy: Policy, facts: HostFacts) -> list[str]:
+    """Trees of the host that the command can write."""
+    if policy.file_rules is not None:
+        return [each.path for each in facts.files if each.effect == "allow-write"]
+    return [facts.workspace, *(places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
+
+
 def frozen(root: str, paths: Iterable[str]) -> tuple[MountOp, ...]:
     """Pins and read-only binds for trees below ``root`` that the command must not change."""
     given = [path for path in paths if path != root and inside(path, root)]
     kept = [path for path in given if not any(inside(path, other) for other in given if other != path)]
-    # Each once, the outer ones first: a bind copies what is mounted below it.
-    parents = {parent for path in kept for parent in _ancestors(path) if parent != root and inside(parent, root)}
-    return (
-        *(Pin(parent) for parent in sorted(parents, key=lambda path: (path.count("/"), path))),
-        *(ReadOnly(path, origin="membrane itself") for path in kept),
-    )
+    return (*pins([root], kept), *(ReadOnly(path, origin="membrane itself") for path in kept))
+
+
+def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
+    """Pins over the directories above ``paths`` that lie in one of ``roots``, each once.
+
+    The outer ones come first: a bind copies what is mounted below it.
+    """
+    above = {parent for path in paths for parent in _ancestors(path)}
+    inner = {path for path in above if any(path != root and inside(path, root) for root in roots)}
+    return [Pin(path) for path in sorted(inner, key=lambda path: (path.count("/"), path))]
 
 
 def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[MountOp, ...]:

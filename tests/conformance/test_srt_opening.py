@@ -319,3 +319,17 @@ def test_a_denied_file_that_is_replaced_outside_stays_hidden(box: SrtBox) -> Non
         process.stdin.write(b"go\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"PermissionError\n"
+
+
+@pytest.mark.ours
+def test_nested_user_namespaces_are_enough_for_chromium(box: SrtBox) -> None:
+    """Its own sandbox, as a plain user; root has no id that the kernel would map into a namespace of its own."""
+    box.settings({"allowAllUnixSockets": True}, allowNestedUserNamespaces=True)
+    if os.getuid() == 0:
+        assert "Operation not permitted" in box.shell("unshare -Ur true").stderr
+        return
+    page = "chromium --headless=new --disable-gpu --user-data-dir=$PWD/profile --dump-dom 'data:text/html,<p>shown'"
+    assert "<p>shown</p>" in box.shell(f"HOME=$PWD {page}").stdout
+    box.settings({"allowAllUnixSockets": True})
+    refused = box.shell(f"HOME=$PWD {page}")
+    assert "<p>shown</p>" not in refused.stdout and "No usable sandbox" in refused.stderr, refused

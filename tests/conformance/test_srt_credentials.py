@@ -19,7 +19,7 @@ import botocore.auth
 import botocore.awsrequest
 import botocore.credentials
 import pytest
-from srt_box import SrtBox
+from srt_box import OTHER, SrtBox
 
 ASK = "curl -sS --max-time 20 -o /dev/null -w '%{http_code}\\n'"
 
@@ -62,21 +62,32 @@ def arrived(box: SrtBox, host: str, field: str) -> bool:
 
 def test_whole_file_is_a_placeholder_inside_and_the_value_at_inject_hosts(held: SrtBox) -> None:
     value, secret = token(), held.home / "token"
+    secret.write_text(value)
+    terminate(held, file_entry(secret, "example.com"))
+    done = held.shell(
+        f'cat {secret}; echo; {ASK} -H "Authorization: Bearer $(cat {secret})" https://example.com/masked; '
+        f'{ASK} -H "X-Any: $(cat {secret})" https://example.com/masked'
+    )
+    shown, *codes = done.stdout.split()
+    assert codes == ["200", "200"] and shown != value, done
+    assert arrived(held, "example.com", f"Bearer {value}") and arrived(held, "example.com", value)
+    assert not arrived(held, "example.com", shown) and secret.read_text() == value
+
+
+@pytest.mark.ours
+def test_whole_file_has_its_shape(held: SrtBox) -> None:
+    """Length, known prefix and white space; nobody else may read the copy; within Basic too."""
+    value, secret = token(), held.home / "token"
     secret.write_text(f"{value}\n")
     secret.chmod(0o600)
     terminate(held, file_entry(secret, "example.com"))
     done = held.shell(
-        f"stat -c %a {secret}; cat {secret}; "
-        f'{ASK} -H "Authorization: Bearer $(cat {secret})" https://example.com/masked; '
-        f'{ASK} -H "X-Any: $(cat {secret})" https://example.com/masked; '
-        f'{ASK} -u "user:$(cat {secret})" https://example.com/basic'
+        f'stat -c "%a %u" {secret}; cat {secret}; {ASK} -u "user:$(cat {secret})" https://example.com/basic'
     )
-    mode, shown, *codes = done.stdout.split()
-    assert mode == "400" and codes == ["200", "200", "200"], done
+    mode, uid, shown, code = done.stdout.split()
+    assert mode == "400" and uid == str(os.getuid()) and code == "200", done
     assert shown != value and len(shown) == len(value) and shown.startswith("ghp_"), done
-    assert arrived(held, "example.com", f"Bearer {value}")
     assert arrived(held, "example.com", f"Basic {base64.b64encode(f'user:{value}'.encode()).decode()}")
-    assert not arrived(held, "example.com", shown) and secret.read_text() == f"{value}\n"
 
 
 def test_value_never_goes_to_another_host(held: SrtBox) -> None:
@@ -88,8 +99,8 @@ def test_value_never_goes_to_another_host(held: SrtBox) -> None:
         f'{ASK} -H "X-Any: $(cat {secret})" http://example.com/; '
         f"{ASK} https://google.com/{secret.name}"
     )
-    # Without TLS nothing is put in, so what arrives is the placeholder.
-    assert done.stdout.split() == ["403", "200", "200"], done
+    # Without TLS nothing is put in, so what arrives is the placeholder; with TLS ours lets not even that go.
+    assert done.stdout.split() == ["200" if OTHER else "403", "200", "200"], done
     assert not arrived(held, "google.com", value) and not arrived(held, "example.com", value)
 
 
@@ -239,17 +250,18 @@ def test_record_and_debug_output_do_not_tell(held: SrtBox) -> None:
 
 
 def test_extract_masks_captures_and_leaves_the_rest(held: SrtBox) -> None:
-    one, two, secret = token(), token(), held.home / ".netrc"
+    one, two, secret = token(), token(), held.home / "config"
     text = f"machine a.test login joe password {one}\nmachine example.com login joe password {two}\n# {one}\n"
     secret.write_text(text)
     entry = file_entry(secret, "example.com", extract=r"password (\S+)")
     terminate(held, entry)
-    done = held.shell(f"cat {secret}; {ASK} --netrc-file {secret} https://example.com/netrc")
+    second = f"$(sed -n 's/.*example.*password //p' {secret})"
+    done = held.shell(f'cat {secret}; {ASK} -H "X-Any: {second}" https://example.com/extract')
     *lines, code = done.stdout.splitlines()
     shown = [line.split()[-1] for line in lines]
     assert code == "200" and shown[0] not in (one, two) and shown[1] not in (one, two) and shown[2] == one, done
     assert lines[0] == text.splitlines()[0].replace(one, shown[0])
-    assert arrived(held, "example.com", f"Basic {base64.b64encode(f'joe:{two}'.encode()).decode()}")
+    assert arrived(held, "example.com", two)
     entry["files"][0]["maskDuplicates"] = True
     terminate(held, entry)
     assert one not in held.shell(f"cat {secret}").stdout
@@ -258,11 +270,13 @@ def test_extract_masks_captures_and_leaves_the_rest(held: SrtBox) -> None:
 def test_extract_that_matches_nothing(held: SrtBox) -> None:
     secret = held.home / "config"
     secret.write_text("nothing here")
-    for what, output, status in (("warn", "nothing here", 0), ("deny", "", 1), ("error", "", 78)):
+    for what, output in (("warn", "nothing here"), ("deny", ""), ("error", "")):
         terminate(held, file_entry(secret, "example.com", extract="password (x+)", onExtractNoMatch=what))
-        done = held.shell(f"cat {secret}")
-        assert (done.stdout, done.returncode) == (output, status), (what, done)
-        assert ("nothing in it is found" in done.stderr) == (what != "deny")
+        done = held.shell(f"cat {secret} || true; echo ran")
+        assert done.stdout == ("" if what == "error" else f"{output}ran\n"), (what, done)
+        assert (done.returncode != 0) == (what == "error"), (what, done)
+        if not OTHER:
+            assert done.returncode in (0, 78) and ("nothing in it is found" in done.stderr) == (what != "deny")
 
 
 def test_variables_are_masked_whole_and_in_part(held: SrtBox) -> None:
@@ -281,8 +295,9 @@ def test_variables_are_masked_whole_and_in_part(held: SrtBox) -> None:
         env={"TOKEN": whole, "URL": f"joe:{part}@db.test/x"},
     )
     shown, absent, url, code = done.stdout.split()
-    assert code == "200" and absent == "unset" and shown != whole and len(shown) == len(whole), done
-    assert url.startswith("joe:ghp_") and url.endswith("@db.test/x") and part not in url
+    assert code == "200" and absent == "unset" and shown != whole, done
+    assert url.startswith("joe:") and url.endswith("@db.test/x") and part not in url
+    assert OTHER or (len(shown) == len(whole) and url.startswith("joe:ghp_"))
     assert arrived(held, "example.com", whole) and arrived(held, "example.com", part)
 
 
@@ -317,7 +332,8 @@ def test_tokens_are_decoded(held: SrtBox) -> None:
         f'python3 -c "{decode}" "$o"; {ASK} -H "A: $t" -H "B: $o" https://example.com/jwt'
     )
     first, second, whole, claims, code = done.stdout.splitlines()
-    assert code == "200" and second == "b=eyJub3.a.token" and len(first) == len(jwt) + 2 and first != f"a={jwt}", done
+    assert code == "200" and second == "b=eyJub3.a.token" and first != f"a={jwt}", done
+    assert OTHER or len(first) == len(jwt) + 2
     assert "secret.test" not in whole and json.loads(whole)["exp"] > 4_000_000_000
     seen = json.loads(claims)
     assert seen["iss"] == "https://issuer.test" and seen["n"] == {"key": "inner-key-stays"} and seen["key"] != claim
@@ -343,7 +359,7 @@ def test_tokens_are_decoded(held: SrtBox) -> None:
 def test_credentials_are_checked(held: SrtBox, entry: dict[str, Any], message: str) -> None:
     terminate(held, {"files": [{"path": "~/x", "mode": "mask", **entry}]})
     done = held.shell("echo ran")
-    assert done.returncode == 1 and message in done.stderr and done.stdout == "", done
+    assert done.returncode == 1 and (OTHER or message in done.stderr) and done.stdout == "", done
 
 
 @pytest.mark.ours
@@ -424,17 +440,17 @@ def test_requests_are_signed_again(held: SrtBox, names: tuple[str, str]) -> None
         env=environ,
     )
     shown_id, shown_secret, *codes = done.stdout.split()
-    assert codes == ["200", "200", "403", "403"] or codes == ["200", "405", "403", "403"], done
-    assert shown_id != key_id and shown_secret != secret and len(shown_secret) == len(secret)
+    assert codes == ["200", "200", "200" if OTHER else "403", "403"], done
+    assert shown_id != key_id and shown_secret != secret
     at = range(began - 1, int(time.time()) + 2)
     asked = [signed(key_id, secret, "GET", "https://example.com/?Action=A", "", second) for second in at]
     typed = {"Content_Type": "text/plain"}
     posted = [signed(key_id, secret, "POST", "https://example.com/", "Action=B", second, **typed) for second in at]
     assert any(arrived(held, "example.com", field) for field in asked)
     assert any(arrived(held, "example.com", field) for field in posted)
-    # What signs goes nowhere itself, not even to the hosts of the key.
-    assert held.shell(f'{ASK} -H "A: ${names[1]}" https://example.com/', env=environ).stdout.split() == ["403"]
-    assert held.shell(f'{ASK} -H "A: ${names[0]}" https://example.com/', env=environ).stdout.split() == ["200"]
+    if not OTHER:  # what signs goes nowhere itself, not even to the hosts of the key
+        lines = (f'{ASK} -H "A: ${name}" https://example.com/' for name in names)
+        assert held.shell("; ".join(lines), env=environ).stdout.split() == ["200", "403"]
     # Positive control: without the mask the client's own signature arrives.
     terminate(held, {})
     assert held.shell(f"{ask} https://example.com/?Action=A", env=environ).stdout.split() == ["200"]
@@ -460,4 +476,4 @@ def test_a_secret_key_without_its_id_is_warned_of(held: SrtBox) -> None:
 def test_pairs_are_checked(held: SrtBox, more: dict[str, Any], message: str) -> None:
     terminate(held, masked("A", **more))
     done = held.shell("echo ran")
-    assert done.returncode == 1 and message in done.stderr, done
+    assert done.returncode == 1 and (OTHER or message in done.stderr), done

@@ -51,8 +51,8 @@ def test_all_unix_sockets_are_reached(box: SrtBox, short: Path) -> None:
     )
     try:
         assert server.stdout is not None and server.stdout.readline() == b"up\n"
-        arguments = ("-s", str(box.settings_path), "/usr/bin/python3", "-c", _CONNECT, *paths)
-        assert box.srt(*arguments).stdout.split() == ["EPERM"] * len(paths)
+        arguments = ("-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", _CONNECT, *paths)
+        assert "ok" not in box.srt(*arguments).stdout
         box.settings({"allowAllUnixSockets": True})
         done = box.srt(*arguments)
         assert done.stdout.split() == ["ok"] * len(paths), done
@@ -192,6 +192,17 @@ def test_disabled_warns_in_one_line(disabled: SrtBox) -> None:
 
 
 def test_allow_git_config_true_frees_config_not_hooks(box: SrtBox) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=box.work, check=True)
+    (box.work / ".git" / "hooks" / "pre-push").write_text("ORIGINAL")
+    lines = {"config": "git config user.name changed", "hook": "echo x > .git/hooks/pre-push"}
+    assert all(status for status, _out in outcomes(box, lines).values())
+    box.settings(files={"allowGitConfig": True})
+    assert {name for name, (status, _) in outcomes(box, lines).items() if status == 0} == {"config"}
+    assert "changed" in (box.work / ".git" / "config").read_text()
+
+
+@pytest.mark.ours
+def test_allow_git_config_frees_that_of_every_repository_and_nothing_beside(box: SrtBox) -> None:
     subprocess.run(["git", "init", "-q", "."], cwd=box.work, check=True)
     subprocess.run(["git", "init", "-q", "nested/repo"], cwd=box.work, check=True)
     module = box.work / ".git" / "modules" / "m"

@@ -24,7 +24,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 
-from . import homes, ports, runs
+from . import homes, installed, ports, runs
 from .errors import HostError, MembraneError, PolicyError
 from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
@@ -38,19 +38,18 @@ from .trace.tracer import Scope, Tracer, root_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sys
     from collections.abc import Callable
     from typing import Any
 
     from .dataplane import Network
+    from .masks import Masked
     from .opening import Opening
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
     from .workspace.guard import Guard
+    from .workspace.held import Held
     from .workspace.scan import ScanResult
-else:
-    import sys
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
 WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
@@ -89,6 +88,8 @@ class Boundary(ABC):
         self.guards: list[Guard] = []
         self._secrets: list[list[Any]] = []  # until the network process has them, and
         self._authority: tuple[bytes, bytes] | None = None  # the same
+        self._masked: Masked | None = None
+        self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
         self._recording = False  # from the opening of the journal to the end of the run
@@ -188,6 +189,8 @@ class Boundary(ABC):
             finally:
                 self.launch.kill()
                 self.launch.reap()
+                if self._held is not None:
+                    self._held.close()
                 self._after_processes()
             self._stop_tracer()
         finally:
@@ -215,11 +218,17 @@ class Boundary(ABC):
         self.journal.on_line = self._on_line
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
-        if self.policy.secrets:
+        if self.policy.secrets or self.policy.masks:
             from . import secrets
 
             self._secrets = secrets.gather(self.policy, dict(facts.environ))
             inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            if self.policy.masks:
+                from . import masks
+
+                trees = mounts.writable(self.policy, facts)
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
+                inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
             self.plan = self.plan.replace(environment=environment)
         if self.options.trace_log == "-":
@@ -260,17 +269,20 @@ class Boundary(ABC):
         for warning in facts.file_warnings:
             say(f"warning: {escape(warning)}")
         roots = self._writable_roots(facts)
-        _refuse_own_files([root for root, _rules in roots])
+        installed.refuse([root for root, _rules in roots])
         scans: list[tuple[str, ScanResult]] = []
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
             operations += mounts.workspace(root, found.hits, found.pins)
-            own = mounts.frozen(root, own_files())
+            own = mounts.frozen(root, installed.trees())
             operations += own
             for op in own:
                 if isinstance(op, ReadOnly):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+        if self.policy.open_files:
+            operations += mounts.frozen("/", installed.running())
+        operations += self._hold(facts, [root for root, _rules in roots])
         launch.send_late(operations, self.plan.environment)
         if self._tracer is not None:
             self._tracer.prepare()
@@ -291,6 +303,8 @@ class Boundary(ABC):
             )
         bindings = _rule_bindings(self.plan)
         launch.wait_ready()
+        if self._held is not None:
+            self._held.on_change()
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
@@ -310,6 +324,21 @@ class Boundary(ABC):
             )
         )
 
+    def _hold(self, facts: HostFacts, roots: list[str]) -> list[MountOp]:
+        """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""
+        hidden = [each.path for each in facts.files if each.effect == "deny-read" and not each.directory]
+        held = [path for path in hidden if not any(mounts.inside(path, root) for root in roots)]
+        operations = self._masked.operations() if self._masked is not None else []
+        held += self._masked.paths if self._masked is not None else []
+        if held:
+            from .workspace.held import Held
+
+            try:
+                self._held = Held(held, self.launch.mask)
+            except OSError as error:
+                say(f"warning: hidden files that are replaced outside are not hidden again: {error.strerror}")
+        return operations
+
     def _start_tracer(self, facts: HostFacts, directory: str) -> None:
         """``directory``: of the record; empty: none is kept, and nothing is traced."""
         if not directory:
@@ -323,7 +352,7 @@ class Boundary(ABC):
             plan.base_kuid + plan.uid,
             plan.base_kuid + plan.gid,
             () if plan.base_kuid else tuple(os.getgroups()),
-            plan.hardening.nested,
+            plan.hardening.nested or plan.hardening.user_namespaces,
             self.shared,
             self.policy.trace.mode == "full",
         )
@@ -416,12 +445,17 @@ class Boundary(ABC):
             from .plan.hosttree import guarded
 
             return guarded(self.policy, facts)
-        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, self.policy.paths)]
+        rules = self.policy.paths
+        if self.policy.open_git_config:
+            from .plan.hosttree import git_config
+
+            rules = (*rules, git_config())
+        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, rules)]
         for rule in self.policy.mounts:
             source, target = mounts.places(rule, facts)
             # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
             if rule.mode == "rw" and source == target and os.path.isdir(source):
-                roots.append((source, ()))
+                roots.append((source, rules[len(self.policy.paths) :]))
         return roots
 
     def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
@@ -462,6 +496,8 @@ class Boundary(ABC):
         time_out_at = time.monotonic() + limit if limit else 0.0
         for guard in self.guards:
             self._watch(guard.fileno(), guard.on_change)
+        if self._held is not None:
+            self._watch(self._held.fileno(), self._held.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         self._begin()
         while not self._over() and not self.failure:
@@ -641,22 +677,6 @@ class Boundary(ABC):
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
         return [path for guard in self.guards for path in guard.left]
-
-
-def own_files() -> tuple[str, ...]:
-    """Trees that the next run of membrane executes outside: this package, its environment, the interpreter."""
-    package = os.path.dirname(os.path.abspath(__file__))
-    return tuple(sorted({os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}))
-
-
-def _refuse_own_files(roots: list[str]) -> None:
-    for path in own_files():
-        if any(mounts.inside(root, path) and path not in ("/usr", "/usr/local") for root in roots):
-            raise PolicyError(
-                "use the workspace",
-                f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
-                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
-            )
 
 
 def _say_progress(count: int) -> None:

@@ -170,7 +170,7 @@ def _yaml(text: str) -> str:
     return json.dumps(text)
 
 
-def _protected(root: str, relative: str) -> bool:
+def _protected(root: str, relative: str, open_git_config: bool) -> bool:
     """Is it, or does it lie below, a name that is read-only because something outside would obey it?"""
     from .workspace import protect
 
@@ -182,6 +182,8 @@ def _protected(root: str, relative: str) -> bool:
         link = os.path.islink(path)
         directory = not link and (number + 1 < len(parts) or os.path.isdir(path))
         context = protect.classify(context, protect.fold(part), directory, link)
+        if context == protect.PROTECT and open_git_config and protect.is_git_config(path) and not link:
+            return False
         if context < 0:
             break
     return context == protect.PROTECT
@@ -203,7 +205,8 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
         named = PathAccess(path, "write" if write else "read", directory)
         answer = decide(policy, named)
         below = path[len(root.rstrip("/")) + 1 :] if path.startswith(root.rstrip("/") + "/") else ""
-        if write and below and isinstance(answer, Allow) and _protected(root, below):
+        guarded = write and below and not policy.open_files
+        if guarded and isinstance(answer, Allow) and _protected(root, below, policy.open_git_config):
             answer = Deny(None, "protected name")
         return named, answer
     if path != root and not path.startswith(root.rstrip("/") + "/"):
@@ -212,7 +215,7 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
     relative = path[len(root.rstrip("/")) + 1 :]
     access = PathAccess(relative or ".", "write" if write else "read", directory)
     verdict = decide(policy, access) if relative else Allow(None, "in the view")
-    if write and relative and isinstance(verdict, Allow) and _protected(root, relative):
+    if write and relative and isinstance(verdict, Allow) and _protected(root, relative, policy.open_git_config):
         verdict = Deny(None, "protected name")
     return access, verdict
 

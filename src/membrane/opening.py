@@ -128,13 +128,15 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
         sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
         want_bound=policy.view == "host",
+        want_runtime=policy.open_files,
         workspace=workspace,
     )
     if policy.file_rules is None:
         return facts
     from .workspace import hostfiles
 
-    found, warnings = hostfiles.find(policy.file_rules)
+    masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
+    found, warnings = hostfiles.find(policy.file_rules, masked)
     return facts.replace(files=found, file_warnings=warnings)
 
 

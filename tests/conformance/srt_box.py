@@ -51,6 +51,8 @@ class SrtBox:
             "TERM": "xterm",
             "MEMBRANE_HOME": str(self.directory / "state"),
         }
+        if OTHER:  # npm's trusts for its own connections what Node.js is told to
+            environment["NODE_EXTRA_CA_CERTS"] = str(self.world.ca)
         if not OTHER and not Path(srt_argv()[0]).name.startswith("srt"):
             environment["PYTHONPATH"] = str(ROOT / "src")
         return {**environment, **extra}

@@ -135,11 +135,8 @@ def test_every_key_is_checked(box: SrtBox, change: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("change", "key"),
     [
-        ({"network": {**VALID["network"], "allowAllUnixSockets": True}}, "network.allowAllUnixSockets"),
         ({"network": {**VALID["network"], "mitmProxy": {"socketPath": "/x", "domains": []}}}, "network.mitmProxy"),
         ({"network": {**VALID["network"], "mitmProxy": {"socketPath": "./x", "domains": []}}}, "network.mitmProxy"),
-        ({"filesystem": {**VALID["filesystem"], "disabled": True}}, "filesystem.disabled"),
-        ({"allowNestedUserNamespaces": True}, "allowNestedUserNamespaces"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -18,6 +18,7 @@ from membrane.plan.model import (
     Devices,
     Directory,
     File,
+    FoundFile,
     HostFacts,
     Listen,
     Mask,
@@ -33,6 +34,7 @@ from membrane.plan.model import (
 from membrane.plan.mounts import workspace
 from membrane.policy.model import (
     EnvRule,
+    FileRule,
     HostRule,
     HttpRule,
     Limits,
@@ -130,6 +132,29 @@ CASES: dict[str, Case] = {
     "root": (DEFAULT, ROOT),
     "view-host": (PLAIN.replace(view="host"), USER),
     "view-host-root": (PLAIN.replace(view="host"), ROOT),
+    "view-host-open-files": (
+        PLAIN.replace(
+            view="host",
+            open_files=True,
+            file_rules=(
+                FileRule("allow-write", "/", "every file", HERE),
+                FileRule("deny-read", "/k/key", "/k/key", HERE),
+            ),
+            file_base="/home/dev/project",
+        ),
+        USER.replace(
+            runtime=(("/run/docker.sock", ""), ("/run/lock", ""), ("/run/shm", "/dev/shm"), ("/run/user", "")),
+            bound=("/run/docker.sock", "/srv/x.sock"),
+            files=(
+                FoundFile("allow-write", "/", "/", True),
+                FoundFile("deny-read", "/k/key", "/k/key", False),
+            ),
+        ),
+    ),
+    "view-host-open-sockets": (
+        PLAIN.replace(view="host", open_sockets=True, user_namespaces=True),
+        USER.replace(bound=("/run/docker.sock", "/run/user/1000/gnupg/S.gpg-agent", "/srv/x.sock")),
+    ),
     "home-ephemeral": (PLAIN.replace(home="ephemeral", limits=Limits(disk=1 << 30)), USER),
     "home-shared": (PLAIN.replace(home="shared"), USER),
     "mounts": (

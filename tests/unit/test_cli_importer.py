@@ -13,7 +13,7 @@ from membrane.policy import srt
 from membrane.policy.decide import decide
 from membrane.policy.files import anchored
 from membrane.policy.load import Source, load
-from membrane.policy.model import Allow, Connect, NameQuery, PathAccess, Policy
+from membrane.policy.model import Allow, Connect, NameQuery, Origin, PathAccess, Policy
 from membrane.ui import importer
 from membrane.ui.options import UsageError
 
@@ -83,6 +83,51 @@ def test_srt_what_has_no_equivalent_is_a_comment(tmp_path: Path) -> None:
     assert not policy.allow and not any(rule.effect == "allow-write" for rule in policy.file_rules or ())
     for word in ("'*.co.uk'", "'localhost'", "'/'"):
         assert any(line.startswith("#") and word in line for line in text.splitlines()), word
+
+
+def test_srt_opens_what_the_source_opens(tmp_path: Path) -> None:
+    settings = json.loads(json.dumps(SETTINGS))
+    settings["network"] |= {"allowAllUnixSockets": True, "allowUnixSockets": ["./relative"]}
+    settings["filesystem"] |= {"allowGitConfig": True}
+    settings["allowNestedUserNamespaces"] = True
+    text, policy = imported(tmp_path, "srt", json.dumps(settings))
+    assert policy.open_sockets and policy.open_git_config and policy.user_namespaces and not policy.open_files
+    assert (
+        not policy.unix_sockets
+        and "no equivalent here: true" not in text.replace("strictAllowlist", "", 1).split("#")[0]
+    )
+    settings["filesystem"]["disabled"] = True
+    _text, policy = imported(tmp_path, "srt", json.dumps(settings))
+    assert policy.open_files and [rule.path for rule in policy.file_rules or ()] == ["/"]
+    assert isinstance(decide(policy, PathAccess("/etc/x", "write")), Allow)
+
+
+def test_srt_credentials(tmp_path: Path) -> None:
+    settings = json.loads(json.dumps(SETTINGS))
+    settings["network"] |= {"allowedDomains": ["api.test.example.com", "*.amazonaws.com"], "tlsTerminate": {}}
+    hosts = ["api.test.example.com"]
+    settings["credentials"] = {
+        "files": [
+            {"path": "~/.netrc", "mode": "mask", "injectHosts": hosts, "extract": "password (\\S+)"},
+            {"path": "~/.token", "mode": "mask", "injectHosts": hosts, "decode": "jwt", "maskClaims": ["key"]},
+            {"path": "~/.hidden", "mode": "deny"},
+        ],
+        "envVars": [
+            {"name": "URL", "mode": "mask", "injectHosts": hosts, "extract": ":(.+)@", "onExtractNoMatch": "deny"},
+            {"name": "AWS_ACCESS_KEY_ID", "mode": "mask", "injectHosts": ["*.amazonaws.com"]},
+            {"name": "AWS_SECRET_ACCESS_KEY", "mode": "mask", "injectHosts": ["*.amazonaws.com"]},
+            {"name": "NOT_PASSED", "mode": "deny"},
+        ],
+    }
+    environ = {"URL": "x", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "NOT_PASSED": "x"}
+    source = srt.convert(srt.check(settings, "settings"), environ=environ, home=HOME, base="/w").policy
+    text, policy = imported(tmp_path, "srt", json.dumps(settings))
+    nowhere = Origin("user", "")
+    for field in ("masks", "secrets", "signing"):
+        ours, theirs = ({rule.replace(origin=nowhere) for rule in getattr(each, field)} for each in (policy, source))
+        assert ours == theirs and ours, (field, text)
+    assert not isinstance(decide(policy, PathAccess(f"{HOME}/.hidden")), Allow)
+    assert "NOT_PASSED" in text and "credentials: no equivalent" not in text
 
 
 def test_claude(tmp_path: Path) -> None:

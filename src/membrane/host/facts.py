@@ -14,7 +14,7 @@ import stat
 
 from ..errors import HostError
 from ..plan.model import HostFacts, SocketFact
-from ..plan.mounts import absolute, candidates
+from ..plan.mounts import MASK_SOURCE, absolute, candidates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,6 +116,16 @@ def bound_sockets() -> tuple[str, ...]:
     return tuple(sorted(out))
 
 
+def runtime_entries() -> tuple[tuple[str, str], ...]:
+    """(path, target of the link or "") of everything directly below /run, sorted; without what is ours."""
+    try:
+        with os.scandir("/run") as entries:
+            found = [(entry.path, os.readlink(entry.path) if entry.is_symlink() else "") for entry in entries]
+    except OSError:
+        return ()
+    return tuple(sorted(row for row in found if not row[0].startswith((MASK_SOURCE, "/run/membrane"))))
+
+
 def _type(entry: os.DirEntry[str]) -> int:
     """The mode of what is neither file, directory nor link; the others cost no system call."""
     if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False) or entry.is_symlink():
@@ -163,6 +173,7 @@ def gather(
     sockets: Iterable[str] = (),
     want_git_root: bool = False,
     want_bound: bool = False,
+    want_runtime: bool = False,
     workspace: str = "",
 ) -> HostFacts:
     """The facts for a run in ``workspace``, the current directory by default.
@@ -172,6 +183,7 @@ def gather(
         named: further host paths that the policy names.
         sockets: unix sockets that it names.
         want_bound: list the bound unix sockets of this network namespace.
+        want_runtime: list what /run holds.
         want_git_root: look for the enclosing repository.
 
     Raises:
@@ -220,4 +232,5 @@ def gather(
         git_root=git_root(workspace) if want_git_root else "",
         sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
         bound=bound_sockets() if want_bound else (),
+        runtime=runtime_entries() if want_runtime else (),
     )

@@ -269,7 +269,7 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
     sc.no_new_privs()
     if hardening.landlock and start.commands != "kept":  # else the spawner has done it for all
         with Step(channel, "apply Landlock"):
-            landlock.restrict(("/",), hardening.landlock_writable)
+            landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
         if start.notify and start.commands == "one":  # else the spawner has it
@@ -277,7 +277,14 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
                 listener = notify.install(reads=start.notify == "reads")
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, unix=hardening.unix, machine=sc.MACHINE))
+        sc.seccomp_set_filter(
+            seccomp.program(
+                nested=hardening.nested,
+                user_namespaces=hardening.user_namespaces,
+                unix=hardening.unix,
+                machine=sc.MACHINE,
+            )
+        )
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
         sc.drop_capabilities(bounding=start.commands == "one")

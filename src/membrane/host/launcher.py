@@ -47,7 +47,7 @@ import select
 
 from ..errors import HostError, InternalError
 from ..plan.build import RANGE
-from ..plan.model import Bind, File, Mask, Seed
+from ..plan.model import Bind, Copy, File, Mask, Seed
 from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
@@ -281,7 +281,7 @@ def _row(op: MountOp) -> tuple[str, str, bytes]:
     """What ``view.workspace_operation`` takes."""
     if isinstance(op, Mask):
         return "Mask" if op.link else "MaskName", op.target, b""
-    return type(op).__name__, op.target, op.content if isinstance(op, (File, Seed)) else b""
+    return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""
 
 
 def id_map(owner: int, base: int) -> str:

@@ -197,15 +197,25 @@ _S_ISUID, _CREATES = 0o4000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME shares its bit with clone's exit signal, which wins there.
 _CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
+# What stays refused where user namespaces are allowed: a mount namespace of its own would miss masks that come later.
+_CLONE_NEWNS = 0x00020000
 # PER_LINUX, PER_LINUX32, each with UNAME26 or ADDR_NO_RANDOMIZE (gdb, setarch -R), and the question 0xffffffff
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0x40008, 0xFFFFFFFF)
 
 
-def program(*, nested: bool = False, allow_ptrace: bool = True, unix: bool = True, machine: str) -> bytes:
+def program(
+    *,
+    nested: bool = False,
+    user_namespaces: bool = False,
+    allow_ptrace: bool = True,
+    unix: bool = True,
+    machine: str,
+) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
 
     Args:
         nested: allow namespaces and mounts, for containers inside the sandbox.
+        user_namespaces: allow user namespaces, those that they own but mount namespaces, and chroot(2).
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
         machine: ``uname -m``: x86_64 or aarch64.
@@ -221,7 +231,7 @@ def program(*, nested: bool = False, allow_ptrace: bool = True, unix: bool = Tru
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    for name, body in _judged(nested, unix):
+    for name, body in _judged(nested, user_namespaces, unix):
         if _NUMBERS[name][column] < 0:
             continue
         # The body ends every path, so what follows is reached by a false comparison only.
@@ -231,7 +241,7 @@ def program(*, nested: bool = False, allow_ptrace: bool = True, unix: bool = Tru
                 labels[label] = len(code)
             code.append(instruction)
         labels[f"after {name}"] = len(code)
-    for result, names in _refused(nested, allow_ptrace):
+    for result, names in _refused(nested, user_namespaces, allow_ptrace):
         code += [(_EQUAL, _NUMBERS[name][column], result, "") for name in names if _NUMBERS[name][column] >= 0]
     for result, value in _RESULTS.items():  # "allow" comes first: what no comparison caught falls into it
         labels[result] = len(code)
@@ -297,15 +307,19 @@ def _packed(code: list[Instruction], labels: dict[str, int]) -> bytes:
     return b"".join(packed)
 
 
-def _refused(nested: bool, allow_ptrace: bool) -> list[tuple[str, tuple[str, ...]]]:
+def _refused(nested: bool, user_namespaces: bool, allow_ptrace: bool) -> list[tuple[str, tuple[str, ...]]]:
     """Calls that always fail, as (result, names)."""
     groups = [_NEVER] if nested else [_NEVER, _NESTED_ONLY]
+    if user_namespaces and not nested:
+        groups[1] = {
+            result: tuple(name for name in names if name != "chroot") for result, names in _NESTED_ONLY.items()
+        }
     if not allow_ptrace:
         groups.append(_TRACING)
     return [(result, names) for group in groups for result, names in group.items()]
 
 
-def _judged(nested: bool, unix: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
+def _judged(nested: bool, user_namespaces: bool, unix: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
@@ -327,8 +341,9 @@ def _judged(nested: bool, unix: bool) -> list[tuple[str, list[tuple[str, Instruc
         )
     ]
     if not nested:
-        calls.insert(3, ("clone", [_load(0), ("", (_ANY_BIT, _CLONE_NEW, "EPERM", "allow"))]))
-        calls.append(("unshare", [_load(0), ("", (_ANY_BIT, _CLONE_NEW | _CLONE_NEWTIME, "EPERM", "allow"))]))
+        refused = _CLONE_NEWNS if user_namespaces else _CLONE_NEW
+        calls.insert(3, ("clone", [_load(0), ("", (_ANY_BIT, refused, "EPERM", "allow"))]))
+        calls.append(("unshare", [_load(0), ("", (_ANY_BIT, refused | _CLONE_NEWTIME, "EPERM", "allow"))]))
     return calls
 
 
@@ -363,7 +378,7 @@ def _socket(unix: bool) -> list[tuple[str, Instruction]]:
     ]
 
 
-def describe(*, nested: bool = False, allow_ptrace: bool = True) -> list[str]:
+def describe(*, nested: bool = False, user_namespaces: bool = False, allow_ptrace: bool = True) -> list[str]:
     """What the filter refuses, one line per kind, for ``membrane plan``."""
     lines = [
         f"other ABIs (32-bit, x32) and calls from {_FIRST_UNKNOWN} up: ENOSYS",
@@ -375,5 +390,7 @@ def describe(*, nested: bool = False, allow_ptrace: bool = True) -> list[str]:
         "personality: Linux without or with fixed addresses only, else EPERM",
     ]
     if not nested:
-        lines.append("clone, unshare with new namespaces: EPERM")
-    return lines + [f"{' '.join(names)}: {result}" for result, names in _refused(nested, allow_ptrace)]
+        kind = "a new mount namespace" if user_namespaces else "new namespaces"
+        lines.append(f"clone, unshare with {kind}: EPERM")
+    refused = _refused(nested, user_namespaces, allow_ptrace)
+    return lines + [f"{' '.join(names)}: {result}" for result, names in refused]

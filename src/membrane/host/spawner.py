@@ -184,7 +184,8 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
     if start.commands == "kept" and start.plan.hardening.landlock:
         # One domain for all: they may signal each other, and talk over abstract sockets (landlock(7), scopes).
         with Step(channel, "apply Landlock"):
-            landlock.restrict(("/",), start.plan.hardening.landlock_writable)
+            hardening = start.plan.hardening
+            landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
     listener, error = -1, 0
     if start.notify:
         try:

@@ -525,8 +525,8 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
 
     A File is made beside the masks, which the command can not write; elsewhere it is bound over ``target``.
     """
-    if kind == "File":
-        _late_file(target, content)
+    if kind in ("File", "Copy"):
+        _late_file(target, content, 0o400 if kind == "Copy" else 0o444)
         return
     if kind == "Seed":
         _seed(target, content)
@@ -555,9 +555,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
         _bind_onto_itself(fd, read_only=True)
 
 
-def _late_file(target: str, content: bytes) -> None:
-    path = target if target.startswith(MASK_SOURCE + "/") else f"{MASK_SOURCE}/{target.strip('/').replace('/', '-')}"
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+def _late_file(target: str, content: bytes, mode: int) -> None:
+    ours = target.startswith(MASK_SOURCE + "/")
+    path = target if ours else f"{MASK_SOURCE}/late-{len(os.listdir(MASK_SOURCE))}"
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         view = memoryview(content)
         while view:

@@ -5,7 +5,8 @@ Theory of operation
 Inside, a secret is a *placeholder*: random text of the same length and shape.  ``Vault`` looks for placeholders in
 every request head after the policy has allowed it:
 
-* in the place that the secret's rule names, and on the way to its destination, the value is put in;
+* in the place that the secret's rule names (one header field, one parameter of the query, or any header field but
+  those that a server may publish), and on the way to its destination, the value is put in;
 * anywhere else the request is refused.
 
 Answers of a destination are *scrubbed*: the value, and the forms in which servers echo it (escaped for a URL, base64
@@ -24,15 +25,17 @@ Not covered: values in request bodies (never put in), and answers that show a va
 
 from __future__ import annotations
 
-from ..policy.match import path_matcher
+from ..policy.match import path_matcher, wildcard_matches
 from ..policy.model import Deny
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Sequence
 
     from ..policy.model import HttpRequest
     from .requests import Bound
+    from .sigv4 import Signers
 
 SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
@@ -45,6 +48,13 @@ PUBLIC_PREFIXES = (
 )  # fmt: skip
 # What a client may ask for that would show a value in a form, or in parts, in which it is not found.
 NOT_ASKED = frozenset([b"accept-encoding", b"grpc-accept-encoding", b"if-range", b"range", b"sec-websocket-extensions"])
+# Fields that a destination may show to others, or keeps beside what it stores: never "any header field".
+PUBLISHED = frozenset(
+    [
+        b"content-disposition", b"content-language", b"content-location", b"content-type", b"from", b"link", b"origin",
+        b"referer", b"slug", b"user-agent", b"via", b"x-amz-tagging", b"x-forwarded-for", b"x-forwarded-host",
+    ]
+)  # fmt: skip
 CODINGS = frozenset([b"content-encoding", b"grpc-encoding"])
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -86,7 +96,7 @@ def placeholder_for(value: bytes, random: Callable[[int], bytes]) -> bytes:
 
 
 class Destination:
-    """Where a secret may go: scheme, host and port exactly, and a path prefix (``match.path_matcher``)."""
+    """Where a secret may go: scheme, host (or ``*.NAME``), port, and a path prefix (``match.path_matcher``)."""
 
     __slots__ = ("host", "path", "port", "scheme")
 
@@ -94,14 +104,20 @@ class Destination:
         self.scheme, self.host, self.port = scheme, host, port
         self.path = path_matcher(path)
 
+    def is_at(self, scheme: str, host: str, port: int) -> bool:
+        """Is it there, whatever the path?"""
+        if (self.scheme, self.port) != (scheme, port):
+            return False
+        return self.host == host or (self.host[:2] == "*." and wildcard_matches(self.host[2:], host))
+
 
 class Secret:
     """One secret.
 
     Args:
         name: for events and hints.
-        place: a header name, or ``query:NAME``.  In ``authorization`` the placeholder may stand after any scheme, and
-            within the base64 of ``Basic``.
+        place: a header name, ``query:NAME``, or ``*`` for any header field.  In ``authorization`` the placeholder may
+            stand after any scheme, and within the base64 of ``Basic``.
     """
 
     __slots__ = ("destinations", "field", "name", "parameter", "placeholder", "value")
@@ -120,17 +136,20 @@ class Secret:
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"
 
+    def belongs_in(self, name: bytes) -> bool:
+        """May it be in the header field of this name?"""
+        if self.field != b"*":
+            return name == self.field
+        return name not in PUBLISHED and b"-meta-" not in name.replace(b"_", b"-")
+
     def goes_to(self, bound: Bound) -> bool:
         """May it go to this server, whatever the path?"""
-        return any(
-            (each.scheme, each.host, each.port) == (bound.scheme, bound.host, bound.port) for each in self.destinations
-        )
+        return any(each.is_at(bound.scheme, bound.host, bound.port) for each in self.destinations)
 
     def admits(self, request: HttpRequest) -> bool:
         """May it go into this request?"""
         return any(
-            (each.scheme, each.host, each.port) == (request.scheme, request.host, request.port)
-            and each.path(request.path)
+            each.is_at(request.scheme, request.host, request.port) and each.path(request.path)
             for each in self.destinations
         )
 
@@ -138,10 +157,12 @@ class Secret:
 class Vault:
     """The secrets of a session, towards one server."""
 
-    def __init__(self, secrets: Sequence[Secret], bound: Bound) -> None:
-        self._secrets = secrets
+    def __init__(self, secrets: Sequence[Secret], bound: Bound, signers: Signers | None = None) -> None:
+        self.signers = signers
+        self._secrets = sorted(secrets, key=lambda secret: len(secret.placeholder), reverse=True)
         self._here = [secret for secret in secrets if secret.goes_to(bound)]
-        self._pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]
+        pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]
+        self._pairs = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)  # one may be a part of another
         self.scrubs = bool(self._here)
 
     def scrubber(self) -> Scrubber | None:
@@ -178,6 +199,8 @@ class Vault:
                 place = (
                     f"the query parameter {secret.parameter.decode()}" if secret.parameter else secret.field.decode()
                 )
+                if secret.field == b"*":
+                    place = "a header field that is not shown to others"
                 return Deny(None, MISPLACED, f"the secret {secret.name} may only be in {place}")
             target, values = applied
             every = b"\n".join(values)
@@ -201,7 +224,7 @@ class Vault:
             target = path + mark + b"&".join(parts)
         else:
             values = [
-                _put_in_field(value, secret) if name == secret.field else value
+                _put_in_field(name, value, secret) if secret.belongs_in(name) else value
                 for name, value in zip(names, values, strict=True)
             ]
         left = placeholder in target or placeholder in b"\n".join(values) or _unescaped(target, placeholder)
@@ -210,8 +233,8 @@ class Vault:
         return target, values
 
 
-def _put_in_field(value: bytes, secret: Secret) -> bytes:
-    if secret.field in (b"authorization", b"proxy-authorization") and value[:6].lower() == b"basic ":
+def _put_in_field(name: bytes, value: bytes, secret: Secret) -> bytes:
+    if name in (b"authorization", b"proxy-authorization") and value[:6].lower() == b"basic ":
         inner = _basic(value)
         if secret.placeholder in inner:
             import base64
@@ -282,31 +305,50 @@ class Scrubber:
         pairs: what is looked for, and what of the same length it becomes.
     """
 
-    __slots__ = ("_held", "_longest", "_pairs")
+    __slots__ = ("_held", "_longest", "_pairs", "_pattern")
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self._pairs = pairs
         self._longest = max(len(shown) for shown, _ in pairs)
         self._held = b""
+        self._pattern: re.Pattern[bytes] | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Take octets; give those that are safe to pass on."""
-        data = self.whole(self._held + data)
+        data = self._held + data
         keep = self._beginning(data)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        out, end = self._replaced(data, len(data) - keep)
+        self._held = data[end:]
+        return out
 
     def flush(self) -> bytes:
-        """What was held back: the stream has ended, so it is not a value."""
+        """What was held back: the stream has ended, so no longer value begins there."""
         held, self._held = self._held, b""
-        return held
+        return self.whole(held)
 
     def whole(self, data: bytes) -> bytes:
         """Replace in octets that are complete, such as a header value."""
-        for shown, told in self._pairs:
-            if shown in data:
-                data = data.replace(shown, told)
-        return data
+        return self._replaced(data, len(data))[0]
+
+    def _replaced(self, data: bytes, end: int) -> tuple[bytes, int]:
+        """``data`` up to ``end``, or to the end of the value that begins before it, and where that is."""
+        if not any(shown in data for shown, _ in self._pairs):
+            return data[:end], end
+        if self._pattern is None:
+            import re
+
+            longest_first = sorted((shown for shown, _ in self._pairs), key=len, reverse=True)
+            self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        told = dict(reversed(self._pairs))
+        out: list[bytes] = []
+        at = 0
+        for found in self._pattern.finditer(data):
+            if found.start() >= end:
+                break
+            out += (data[at : found.start()], told[found[0]])
+            at = found.end()
+        end = max(end, at)
+        return b"".join((*out, data[at:end])), end
 
     def _beginning(self, data: bytes) -> int:
         """How many octets at the end may be the beginning of a value."""

@@ -8,6 +8,7 @@ ones of a pipeline wait in the buffer::
 
     client:  HEAD -> [ASK] -> [DIAL] -> BODY -> WAIT -> HEAD        answer:  NONE -> START -> CONTENT -> DONE
                \\-> DISCARD -> HEAD (refused)      WAIT -> PIPE (WebSocket)
+             [ASK] -> COLLECT -> [DIAL] (content whose digest is signed)
 
 Rules
 -----
@@ -53,12 +54,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .credentials import Scrubber, Vault
-    from .requests import Command, Gate, Spend, Waiting
+    from .requests import Command, Fields, Gate, Spend, Waiting
+    from .sigv4 import Signing
 
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one
 
-_HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE, _ASK = range(7)
+_HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE, _ASK, _COLLECT = range(8)
+_SIGNED_ANEW = frozenset([b"authorization"])
+_ASKED_LATER = frozenset([b"expect"])
 _NONE, _START, _CONTENT, _DONE = range(4)
 _CR = 13
 _CRLF2 = b"\r\n\r\n"
@@ -107,6 +111,9 @@ class Http1(Front):
         self._interim = 0
         self._scrubber: Scrubber | None = None  # of a pipe
         self._asked_about: tuple[RequestHead, Framing] | None = None
+        # What a signature is made of when the content has come, and the content.
+        self._unsigned: tuple[Signing, bytes, bytes, bytes, Fields] | None = None
+        self._collected: list[bytes] = []
 
     # ------------------------------------------------------------ for the driver
 
@@ -124,7 +131,7 @@ class Http1(Front):
             return "nothing"
         if self._state == _HEAD:
             return "head" if self._in else "request"
-        if self._state == _DISCARD:
+        if self._state in (_DISCARD, _COLLECT):
             return "content"
         if self._answer_state == _CONTENT:
             return "nothing"
@@ -157,7 +164,7 @@ class Http1(Front):
                 self._end_pipe()
         elif self._state == _HEAD:
             self._close()
-        elif self._state in (_BODY, _DISCARD) and not self._body.done:
+        elif self._state in (_BODY, _DISCARD, _COLLECT) and not self._body.done:
             self._abort("the client closed before the end of its request")
         return self._take()
 
@@ -228,7 +235,7 @@ class Http1(Front):
                 self._abort(cause or "the server closed before the end of its answer")
         elif self._state == _DISCARD:
             self._close_after = True
-        elif self._state != _ASK:
+        elif self._state not in (_ASK, _COLLECT):
             self._finish_early()
         return self._take()
 
@@ -242,7 +249,7 @@ class Http1(Front):
                     if self._client_ended:
                         self._close()
                     return
-            elif self._state in (_BODY, _DISCARD):
+            elif self._state in (_BODY, _DISCARD, _COLLECT):
                 if self._in:
                     data = bytes(self._in)
                     self._in.clear()
@@ -326,7 +333,13 @@ class Http1(Front):
     def _forward(self, head: RequestHead, framing: Framing, admitted: Admitted) -> None:
         target, values = admitted.target, head.values
         vault = self._vault
+        signing: Signing | None = None
         if vault is not None:
+            found = vault.signers.recognise(head.names, values) if vault.signers is not None else None
+            if isinstance(found, Deny):
+                self._refuse(self.gate.refused(admitted.request, found), head, framing)
+                return
+            signing = found
             applied = vault.apply(admitted.request, target, head.names, values)
             if isinstance(applied, Deny):
                 self._refuse(self.gate.refused(admitted.request, applied), head, framing)
@@ -342,11 +355,25 @@ class Http1(Front):
         if vault is not None and vault.scrubs:
             dropped |= NOT_ASKED
             out.append(b"Accept-Encoding: identity\r\n")
-        out += [
-            b"%b: %b\r\n" % (raw, value)
-            for name, raw, value in zip(head.names, head.raw_names, values, strict=True)
-            if name not in dropped
-        ]
+        if signing is not None:
+            dropped |= _SIGNED_ANEW
+            if not signing.knows(head.names, framing.body):
+                dropped |= _ASKED_LATER
+        fields = [row for row in zip(head.names, head.raw_names, values, strict=True) if row[0] not in dropped]
+        out += [b"%b: %b\r\n" % (raw, value) for _name, raw, value in fields]
+        if signing is not None:
+            sent = [(name, value) for name, _raw, value in fields]
+            if vault is not None and vault.scrubs:
+                sent.append((b"accept-encoding", b"identity"))
+            refusal = signing.prepare(sent, 0 if not framing.body else -1 if framing.chunked else framing.length)
+            if refusal is not None:
+                self._refuse(self.gate.refused(admitted.request, refusal), head, framing)
+                return
+            if signing.digest:
+                signed = signing.authorization(head.method, target, admitted.authority, sent)
+                out.append(b"Authorization: %b\r\n" % signed)
+            else:
+                self._unsigned = signing, head.method, target, admitted.authority, sent
         out.append(b"\r\n")
         query = admitted.target[len(admitted.request.path) :].decode("ascii")
         self._begin(Exchange(self._count + 1, admitted.request, admitted.verdict, query, self._clock()), head)
@@ -356,6 +383,32 @@ class Http1(Front):
         self._modern = framing.modern
         self._waits_for_100 = framing.expects
         self._websocket_key = framing.websocket_key
+        if self._unsigned is not None:
+            self._collect(framing)
+            return
+        self._go_up()
+
+    def _collect(self, framing: Framing) -> None:
+        """Hold the request until the digest of its content is known."""
+        self._state = _COLLECT
+        self._collected = []
+        if framing.expects:  # the server is asked when the content is there
+            self._waits_for_100 = False
+            self._down.append(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _sign(self) -> None:
+        """The content is complete: the request goes up, signed."""
+        assert self._unsigned is not None
+        signing, method, target, authority, fields = self._unsigned
+        content = b"".join(self._collected)
+        signing.take(content)
+        signed = signing.authorization(method, target, authority, fields)
+        self._pending = b"%bAuthorization: %b\r\n\r\n%b" % (self._pending[:-2], signed, content)
+        self._unsigned, self._collected = None, []
+        self._go_up()
+
+    def _go_up(self) -> None:
+        """Send the head that waits, as soon as there is a server."""
         if self._server_ended:
             self._fail(_GONE)
         elif self._connected:
@@ -392,6 +445,9 @@ class Http1(Front):
             if flaw or self._body.octets > DRAINED:
                 self._close()
             return end
+        if self._state == _COLLECT:
+            self._collected += out
+            return end
         assert self._exchange is not None
         self._exchange.up += self._body.octets - before
         if out:
@@ -406,6 +462,11 @@ class Http1(Front):
         return end
 
     def _body_done(self) -> None:
+        if self._state == _COLLECT:
+            if self._exchange is not None:
+                self._exchange.up += self._body.octets
+            self._sign()
+            return
         discarded = self._state == _DISCARD
         self._state = _WAIT
         if discarded:

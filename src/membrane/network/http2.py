@@ -93,6 +93,7 @@ if TYPE_CHECKING:
 
     from .credentials import Vault
     from .requests import Command, Gate, Spend, Waiting
+    from .sigv4 import Signing
 
 RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
 MOST_CONTINUATIONS = 32  # frames of one field section
@@ -462,7 +463,14 @@ class Http2(AnswerSide):
             self._refuse(number, self.gate.refused(request, limit), asked, ends)
             return
         dropped = _DROPPED
+        signing: Signing | None = None
         if self._vault is not None:
+            signers = self._vault.signers
+            found = signers.recognise(names, values) if signers is not None else None
+            if isinstance(found, Deny):
+                self._refuse(number, self.gate.refused(request, found), asked, ends)
+                return
+            signing = found
             applied = self._vault.apply(request, target, names, values)
             if isinstance(applied, Deny):
                 self._refuse(number, self.gate.refused(request, applied), asked, ends)
@@ -478,6 +486,14 @@ class Http2(AnswerSide):
             dropped |= NOT_ASKED
             fields.append((b"accept-encoding", b"identity"))
         fields += [field for field in zip(names, values, strict=True) if field[0] not in dropped]
+        if signing is not None:
+            unsigned = [field for field in fields if field[0][:1] != b":" and field[0] != b"authorization"]
+            refusal = signing.prepare(unsigned, 0 if ends else -1)
+            if refusal is not None:
+                self._refuse(number, self.gate.refused(request, refusal), asked, ends)
+                return
+            signed = signing.authorization(asked.method, target, verdict.authority, unsigned)
+            fields = [*(field for field in fields if field[0] != b"authorization"), (b"authorization", signed)]
         query = verdict.target[len(request.path) :].decode("ascii")
         stream = Stream(number, request, verdict.verdict, query, self._clock(), asked.expected)
         stream.client_ended, stream.grpc = ends, asked.grpc

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .relay import Engine
     from .requests import Command, Undecided
     from .route import Relay, Router
+    from .sigv4 import Signers
     from .sniff import First
     from .tls import Authority
 
@@ -94,6 +95,7 @@ class Inspector:
         insecure: no server is verified.
         full: events carry query strings and header fields, without what looks like a credential.
         secrets: what is put in for placeholders.
+        signers: sign requests again whose key is one of them.
     """
 
     def __init__(
@@ -106,10 +108,12 @@ class Inspector:
         insecure: bool = False,
         full: bool = False,
         secrets: Sequence[Secret] = (),
+        signers: Signers | None = None,
     ) -> None:
         self.authority, self.decide, self.full = authority, decide, full
         self._extra_ca, self._insecure = tuple(extra_ca), insecure
         self.secrets = tuple(secrets)
+        self.signers = signers
         self.requests = 0
         self._sessions: dict[tuple[str, int, bool], tuple[float, ssl.SSLSession]] = {}
         self.late = reactor.wait(HEAD, Inspected.client_late)
@@ -458,7 +462,7 @@ class Inspected(Connection):
         def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
             return ledger.meter(rules).spend(octets) if rules or limited else None
 
-        vault = Vault(inspector.secrets, bound) if inspector.secrets else None
+        vault = Vault(inspector.secrets, bound, inspector.signers) if inspector.secrets else None
         recorded = inspector.full and engine.verbose
 
         def clock() -> float:

@@ -73,12 +73,14 @@ from .upstream import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
     from .asking import Asking
+    from .credentials import Secret
     from .intercept import Inspector
+    from .sigv4 import Signers
 
 _LARGEST_CONFIG = 64 << 20  # octets
 _DNS_PORT = 53
@@ -214,6 +216,17 @@ def socket_proxy(policy: Policy) -> Proxy | None:
     return Proxy("http", "", 0, socket=policy.socket_proxy, owner=owner)
 
 
+def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
+    """The access keys among the secrets."""
+    if not policy.signing:
+        return None
+    from .sigv4 import KeyPair, Signers
+
+    held = {secret.name: secret for secret in secrets}
+    rules = [(held[rule.key_id], held[rule.secret]) for rule in policy.signing]
+    return Signers(KeyPair(key.placeholder, key.value, secret.value) for key, secret in rules)
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
@@ -327,8 +340,9 @@ class Service:
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
+        kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
         secrets = [
-            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations])
+            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations if name not in kept])
             for name, value, placeholder, header, destinations in config.get("secrets", ())
         ]
         if secrets:
@@ -343,6 +357,7 @@ class Service:
             insecure=policy.ssl_insecure,
             full=policy.trace.http == "full",
             secrets=secrets,
+            signers=_signers(policy, secrets),
         )
 
     def run(self) -> None:

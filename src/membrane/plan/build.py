@@ -53,6 +53,28 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             secret_destinations(secret)
         except Malformed as error:
             raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
+    names = {secret.name for secret in policy.secrets if secret.header == "*"}
+    for pair in policy.signing:
+        if not {pair.key_id, pair.secret} <= names:
+            cause = f"signing: {pair.key_id} and {pair.secret} are not both secrets of any header field"
+            raise _unbound(str(pair.origin), cause, 'secrets: [{name: ..., header: "*", ...}]')
+    for mask in policy.masks:
+        from ..policy.grammar import destinations
+        from ..policy.masking import compiled
+        from ..policy.match import Malformed
+
+        try:
+            if mask.extract:
+                compiled(mask.extract)
+            destinations(mask.to, wildcards=True)
+        except Malformed as error:
+            raise _unbound(str(mask.origin), f"mask of {mask.source}: {error}") from None
+        path = mask.source.removeprefix("file:")
+        shown = (facts.workspace, *(mounts.places(rule, facts)[1] for rule in policy.mounts))
+        if path != mask.source and policy.view != "host" and not any(mounts.inside(path, tree) for tree in shown):
+            raise _unbound(
+                str(mask.origin), f"mask of {path}: it is not in the view", "leave it out, or use view: host"
+            )
     if policy.workspace == "cow":
         raise _unbound("policy", "workspace: cow is not available in this version", "use workspace: live")
     if policy.args:
@@ -237,6 +259,15 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     for secret in policy.secrets:
         text = f"secret {secret.name} to {' '.join(secret.to)}"
         out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
+    for pair in policy.signing:
+        text = f"requests signed with {pair.key_id} and {pair.secret} are signed again"
+        out.append(RuleBinding(text, str(pair.origin), ("TLS interception",)))
+    for mask in policy.masks:
+        text = f"mask {mask.source} to {' '.join(mask.to)}"
+        where = (
+            "read-only copy with placeholders" if mask.source.startswith("file:") else "placeholder in the environment"
+        )
+        out.append(RuleBinding(text, str(mask.origin), (where, "TLS interception")))
     for port in policy.expose:
         rule_text = f"expose port {port.inside} as 127.0.0.1:{port.outside} and [::1]:{port.outside}"
         out.append(RuleBinding(rule_text, str(port.origin), ("listener on the host's loopback",)))

@@ -118,6 +118,10 @@ def environment(
     if policy.offer_proxy:
         out.update(proxy_variables())
     out.update((secret.name, PLACEHOLDER) for secret in policy.secrets)
+    for mask in policy.masks:
+        name = mask.source.removeprefix("env:")
+        if name != mask.source:
+            out.pop(name, None)  # it is there when the copy with placeholders was made
     if trust:
         out.update(dict.fromkeys(TRUST_VARIABLES, trust))
     if java_store:  # of two options of one name the later holds
@@ -159,11 +163,25 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
         scratch = [path for path in WRITABLE_SCRATCH if path not in ("/tmp", "/var/tmp")]  # noqa: S108
         sockets = [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
         listed = (*scratch, *made.roots, *made.files, *sockets)
+        if policy.open_files:
+            listed = ("/",)
         # The host's tree is in the view, and with it the sockets of its services: mounts do not stop a connect.
-        return HardeningPlan(policy.limits, listed, unix=bool(policy.unix_sockets))
+        unix = bool(policy.unix_sockets) or policy.open_sockets
+        return HardeningPlan(
+            policy.limits,
+            listed,
+            unix=unix,
+            other_sockets=policy.open_sockets,
+            user_namespaces=policy.user_namespaces,
+        )
     writable = [*WRITABLE_SCRATCH, facts.workspace]
     if policy.view == "project":
         writable.append(home)
     writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]
     writable += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
-    return HardeningPlan(policy.limits, tuple(writable))
+    return HardeningPlan(
+        policy.limits,
+        tuple(writable),
+        other_sockets=policy.open_sockets,
+        user_namespaces=policy.user_namespaces,
+    )

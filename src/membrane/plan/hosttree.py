@@ -57,6 +57,7 @@ def layout(found: tuple[FoundFile, ...]) -> Layout:
     files: list[str] = []
     opened: list[str] = []
     root_hidden = "/" in access and not access["/"][0]
+    open_root = "/" in access and access["/"][1]  # no guard holds the whole machine
     for path in sorted(directories, key=lambda path: (len(components(path)), path)):
         if path == "/":
             continue
@@ -64,8 +65,8 @@ def layout(found: tuple[FoundFile, ...]) -> Layout:
         parent = path.rpartition("/")[0] or "/"
         parent_read, parent_write, _rule = covering.access(parent)
         carved = any(other != path and inside(other, path) and access[other][0] for other in directories)
-        root = next((root for root in reversed(roots) if inside(path, root)), "")
-        if root and parent_read and (read or not carved):
+        root = next((root for root in reversed(roots) if inside(path, root)), "/" if open_root else "")
+        if root and not open_root and parent_read and (read or not carved):
             continue  # held by the guard of that tree
         if root:
             ops += _pins(root, path)
@@ -117,7 +118,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             fix=("use files: deny_read instead, and presets: []",),
         )
     for rule in policy.file_rules or ():
-        if rule.effect in ("allow-write", "allow-read") and not rule.glob:
+        if rule.effect in ("allow-write", "allow-read") and not rule.glob and not policy.open_files:
             made = next((made for made in (MASK_SOURCE, *OWN_TREES[:2]) if inside(made, rule.path)), "")
             if made and rule.path != "/":
                 raise PolicyError(
@@ -133,7 +134,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
                 where=str(rule.origin),
             )
     for each in facts.files:
-        if each.effect == "allow-write" and (each.path == "/" or inside(each.path, facts.state)):
+        whole = each.path == "/" and not policy.open_files
+        if each.effect == "allow-write" and (whole or inside(each.path, facts.state)):
             raise PolicyError("bind a rule", f"{each.path} can not be opened for writing", fix=("name a tree in it",))
 
 
@@ -167,10 +169,17 @@ def guarded(policy: Policy, facts: HostFacts) -> list[tuple[str, tuple[PathRule,
         if inside(facts.state, root):
             name = facts.state[len(root.rstrip("/")) :]
             patterns.append(PathRule(name, Origin("built-in", "membrane's own state"), "hide"))
+        if policy.open_git_config:
+            patterns.append(git_config())
         out.append((root, tuple(dict.fromkeys(patterns))))
     if policy.paths and any(inside(facts.workspace, root) for root in made.roots):
         out.append((facts.workspace, policy.paths))
     return out
+
+
+def git_config() -> PathRule:
+    """What takes the ``config`` of each ``.git`` out of the protected names."""
+    return PathRule(".git/config", Origin("built-in", "open_git_config"), "git-config")
 
 
 def state_pins(facts: HostFacts, roots: tuple[str, ...]) -> list[MountOp]:

@@ -67,6 +67,7 @@ class HostFacts(Value):
     groups: tuple[int, ...] = ()
     sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
     bound: tuple[str, ...] = ()  # for the host's view: paths of all unix sockets that are bound now
+    runtime: tuple[tuple[str, str], ...] = ()  # for open files: what /run holds, and where it leads when it is a link
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
 
@@ -121,6 +122,13 @@ class File(Value):
     content: bytes
     mode: int = 0o444
     bind: bool = False
+
+
+class Copy(Value):
+    """Bound read-only over a file of the caller's, before the command is released; it is the command's own."""
+
+    target: str
+    content: bytes
 
 
 class Seed(Value):
@@ -194,7 +202,7 @@ class Pin(Value):
 
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
     )
 
 # ---------------------------------------------------------------- network
@@ -229,6 +237,8 @@ class HardeningPlan(Value):
     landlock: bool = True
     nested: bool = False
     unix: bool = True  # AF_UNIX sockets may be made
+    other_sockets: bool = False  # and those that were made outside be connected to, whichever they are
+    user_namespaces: bool = False  # user namespaces may be made, and what they own but mounts
 
 
 class RuleBinding(Value):

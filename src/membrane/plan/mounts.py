@@ -324,7 +324,7 @@ def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
         if target.startswith("/var/run/"):
             target = target.removeprefix("/var")
         # A link into /run or another private place: the file is made there; else it is bound over the real one.
-        private = target.startswith(("/run/", "/tmp/"))  # noqa: S108
+        private = target.startswith(("/run/", "/tmp/")) and not policy.open_files  # noqa: S108
         if policy.view == "project":
             private = not _in_system(target)
         ops.append(File(target, content, bind=not private))
@@ -355,11 +355,11 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
     masks: list[MountOp] = [
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
         for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
-        if path in facts.existing and not any(inside(tree, path) for tree in named)
+        if path in facts.existing and not any(inside(tree, path) for tree in named) and not policy.open_files
     ]
     # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
     named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
-    private = ["/run", "/dev", "/proc", "/sys"]  # other file systems in the view
+    private = ["/dev", "/proc", "/sys", *(() if policy.open_files else ("/run",))]  # other file systems in the view
     if policy.file_rules is None:
         private += ["/tmp", "/var/tmp"]  # noqa: S108
     else:  # the scratch directories are the host's, and only what is listed may be reached, in the workspace as well
@@ -367,7 +367,9 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
     masks += [
         Mask(path, False, "socket of the host")
         for path in facts.bound
-        if policy.view == "host" and not any(inside(path, tree) for tree in (*named, *private, facts.state))
+        if policy.view == "host"
+        and not policy.open_sockets
+        and not any(inside(path, tree) for tree in (*named, *private, facts.state))
     ]
     if policy.view == "host" or _in_system(facts.state):  # it holds the homes and agent logins of other workspaces
         masks.append(Mask(facts.state, True, "membrane's own state"))
@@ -386,7 +388,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         made = layout(facts.files)
     if policy.view == "host":
         if made is None or not made.root_hidden:
-            ops.append(Bind("/", "/", own=True))
+            ops.append(Bind("/", "/", writable=policy.open_files, own=True))
         ops.append(Tmpfs("/sys", 0o755))
     else:
         for tree in SYSTEM_TREES:
@@ -403,17 +405,15 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108
-        Tmpfs("/run", 0o755, size),
-        Directory("/run/lock", 0o1777),
-        Directory("/run/user"),
-        Directory(f"/run/user/{facts.uid}", 0o700),
+        *_run(policy, facts),
         Tmpfs(MASK_SOURCE, 0o755),
     ]
     if made is not None:
         ops += made.ops
         if not made.root_hidden or any(each.path == "/etc" for each in facts.files):
             ops += _etc(policy, facts)
-        ops += [*state_pins(facts, made.roots), *_sockets(policy, facts), *_masks(policy, facts)]
+        ops += state_pins(facts, ("/",) if policy.open_files else made.roots)
+        ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
     ops += _etc(policy, facts)
     if policy.view == "project":
@@ -430,8 +430,45 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
     ops += _sockets(policy, facts)
+    ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
+
+
+def _run(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """/run: a private one; with open files one that holds what the host's does, and nothing can be added to."""
+    size = policy.limits.disk
+    if not policy.open_files:
+        return [
+            Tmpfs("/run", 0o755, size),
+            Directory("/run/lock", 0o1777),
+            Directory("/run/user"),
+            Directory(f"/run/user/{facts.uid}", 0o700),
+        ]
+    ops: list[MountOp] = [Tmpfs("/run", 0o755, size, sealed=True)]
+    for path, to in facts.runtime:
+        if to:
+            ops.append(Symlink(path, to))
+        else:
+            ops.append(Bind(path, path, writable=True, optional=True, own=True, make=True))
+    return ops
+
+
+def _host_sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """With open sockets: those that are bound in /run now, of which the view has a private one."""
+    if not policy.open_sockets or policy.open_files or policy.view != "host":
+        return []
+    runtime = f"/run/user/{facts.uid}"
+    listed = {in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets}
+    ops: dict[str, MountOp] = {}
+    for path in facts.bound:
+        if not inside(path, "/run") or inside(path, MASK_SOURCE) or path in listed:
+            continue
+        if inside(path, runtime):
+            parents = [parent for parent in reversed(_ancestors(path)) if parent != runtime and inside(parent, runtime)]
+            ops.update((parent, Directory(parent, 0o700)) for parent in parents if parent not in ops)
+        ops[path] = Bind(path, path, optional=True, own=True, make=True, origin="open sockets")
+    return list(ops.values())
 
 
 def _sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
@@ -484,14 +521,28 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
                 covers.append((op.target, True))
 
 
+def writable(policy: Policy, facts: HostFacts) -> list[str]:
+    """Trees of the host that the command can write."""
+    if policy.file_rules is not None:
+        return [each.path for each in facts.files if each.effect == "allow-write"]
+    return [facts.workspace, *(places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
+
+
 def frozen(root: str, paths: Iterable[str]) -> tuple[MountOp, ...]:
     """Pins and read-only binds for trees below ``root`` that the command must not change."""
-    ops: list[MountOp] = []
-    for path in paths:
-        if path != root and inside(path, root):
-            parents = [parent for parent in reversed(_ancestors(path)) if parent != root and inside(parent, root)]
-            ops += [*(Pin(parent) for parent in parents), ReadOnly(path, origin="membrane itself")]
-    return tuple(ops)
+    given = [path for path in paths if path != root and inside(path, root)]
+    kept = [path for path in given if not any(inside(path, other) for other in given if other != path)]
+    return (*pins([root], kept), *(ReadOnly(path, origin="membrane itself") for path in kept))
+
+
+def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
+    """Pins over the directories above ``paths`` that lie in one of ``roots``, each once.
+
+    The outer ones come first: a bind copies what is mounted below it.
+    """
+    above = {parent for path in paths for parent in _ancestors(path)}
+    inner = {path for path in above if any(path != root and inside(path, root) for root in roots)}
+    return [Pin(path) for path in sorted(inner, key=lambda path: (path.count("/"), path))]
 
 
 def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[MountOp, ...]:

@@ -52,7 +52,7 @@ def _too_many(rule: HostRule) -> PolicyError:
 def inspects(policy: Policy) -> bool:
     """Does some rule need connections to be read as HTTP?"""
     rules = (*policy.allow, *policy.deny)
-    return bool(policy.secrets) or any(rule.constrained for rule in rules)
+    return bool(policy.secrets or policy.masks) or any(rule.constrained for rule in rules)
 
 
 def counted(rule: HostRule) -> tuple[str, ...]:

@@ -179,12 +179,14 @@ class Decider:
         self._named_denies = [rule for rule in policy.deny if rule.kind in ("host", "wildcard")]
         self._loopback_ports = {rule.inside: rule for rule in policy.connect}
         self._held: frozenset[tuple[str, int]] = frozenset()  # where secrets go: each request is looked at
-        if policy.secrets:
-            from .grammar import secret_destinations
+        self._held_below: frozenset[tuple[str, int]] = frozenset()  # the same for wildcards
+        if policy.secrets or policy.masks:
+            from .grammar import destinations, secret_destinations
 
-            self._held = frozenset(
-                (host, port) for rule in policy.secrets for _scheme, host, port, _path in secret_destinations(rule)
-            )
+            rows = [row for rule in policy.secrets for row in secret_destinations(rule)]
+            rows += [row for mask in policy.masks for row in destinations(mask.to, wildcards=True)]
+            self._held = frozenset((host, port) for _scheme, host, port, _path in rows if host[0] != "*")
+            self._held_below = frozenset((host[2:], port) for _scheme, host, port, _path in rows if host[0] == "*")
         self._counts = any(rule.budget is not None for rule in policy.allow)
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
         self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
@@ -265,6 +267,8 @@ class Decider:
 
     def _connect_name(self, name: str, port: int, protocol: str) -> Allow | Deny:
         inspect = (name, port) in self._held
+        if self._held_below:
+            inspect = inspect or any((suffix, port) in self._held_below for suffix in match.wildcard_suffixes(name))
         for rule in self._deny.named(name):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -539,6 +543,8 @@ class Decider:
                 listed = access.operation == "sign" or (rule.adapter == "docker" and access.operation.count(" ") == 1)
                 hint = _hint("allow: [", wanted, "]") if listed else ""
                 return Deny(None, "operation not allowed", hint)
+        if self.policy.open_sockets and not access.operation:
+            return Allow(None, "every socket is open")
         return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
 
 

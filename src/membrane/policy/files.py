@@ -217,6 +217,11 @@ def file_rule(effect: FileEffect, entry: Any, home: str, base: str, origin: Orig
     return rule
 
 
+def every_file(origin: Origin) -> FileRule:
+    """The rule of a policy with open files: everything may be read and written."""
+    return FileRule("allow-write", "/", "every file", origin)
+
+
 def anchored(policy: Policy, base: str) -> Policy:
     """The policy with its file rules made absolute: relative ones start from ``base``."""
     if policy.file_rules is None or policy.file_base:

@@ -23,7 +23,7 @@ from .model import EnvRule, HostRule, HttpRule, MountRule, Network, Origin, Port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Literal
 
     from .model import HostKind, Protocol
@@ -543,14 +543,25 @@ def secret_destinations(rule: SecretRule) -> tuple[tuple[str, str, int, str], ..
     Raises:
         Malformed: a destination is not one host.
     """
+    return destinations(rule.to, wildcards=rule.header == "*")
+
+
+def destinations(texts: Iterable[str], *, wildcards: bool = False) -> tuple[tuple[str, str, int, str], ...]:
+    """As ``secret_destinations``; with ``wildcards`` the host may be ``*.NAME``, which is returned as it is.
+
+    Raises:
+        Malformed: a destination is not one host.
+    """
     found: list[tuple[str, str, int, str]] = []
-    for text in rule.to:
+    for text in texts:
         to = parse_destination(text)
         whole = {4: 32, 6: 128}
         if to.network is not None and to.network.prefix == whole[to.network.version]:
             host = format_address(to.network.version, to.network.base)
         elif to.kind == "host":
             host = to.host
+        elif to.kind == "wildcard" and wildcards:
+            host = f"*.{to.host}"
         else:
             raise Malformed(f"{text!r} is not one host; a secret goes to hosts that are named")
         scheme = to.scheme or "https"
@@ -562,9 +573,13 @@ def secret_destinations(rule: SecretRule) -> tuple[tuple[str, str, int, str], ..
 def parse_header(text: str) -> str:
     """Read ``NAME`` or ``NAME: TEMPLATE`` where ``{}`` stands for the secret; return the second form.
 
+    ``*`` is any field, and returned as it is.
+
     Raises:
         Malformed: with the cause.
     """
+    if text == "*":
+        return text
     name, colon, template = text.partition(":")
     template = template.strip() if colon else "{}"
     if not name or not _TOKEN.issuperset(name.upper()):

@@ -26,6 +26,7 @@ from .model import (
     EnvRule,
     HostRule,
     Limits,
+    MaskRule,
     MountRule,
     Origin,
     PathRule,
@@ -34,6 +35,7 @@ from .model import (
     PortRule,
     RuleBudget,
     SecretRule,
+    SigningRule,
     SocketRule,
     TraceRule,
 )
@@ -56,6 +58,7 @@ _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _WORKSPACES = ("cow", "live")
 _ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
+_ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
     "allow_read": "allow-read",
@@ -104,6 +107,8 @@ class _Level:
         self.connect: list[PortRule] = []
         self.env: list[EnvRule] = []
         self.secrets: list[SecretRule] = []
+        self.masks: list[MaskRule] = []
+        self.signing: list[SigningRule] = []
         self.args: list[str] = []
         self.extra_ca: list[str] = []
 
@@ -440,8 +445,15 @@ class _Loader:
 
     def _files(self, key: str, node: Node) -> None:
         """Rules over the host's tree; relative paths start from the workspace (``files.anchored``)."""
-        from .files import file_rule
+        from .files import every_file, file_rule
 
+        self.has_files = True
+        if isinstance(node, Scalar) and node.text == _UNCONFINED:
+            self._widens(key, node)
+            self.warnings.append(f"{self._origin(node)}: files: {_UNCONFINED}: only the caller's own rights hold")
+            self.scalars["open_files"] = True
+            self.files.append(every_file(self._origin(node)))
+            return
         entry = node.mapping(key)
         for name, effect in _FILE_EFFECTS.items():
             taken = entry.take(name)
@@ -453,9 +465,13 @@ class _Loader:
                     item.refuse(f"{text!r} opens the whole machine; name the trees that are needed")
                 self.files.append(rule)
         entry.finish(key)
-        self.has_files = True
 
     def _sockets(self, key: str, node: Node) -> None:
+        if isinstance(node, Scalar) and node.text == _ALL:
+            self._widens(key, node)
+            self.warnings.append(f"{self._origin(node)}: unix_sockets: {_ALL}: docker's socket is the whole machine")
+            self.scalars["open_sockets"] = True
+            return
         for item in node.sequence(key).items:
             adapter = ""
             allow: tuple[str, ...] = ()
@@ -568,6 +584,56 @@ class _Loader:
             node.refuse(f"from is {grammar.VALUE_SOURCES}")
         return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
 
+    def _masks(self, key: str, node: Node) -> None:
+        from .masking import compiled
+
+        what = f"an entry of {key}"
+        for item in node.sequence(key).items:
+            entry = item.mapping(what)
+            self._widens(key, item)
+            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched")
+            found = {name: entry.take(name) for name in names}
+            entry.finish(what)
+            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
+                item.refuse(f'{what} needs "to", and one of "file" and "env"')
+            kind = "file" if "file" in nodes else "env"
+            text = nodes[kind].scalar(kind).string(kind)
+            parse = self._socket_path if kind == "file" else grammar.parse_variable
+            place = self._checked(nodes[kind], kind, parse, text)
+            to = []
+            for scalar, host in self._filled("to", nodes["to"]):
+                self._checked(scalar, f'"{host}"', grammar.destinations, (host,), wildcards=True)
+                to.append(host)
+            extract = nodes["extract"].scalar("extract").string("extract") if "extract" in nodes else ""
+            if extract:
+                self._checked(nodes["extract"], "extract", compiled, extract)
+            decode: Any = nodes["decode"].scalar("decode").choice("decode", ("jwt",)) if "decode" in nodes else ""
+            claims = tuple(text for _, text in self._filled("claims", nodes["claims"])) if "claims" in nodes else ()
+            if claims and not decode:
+                item.refuse('"claims" are those of a token: it needs "decode: jwt"')
+            duplicates = "duplicates" in nodes and nodes["duplicates"].scalar("duplicates").boolean("duplicates")
+            unmatched: Any = "error"
+            if "unmatched" in nodes:
+                unmatched = nodes["unmatched"].scalar("unmatched").choice("unmatched", ("error", "deny", "warn"))
+            self.levels[self.level].masks.append(
+                MaskRule(
+                    f"{kind}:{place}", tuple(to), self._origin(item), extract, decode, claims, duplicates, unmatched
+                )
+            )
+
+    def _signing(self, key: str, node: Node) -> None:
+        what = f"an entry of {key}"
+        for item in node.sequence(key).items:
+            entry = item.mapping(what)
+            self._widens(key, item)
+            found = {name: entry.take(name) for name in ("key_id", "secret")}
+            entry.finish(what)
+            names = [taken[1].scalar(name).string(name) if taken else "" for name, taken in found.items()]
+            if not all(names):
+                item.refuse(f'{what} is {{key_id: NAME, secret: NAME}}, two names of "secrets"')
+            self.levels[self.level].signing.append(SigningRule(names[0], names[1], self._origin(item)))
+
     def _trace_keys(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
         taken = entry.take("mode")
@@ -620,6 +686,13 @@ class _Loader:
             self._widens(key, node)
             self.warnings.append(f"{self._origin(node)}: ssl_insecure: no upstream certificate is verified")
         self.scalars[key] = value
+
+    def _open(self, key: str, node: Node) -> None:
+        known = ("protected", "writable") if key == "git_config" else ("refused", "allowed")
+        given = node.scalar(key).choice(key, known) == known[1]
+        if given:
+            self._widens(key, node)
+        self.scalars["open_git_config" if key == "git_config" else key] = given
 
     def _choice(self, key: str, node: Node) -> None:
         known = {"home": _HOMES, "view": _VIEWS, "workspace": _WORKSPACES}[key]
@@ -779,6 +852,8 @@ class _Loader:
             connect=joined("connect"),
             env=joined("env"),
             secrets=joined("secrets"),
+            masks=joined("masks"),
+            signing=joined("signing"),
             limits=Limits(**self.limits),
             trace=TraceRule(**self.trace),
             args=joined("args"),
@@ -793,6 +868,9 @@ class _Loader:
         )
         if self.has_files and policy.view != "host":
             raise PolicyError("read the policy", "files are rules over the host's tree", fix=("add view: host",))
+        if policy.open_sockets and policy.view != "host":
+            cause = f"unix_sockets: {_ALL} opens those of the host's tree"
+            raise PolicyError("read the policy", cause, fix=("add view: host", "name the sockets that are needed"))
         return Result(policy, tuple(self.warnings), tuple(self.widening), tuple(sorted(self.variables.items())))
 
 
@@ -817,6 +895,8 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("env", ("env",), "env"),
     ("limits", ("limits",), "limit_keys"),
     ("secrets", ("secrets",), "secret_rules"),
+    ("masks", ("masks",), "masks"),
+    ("signing", ("signing",), "signing"),
     ("trace", ("trace",), "trace_keys"),
     ("args", ("args",), "args"),
     ("extra_ca", ("extra_ca",), "extra_ca"),
@@ -825,5 +905,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("ssl_insecure", ("ssl_insecure",), "ssl_insecure"),
     ("home", ("home",), "choice"),
     ("view", ("view",), "choice"),
+    ("git_config", ("git_config",), "open"),
+    ("user_namespaces", ("user_namespaces",), "open"),
     ("workspace", ("workspace",), "choice"),
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Level: TypeAlias = Literal["built-in", "user", "project", "command line", "library"]
     Protocol: TypeAlias = Literal["tcp", "udp"]
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
-    PathEffect: TypeAlias = Literal["hide", "readonly"]
+    PathEffect: TypeAlias = Literal["hide", "readonly", "git-config"]
     FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
 
 
@@ -95,7 +95,10 @@ class HostRule(Value):
 
 
 class PathRule(Value):
-    """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace."""
+    """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace.
+
+    The effect "git-config" has no pattern: the ``config`` of each ``.git`` is not protected.
+    """
 
     text: str
     origin: Origin
@@ -154,8 +157,30 @@ class SecretRule(Value):
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
     to: tuple[str, ...]
-    header: str  # "name: TEMPLATE" where "{}" stands for the value, or "?NAME": a parameter of the query
+    # "name: TEMPLATE" where "{}" stands for the value, "?NAME": a parameter of the query, "*": any header field
+    header: str
     origin: Origin
+
+
+class SigningRule(Value):
+    """Two secrets that are one AWS access key: requests signed with their placeholders are signed again."""
+
+    key_id: str  # names of secrets
+    secret: str
+    origin: Origin
+
+
+class MaskRule(Value):
+    """Credentials in a file or a variable: the command sees placeholders, the network process puts the values in."""
+
+    source: str  # "file:PATH" or "env:NAME"
+    to: tuple[str, ...]
+    origin: Origin
+    extract: str = ""  # a regular expression whose group 1 is a credential; empty: all of it is one
+    decode: Literal["", "jwt"] = ""
+    claims: tuple[str, ...] = ()  # of the token that is decoded; empty: the token itself is the credential
+    duplicates: bool = False  # the same text elsewhere in the source is replaced as well
+    unmatched: Literal["error", "deny", "warn"] = "error"  # when there is no credential: stop, hide it, or show it
 
 
 class Limits(Value):
@@ -191,6 +216,8 @@ class Policy(Value):
     connect: tuple[PortRule, ...] = ()
     env: tuple[EnvRule, ...] = ()
     secrets: tuple[SecretRule, ...] = ()
+    masks: tuple[MaskRule, ...] = ()
+    signing: tuple[SigningRule, ...] = ()
     limits: Limits = Limits()
     trace: TraceRule = TraceRule()
     args: tuple[str, ...] = ()  # Docker backend only
@@ -210,6 +237,11 @@ class Policy(Value):
     # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
     file_rules: tuple[FileRule, ...] | None = None
     file_base: str = ""  # the directory that relative questions start from, when there are file rules
+    # Beside a rule that opens the root for writing: only the caller's own rights hold, and no name is protected.
+    open_files: bool = False
+    open_git_config: bool = False  # the ``config`` of each ``.git`` may be written
+    open_sockets: bool = False  # every unix socket that the view shows may be reached
+    user_namespaces: bool = False  # the command may make user namespaces, and what they own but mounts
     offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order
     digest: str = ""  # SHA-256 over all that was read, hex

@@ -15,10 +15,22 @@ from __future__ import annotations
 
 from ..errors import EX_CONFIG, PolicyError
 from ..value import Value
-from .files import file_rule, is_glob, place
+from .files import every_file, file_rule, is_glob, place
 from .literals import canonical_address
 from .match import HOST_INTERNAL, Malformed, canonical_host, parse_address
-from .model import EnvRule, FileRule, HostRule, Network, Origin, Policy, PortRange, SecretRule, SocketRule
+from .model import (
+    EnvRule,
+    FileRule,
+    HostRule,
+    MaskRule,
+    Network,
+    Origin,
+    Policy,
+    PortRange,
+    SecretRule,
+    SigningRule,
+    SocketRule,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +72,7 @@ class Converted(Value):
     reasons: tuple[tuple[str, str], ...]  # (deniedDomains entry, the user's words)
     proxies: tuple[tuple[str, str], ...]  # variables that name the proxies to go through, outside
     ignored: tuple[tuple[str, tuple[str, ...]], ...]  # ignoreViolations
-    temporary: str  # TMPDIR inside
+    temporary: str  # TMPDIR inside; empty: the caller's
 
 
 DEFAULTS: dict[str, Any] = {
@@ -80,10 +92,11 @@ def _integer(low: int, high: int) -> tuple[Any, ...]:
 
 
 _HOSTS = ("domains", False)
+_POLICY = ("choice", ("deny", "passthrough"))
 _CREDENTIAL = {
     "mode": ("choice", ("deny", "mask")),
     "injectHosts": _HOSTS,
-    "extract": ("any",),
+    "extract": _STRING,
     "decode": ("choice", ("jwt",)),
     "maskClaims": _STRINGS,
     "maskDuplicates": _BOOL,
@@ -151,8 +164,12 @@ _TABLE: dict[str, tuple[Any, ...]] = {
         {
             "files": ("objects", {"path": _STRING, **_CREDENTIAL}, ("path", "mode")),
             "envVars": ("objects", {"name": _STRING, **_CREDENTIAL}, ("name", "mode")),
-            "awsPairs": ("any",),
-            "sigv4": ("any",),
+            "awsPairs": (
+                "objects",
+                {"accessKeyIdVar": _STRING, "secretAccessKeyVar": _STRING, "sessionTokenVar": _STRING},
+                ("accessKeyIdVar", "secretAccessKeyVar"),
+            ),
+            "sigv4": ("object", dict.fromkeys(("streaming", "presigned", "sigv4a"), _POLICY), ()),
             "allowPlaintextInject": _BOOL,
         },
         (),
@@ -340,13 +357,11 @@ def _check_together(data: Mapping[str, Any], reader: _Reader) -> None:
     terminate = network.get("tlsTerminate", {})
     if ("caCertPath" in terminate) != ("caKeyPath" in terminate):
         reader.wrong("network.tlsTerminate", "caCertPath and caKeyPath go together")
-    credentials = data.get("credentials", {})
-    for key in ("files", "envVars"):
-        for index, item in enumerate(credentials.get(key, ())):
-            if item["mode"] == "mask" and "tlsTerminate" not in network:
-                reader.wrong(f"credentials.{key}.{index}", "mode mask needs network.tlsTerminate")
-            if item["mode"] == "mask" and not item.get("injectHosts", True):
-                reader.wrong(f"credentials.{key}.{index}.injectHosts", "it is empty")
+    if "credentials" in data:
+        from . import srt_credentials
+
+        for path, message in srt_credentials.problems(data["credentials"], network):
+            reader.wrong(path, message)
 
 
 # ---------------------------------------------------------------- domains
@@ -452,9 +467,12 @@ class _Conversion:
         self.network: Mapping[str, Any] = settings.data["network"]
         self.filesystem: Mapping[str, Any] = settings.data["filesystem"]
         self.credentials: Mapping[str, Any] = settings.data.get("credentials", {})
+        self.all_sockets = bool(self.network.get("allowAllUnixSockets"))
+        self.open_files = bool(self.filesystem.get("disabled"))
         self.warnings: list[str] = []
         self.env: list[EnvRule] = []
         self.secrets: list[SecretRule] = []
+        self.masks: list[MaskRule] = []
 
     def origin(self, entry: Any = "") -> Origin:
         text = self.settings.text
@@ -477,29 +495,33 @@ class _Conversion:
             if found not in (None, False, []):
                 self.warnings.append(f"{key} has no effect here: {why}")
 
+    def warn_of_what_opens(self) -> None:
+        """One line for each setting that leaves a way out of the boundary, by the command or by what runs later."""
+        for given, text in (
+            (
+                self.all_sockets,
+                "network.allowAllUnixSockets: every unix socket of this machine that you may use is open to the"
+                " command; where docker's socket is one of them, that is the whole machine",
+            ),
+            (
+                self.open_files,
+                "filesystem.disabled: the command may read and write what you may, also what you run later, outside;"
+                " only the network rules hold",
+            ),
+            (
+                self.filesystem.get("allowGitConfig") and not self.open_files,
+                "filesystem.allowGitConfig: git outside runs programs that .git/config names",
+            ),
+        ):
+            if given:
+                self.warnings.append(text)
+
     def refuse_what_cannot_be_bound(self) -> None:
-        network, data = self.network, self.settings.data
-        if network.get("allowAllUnixSockets"):
-            raise self.unbound(
-                "network.allowAllUnixSockets",
-                "every socket of the host would be open, that of docker among them",
-                "name the sockets that are needed in network.allowUnixSockets, which binds here",
-            )
+        network = self.network
         if network.get("stripResponseHeaders"):
             raise self.unbound("network.stripResponseHeaders", "answers are passed on as they are")
         if network.get("ambiguousRequestTarget", "refuse") != "refuse":
             raise self.unbound("network.ambiguousRequestTarget", "an ambiguous target is always refused here")
-        if data.get("allowNestedUserNamespaces"):
-            raise self.unbound("allowNestedUserNamespaces", "user namespaces stay closed inside")
-        if self.filesystem.get("disabled"):
-            raise self.unbound(
-                "filesystem.disabled", "files are always confined here", "list the trees in filesystem.allowWrite"
-            )
-        if self.filesystem.get("allowGitConfig"):
-            raise self.unbound("filesystem.allowGitConfig", ".git/config stays protected here")
-        for key in ("awsPairs", "sigv4"):
-            if self.credentials.get(key):
-                raise self.unbound(f"credentials.{key}", "requests are not signed again here")
 
     # ------------------------------------------------------------ network
 
@@ -594,7 +616,7 @@ class _Conversion:
 
     def sockets(self) -> list[SocketRule]:
         rules = []
-        for entry in self.network.get("allowUnixSockets", ()):
+        for entry in self.network.get("allowUnixSockets", ()) if not self.all_sockets else ():
             rule = place("allow-write", {"path": entry, "literal": True}, self.home, self.base, self.origin(entry))
             rules.append(SocketRule(rule.path, rule.origin))
         return rules
@@ -602,6 +624,8 @@ class _Conversion:
     # ------------------------------------------------------------ files, environment
 
     def files(self) -> list[FileRule]:
+        if self.open_files:
+            return [every_file(self.origin("disabled"))]
         out: list[FileRule] = []
         lists: tuple[tuple[FileEffect, str], ...] = (
             ("deny-read", "denyRead"),
@@ -642,28 +666,32 @@ class _Conversion:
 
     def take_credentials(self) -> list[FileRule]:
         """Variables that are not passed, secrets, and files that are hidden."""
+        from . import srt_credentials as credentials
+
         hidden = []
+        plaintext = bool(self.credentials.get("allowPlaintextInject"))
         for item in self.credentials.get("files", ()):
-            if item["mode"] == "mask":
-                raise self.unbound(
-                    "credentials.files", f"{item['path']!r}: a file can not be masked here", "use mode deny"
-                )
             entry = {"path": item["path"], "literal": True}
-            hidden.append(place("deny-read", entry, self.home, self.base, self.origin(item["path"])))
+            rule = place("deny-read", entry, self.home, self.base, self.origin(item["path"]))
+            if item["mode"] == "deny":
+                hidden.append(rule)
+                continue
+            to = credentials.destinations(item, self.network, plaintext=plaintext)
+            self.masks.append(credentials.file(item, rule.path, to, rule.origin))
         without = set(NOT_INHERITED)
         for item in self.credentials.get("envVars", ()):
             name = item["name"]
             without.add(name)
             if item["mode"] == "deny":
                 continue
-            if any(key in item for key in ("extract", "decode", "maskClaims")):
-                raise self.unbound("credentials.envVars", f"{name}: only a whole value can be masked here")
-            hosts = item.get("injectHosts") or self.network["allowedDomains"]
-            to = list(hosts)
-            if self.credentials.get("allowPlaintextInject"):
-                to += [f"http://{host}" for host in hosts]
-            if name in self.environ:
-                self.secrets.append(SecretRule(name, f"env:{name}", tuple(to), "", self.origin(name)))
+            if not self.environ.get(name):
+                continue
+            to = credentials.destinations(item, self.network, plaintext=plaintext)
+            made = credentials.variable(item, to, self.origin(name))
+            if isinstance(made, SecretRule):
+                self.secrets.append(made)
+            else:
+                self.masks.append(made)
         origin = Origin("built-in", "sandbox-runtime")
         self.env += [
             EnvRule(name, None, origin)
@@ -672,8 +700,18 @@ class _Conversion:
         ]
         return hidden
 
+    def signing(self) -> tuple[SigningRule, ...]:
+        """The AWS access keys among the masked variables."""
+        from . import srt_credentials
+
+        masked = [secret.name for secret in self.secrets]
+        rules, warnings = srt_credentials.signing(self.credentials, masked, self.origin("credentials"))
+        self.warnings += warnings
+        return rules
+
     def convert(self) -> Converted:
         self.warn_without_effect()
+        self.warn_of_what_opens()
         self.refuse_what_cannot_be_bound()
         proxy, variables = self.proxies()
         files = self.files()
@@ -682,8 +720,8 @@ class _Conversion:
         own = Origin("built-in", "sandbox-runtime")
         chosen = self.environ.get("CLAUDE_CODE_TMPDIR") or self.environ.get("CLAUDE_TMPDIR") or ""
         temporary = chosen or DEFAULT_TMPDIR
-        files += [*hidden, *self.defaults()]
-        if chosen:
+        files += [*hidden, *(() if self.open_files else self.defaults())]
+        if chosen and not self.open_files:
             files.append(place("allow-write", {"path": chosen, "literal": True}, self.home, self.base, own))
         self.env.append(EnvRule("SANDBOX_RUNTIME", "1", own))
         for count, directory in enumerate(self.settings.data.get("git", {}).get("safeDirectories", ())):
@@ -700,12 +738,15 @@ class _Conversion:
         if key and Covering(files).access(key[0].path)[0]:
             raise self.unbound("network.tlsTerminate.caKeyPath", "filesystem.allowRead opens it to the command")
         socket_proxy, socket_proxied = self.socket_proxy(files)
+        signing = self.signing()
         policy = Policy(
             allow=tuple(self.allow()),
             deny=tuple(self.deny()),
             unix_sockets=tuple(self.sockets()),
             env=tuple(self.env),
             secrets=tuple(self.secrets),
+            masks=tuple(self.masks),
+            signing=signing,
             upstream_proxy=proxy,
             socket_proxy=socket_proxy,
             socket_proxied=socket_proxied,
@@ -714,6 +755,10 @@ class _Conversion:
             view="host",
             file_rules=tuple(files),
             file_base=self.base,
+            open_files=self.open_files,
+            open_git_config=bool(self.filesystem.get("allowGitConfig")),
+            open_sockets=self.all_sockets,
+            user_namespaces=bool(self.settings.data.get("allowNestedUserNamespaces")),
             offer_proxy=True,
             levels=(self.settings.file,),
         )
@@ -723,7 +768,7 @@ class _Conversion:
             tuple(self.network.get("deniedDomainReasons", {}).items()),
             tuple(variables),
             tuple((key, tuple(value)) for key, value in self.settings.data.get("ignoreViolations", {}).items()),
-            temporary,
+            "" if self.open_files else temporary,
         )
 
 

@@ -112,8 +112,14 @@ def _srt(text: str, path: str) -> str:
     out.line("view: host  # the host's tree, read-only where nothing else is said")
     for name, key in (("allow", "allowedDomains"), ("deny", "deniedDomains")):
         _domains(out, name, key, network[key])
-    out.line("files:" if any(files.get(key) for key, _name in _LISTS) else "files: {}")
-    for key, name in _LISTS:
+    disabled = bool(files.get("disabled"))
+    lists = () if disabled else _LISTS
+    if disabled:
+        out.line("files: unconfined  # filesystem.disabled: the command may read and write what you may")
+    else:
+        hidden = any(item["mode"] == "deny" for item in data.get("credentials", {}).get("files", ()))
+        out.line("files:" if hidden or any(files.get(key) for key, _name in _LISTS) else "files: {}")
+    for key, name in lists:
         values = []
         for item in files.get(key, ()):
             entry = item if isinstance(item, str) else item["path"]
@@ -123,10 +129,24 @@ def _srt(text: str, path: str) -> str:
                 out.comment(f"filesystem.{key}", "'/' would open the whole machine")
             else:
                 values.append((entry, f"filesystem.{key}"))
+        if key == "denyRead":
+            values += [
+                (item["path"], "credentials.files")
+                for item in data.get("credentials", {}).get("files", ())
+                if item["mode"] == "deny"
+            ]
         out.items(name, values, "  ")
-    sockets = [entry for entry in network.get("allowUnixSockets", ()) if entry.startswith(("/", "~"))]
+    if files.get("allowGitConfig") and not disabled:
+        out.line("git_config: writable  # filesystem.allowGitConfig")
+    if data.get("allowNestedUserNamespaces"):
+        out.line("user_namespaces: allowed  # allowNestedUserNamespaces")
+    named = network.get("allowUnixSockets", ())
+    if network.get("allowAllUnixSockets"):
+        out.line("unix_sockets: all  # network.allowAllUnixSockets: docker's socket is the whole machine")
+        named = ()
+    sockets = [entry for entry in named if entry.startswith(("/", "~"))]
     out.items("unix_sockets", [(entry.replace("$", "$$"), "network.allowUnixSockets") for entry in sockets])
-    for entry in network.get("allowUnixSockets", ()):
+    for entry in named:
         if entry not in sockets:
             out.comment("network.allowUnixSockets", f"{entry!r}: a socket needs an absolute path")
     parent = network.get("parentProxy", {})
@@ -136,17 +156,69 @@ def _srt(text: str, path: str) -> str:
     authorities = network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
     out.items("extra_ca", [(file, "extraCaCertPaths") for file in authorities])
     out.comment("env", "sandbox-runtime passes every variable; name the needed ones: env: {pass: [NAME, PREFIX_*]}")
-    done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "parentProxy"}
+    done = {"allowedDomains", "deniedDomains", "allowUnixSockets", "allowAllUnixSockets", "parentProxy"}
     for key, value in network.items():
         if key not in done:
             out.comment(f"network.{key}", f"no equivalent here: {json.dumps(value)}")
-    for key in ("disabled", "allowGitConfig"):
-        if key in files:
-            out.comment(f"filesystem.{key}", f"no equivalent here: {json.dumps(files[key])}")
+    _credentials(out, data.get("credentials", {}), network, open_files=disabled)
     for key, value in data.items():
-        if key not in ("network", "filesystem"):
+        if key not in ("network", "filesystem", "credentials", "allowNestedUserNamespaces"):
             out.comment(key, f"no equivalent here: {json.dumps(value)}")
     return out.text()
+
+
+def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[str, Any], *, open_files: bool) -> None:
+    """``secrets`` for whole variables, ``masks`` for files and for parts, ``signing`` for access keys."""
+    from ..policy import srt_credentials
+    from ..policy.grammar import destinations
+    from ..policy.match import Malformed
+    from ..policy.model import MaskRule, Origin, SecretRule
+
+    secrets: list[str] = []
+    masks: list[str] = []
+    whole: list[str] = []
+    plaintext = bool(credentials.get("allowPlaintextInject"))
+    for key, name in (("envVars", "name"), ("files", "path")):
+        for item in credentials.get(key, ()):
+            where = f"credentials.{key} {item[name]}"
+            if item["mode"] == "deny":
+                if key == "envVars":
+                    out.comment(where, "no variable is passed that env does not name")
+                elif open_files:
+                    out.comment(where, "with files: unconfined nothing is hidden")
+                continue
+            to = srt_credentials.destinations(item, network, plaintext=plaintext)
+            try:
+                destinations(to, wildcards=True)
+            except Malformed as error:
+                out.comment(where, f"no equivalent: {error}")
+                continue
+            origin = Origin("user", "")
+            made: SecretRule | MaskRule = (
+                srt_credentials.variable(item, to, origin)
+                if key == "envVars"
+                else srt_credentials.file(item, item["path"], to, origin)
+            )
+            if isinstance(made, SecretRule):
+                whole.append(made.name)
+                row: dict[str, Any] = {"name": made.name, "from": "env", "to": list(to), "header": "*"}
+                secrets.append(f"  - {json.dumps(row)}  # {visible(where)}")
+                continue
+            kind, _, source = made.source.partition(":")
+            row = {kind: source.replace("$", "$$") if kind == "file" else source, "to": list(to)}
+            row |= {"extract": made.extract} if made.extract else {}
+            row |= {"decode": made.decode} if made.decode else {}
+            row |= {"claims": list(made.claims)} if made.claims else {}
+            row |= {"duplicates": True} if made.duplicates else {}
+            row["unmatched"] = made.unmatched
+            masks.append(f"  - {json.dumps(row)}  # {visible(where)}")
+    rules, warnings = srt_credentials.signing(credentials, whole, Origin("user", ""))
+    signing = [f"  - {json.dumps({'key_id': rule.key_id, 'secret': rule.secret})}" for rule in rules]
+    for key, lines in (("secrets", secrets), ("masks", masks), ("signing", signing)):
+        if lines:
+            out.line("\n".join((f"{key}:", *lines)))
+    for warning in warnings:
+        out.comment("credentials", warning)
 
 
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:

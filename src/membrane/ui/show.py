@@ -438,6 +438,13 @@ def policy(policy: Policy, home: str) -> list[str]:
         words = escape(variable.name) if variable.value is None else f"{escape(variable.name)}=(set)"
         rows.append(("env", words, place(variable.origin, home)))
     rows += [("secret", escape(secret.name), place(secret.origin, home)) for secret in policy.secrets]
+    rows += [("mask", escape(mask.source), place(mask.origin, home)) for mask in policy.masks]
+    rows += [("signing", escape(f"{pair.key_id} {pair.secret}"), place(pair.origin, home)) for pair in policy.signing]
+    rows += [
+        (name, "open", "")
+        for name in ("open_files", "open_git_config", "open_sockets", "user_namespaces")
+        if getattr(policy, name)
+    ]
     limits = policy.limits
     rows += [
         ("limit", _limit_text(name, getattr(limits, name)), "") for name in limits.field_names if getattr(limits, name)

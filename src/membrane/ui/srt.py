@@ -404,9 +404,11 @@ def _run(arguments: Arguments, debug: bool) -> int:
     for name, value in converted.proxies:
         os.environ.pop(name.lower(), None)
         os.environ[name] = value
-    directory = temporary(converted, os.getuid())
-    origin = Origin("built-in", "sandbox-runtime")
-    policy = converted.policy.replace(env=(*converted.policy.env, EnvRule("TMPDIR", directory, origin)))
+    policy = converted.policy
+    if converted.temporary:
+        directory = temporary(converted, os.getuid())
+        origin = Origin("built-in", "sandbox-runtime")
+        policy = policy.replace(env=(*policy.env, EnvRule("TMPDIR", directory, origin)))
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
     control = Control(arguments, argv, converted, home, base)

@@ -37,8 +37,11 @@ def stays_inside(path: str, resolved: str) -> bool:
     return resolved == path or resolved == "/private" + path or resolved.startswith(path + "/")
 
 
-def find(rules: Sequence[FileRule]) -> tuple[tuple[FoundFile, ...], tuple[str, ...]]:
+def find(rules: Sequence[FileRule], masked: Sequence[str] = ()) -> tuple[tuple[FoundFile, ...], tuple[str, ...]]:
     """What exists of the rules' paths, and warnings about those that open nothing.
+
+    Args:
+        masked: further files that are not shown as they are.
 
     Raises:
         PolicyError: a link leads out of its tree, or a glob is too wide to be looked for.
@@ -58,6 +61,12 @@ def find(rules: Sequence[FileRule]) -> tuple[tuple[FoundFile, ...], tuple[str, .
             found += _literal(rule)
             if rule.glob:
                 found += _walk(rule, roots)
+    hidden = [each.path for each in found if each.effect == "deny-read"] + [os.path.realpath(path) for path in masked]
+    for each in [each for each in found if each.path != each.source]:
+        # At a second path nothing would be hidden.
+        if any(inside(path, each.source) for path in hidden):
+            found.remove(each)
+            warnings.append(f"{each.path} is not opened: it leads to {each.source}, where something is hidden")
     return tuple(dict.fromkeys(found)), tuple(warnings)
 
 

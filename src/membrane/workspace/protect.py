@@ -238,6 +238,12 @@ def _in_tree(key: str, directory: bool, link: bool) -> int:
     return PROTECT if link and code >= FIRST_PARENT else TREE
 
 
+def is_git_config(path: str) -> bool:
+    """Is it the ``config`` of a ``.git`` itself, not that of a submodule or of a worktree in it?"""
+    parent, _, name = path.rpartition("/")
+    return fold(name) == "config" and fold(parent.rpartition("/")[2]) in GIT_NAMES
+
+
 def is_git_layout(keys: set[str]) -> bool:
     """Would git take a directory with these folded names for a repository (setup.c ``is_git_directory``)?"""
     return "head" in keys and ("commondir" in keys or ("objects" in keys and "refs" in keys))

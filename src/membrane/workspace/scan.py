@@ -68,16 +68,17 @@ _FORMAT = ("membrane scan", 2, sys.implementation.cache_tag, tuple(row.name for 
 class Patterns:
     """The two pattern lists, compiled on first use (importing ``re`` costs 5 ms)."""
 
-    __slots__ = ("_compiled", "hides", "readonly")
+    __slots__ = ("_compiled", "hides", "open_git_config", "readonly")
 
     def __init__(self, rules: Iterable[PathRule]) -> None:
         self.hides = tuple(rule.text for rule in rules if rule.effect == "hide")
         self.readonly = tuple(rule.text for rule in rules if rule.effect == "readonly")
+        self.open_git_config = any(rule.effect == "git-config" for rule in rules)
         self._compiled: tuple[PatternSet | None, PatternSet | None, PatternSet | None] | None = None
 
     @property
-    def key(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return (self.hides, self.readonly)
+    def key(self) -> tuple[tuple[str, ...], ...]:
+        return (self.hides, self.readonly, *((("git-config",),) if self.open_git_config else ()))
 
     @property
     def anchored(self) -> bool:
@@ -110,6 +111,8 @@ class Patterns:
         child = protect.classify(context, key, directory, link)
         if child >= 0:
             return "", child
+        if child == protect.PROTECT and self.open_git_config and protect.is_git_config(path) and not link:
+            return "", CLOSED
         if child == protect.DATA:
             return "", DATA if hides is not None else CLOSED
         if child == protect.SWEEP:

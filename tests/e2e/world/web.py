@@ -31,6 +31,15 @@ def reply(start: StartResponse, body: bytes, kind: str = "text/plain", status: s
     return [body]
 
 
+def proofs(environ: Environ) -> dict[str, str]:
+    """What the header fields were, for whoever knows it: their SHA-256."""
+    return {
+        key[5:].lower().replace("_", "-"): hashlib.sha256(value.encode("latin-1")).hexdigest()
+        for key, value in environ.items()
+        if key.startswith("HTTP_")
+    }
+
+
 def request_body(environ: Environ) -> bytes:
     if environ.get("wsgi.input_terminated"):  # chunked: ends by itself
         return bytes(environ["wsgi.input"].read())
@@ -172,6 +181,7 @@ def application(repositories: Path, log: Callable[..., None], log_model: Callabl
             sni=environ.get("world.sni", ""),
             local=environ["world.local"],
             port=int(environ["SERVER_PORT"]),
+            fields=proofs(environ),
         )
         chosen = sites.get(host, site)
         if host == "github.com" and environ["PATH_INFO"] == "/":

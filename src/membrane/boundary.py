@@ -24,7 +24,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 
-from . import homes, ports, runs
+from . import clock, homes, ports, runs
 from .errors import HostError, MembraneError, PolicyError
 from .events import Binding, EventsLost, SessionEnded, SessionStarted, escape
 from .host.channel import HELD_DURING_FORK, MESSAGE, Start, receive
@@ -455,6 +455,7 @@ class Boundary(ABC):
         config = {
             "policy": self.policy,
             "session": self.id,
+            "clock": clock.offset(),
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
             "verbose": self.journal.wants_all,

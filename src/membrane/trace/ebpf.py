@@ -37,6 +37,7 @@ import select
 import struct
 import time
 
+from .. import clock
 from ..errors import HostError
 from ..host import bpf
 from ..host import syscalls as sc
@@ -240,8 +241,7 @@ class EbpfSource:
         if not length and not own:
             return 0
         sc.timerfd_settime(self._timer, _AGAIN)
-        offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        piece = b"".join([decode.clock_record(offset), *spans, *own])
+        piece = b"".join([decode.clock_record(clock.offset()), *spans, *own])
         write(piece)
         for ring, span in zip(self._rings, spans, strict=True):
             ring.release(len(span))

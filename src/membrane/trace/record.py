@@ -31,6 +31,7 @@ import os
 import sys
 import time
 
+from ..clock import time_ns, was_set_by
 from ..errors import HostError
 
 TYPE_CHECKING = False
@@ -43,6 +44,7 @@ KEEP = 200  # closed sessions that are kept, unless ``trace.keep`` says otherwis
 TOTAL = 8  # all records together take at most so many times the size of one
 SEGMENT = 8 << 20  # bytes of a segment before it is closed; less when the limit is small
 DURABLE_FROM = 1_000_000_000  # nanoseconds that a writer lived before its end waits for the disk
+CLOCK_STEP = 1_000_000_000  # nanoseconds that the machine's clock was set by before the end of the chain tells it
 WORTH_COMPRESSING = 16 << 10  # bytes; below, a file takes a block or two anyway
 SPARE = 8  # so many sessions are removed beyond ``keep``, so that not every run has to look at all of them
 FORMAT = 1
@@ -180,7 +182,7 @@ class Writer:
         source: ``session``, ``notify``, ``ebpf``: the first part of the file names.
         suffix: ``jsonl`` (each ``append`` ends with a newline) or ``spans``.
         limit: bytes that this source may take on disk.
-        clock: nanoseconds since the epoch.
+        clock: nanoseconds since the epoch; for tests.
 
     Raises:
         HostError: the chain can not be begun.
@@ -193,7 +195,7 @@ class Writer:
         suffix: str = "jsonl",
         *,
         limit: int = MAX_SIZE // 4,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = time_ns,
     ) -> None:
         self.directory, self.source, self.suffix = directory, source, suffix
         self.limit = limit
@@ -258,7 +260,10 @@ class Writer:
             self._close_segment()
         if self._pending_loss:
             self._tell_loss()
-        self._link({"closed": True, "lost": self.lost, "removed": self.removed, "time": self._clock()})
+        end: dict[str, Any] = {"closed": True, "lost": self.lost, "removed": self.removed, "time": self._clock()}
+        if abs(ahead := was_set_by()) >= CLOCK_STEP:
+            end["clock"] = ahead
+        self._link(end)
         durable = time.monotonic_ns() - self._born >= DURABLE_FROM
         for name in self._unsynced:
             try:
@@ -473,6 +478,11 @@ def started(path: str) -> int:
     return oldest
 
 
+def by_age(at: int) -> tuple[bool, int]:
+    """Sorts times of ``started``, oldest first: one that is yet to come is of before the clock was set back."""
+    return at <= time_ns(), at
+
+
 def prune(state: str, *, keep: int = 0, max_size: int = 0, everything: bool = True) -> list[str]:
     """Remove the oldest closed sessions until at most ``keep`` are left and all take no more than the total.
 
@@ -505,11 +515,12 @@ def prune(state: str, *, keep: int = 0, max_size: int = 0, everything: bool = Tr
 
 
 def _prune(above: str, names: list[str], keep: int, total: int) -> list[str]:
-    rows = sorted((started(path), path) for path in (os.path.join(above, name) for name in names))
+    paths = [os.path.join(above, name) for name in names]
+    rows = sorted(((started(path), path) for path in paths), key=lambda row: (by_age(row[0]), row[1]))
     sizes = {path: _size(path) for _started, path in rows}
     left, taken = len(rows), sum(sizes.values())
     wanted = keep if left <= keep else max(1, keep - min(SPARE, keep // 8))
-    recent = time.time_ns() - 60_000_000_000
+    recent = time_ns() - 60_000_000_000
     out = []
     for at, path in rows:
         if left <= wanted and taken <= total:

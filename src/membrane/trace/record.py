@@ -200,8 +200,8 @@ class Writer:
         self.directory, self.source, self.suffix = directory, source, suffix
         self.limit = limit
         self.segment = max(1 << 12, min(SEGMENT, limit // 16))
-        self.lost = 0  # records that could not be written, or bytes of raw spans
-        self.removed = 0  # the same, of segments that had to go
+        self.lost = 0  # records that could not be written
+        self.removed = 0  # of segments that had to go
         self._clock = clock
         self._born = time.monotonic_ns()
         self._unsynced: list[str] = []  # of segments that were closed while the writer ran on
@@ -229,7 +229,7 @@ class Writer:
 
         Args:
             data: lines with their newlines, or raw spans.
-            records: how many, for spans; lines are counted.
+            records: about how many, for spans; lines are counted, and so are the spans of what is lost.
         """
         if not data:
             return
@@ -242,7 +242,7 @@ class Writer:
                 self._open_segment()
             self._write(data)
         except OSError as error:
-            self._lose(records or len(data), error)
+            self._lose(self._count(data) if self.suffix == "spans" else records, error)
             return
         now = self._clock()
         self._first = self._first or now
@@ -323,6 +323,8 @@ class Writer:
         name, size = self._name, self._size
         try:
             data = os.pread(self._fd, size, 0)
+            if self.suffix == "spans" and self.stored + 2 * self.segment > self._room() // 2:
+                self._records = self._count(data)  # it may have to go, and then its records are told
             stored = self._compress(data) if size >= WORTH_COMPRESSING else None
             if stored is None:
                 stored = data
@@ -336,7 +338,7 @@ class Writer:
         self._unsynced.append(name)
         entry.update(records=self._records, first=self._first, last=self._last)
         self._link(entry)
-        self._closed.append(_Segment(entry, self._records or size))
+        self._closed.append(_Segment(entry, self._records))
         self._size = 0
         self._make_room()
 
@@ -367,9 +369,18 @@ class Writer:
             return None
         return packed
 
+    def _room(self) -> int:
+        return self.limit * 3 // 4 - 2 * self.segment
+
+    @staticmethod
+    def _count(data: bytes) -> int:
+        from .decode import count  # where something is lost, and nowhere else
+
+        return count(data)
+
     def _make_room(self) -> None:
         """Remove from the middle until the closed segments leave room for one that is open and one being packed."""
-        room = self.limit * 3 // 4 - 2 * self.segment
+        room = self._room()
         total = self.stored
         while total > room and len(self._closed) > 2:
             kept = index = 0

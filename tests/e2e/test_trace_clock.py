@@ -63,10 +63,12 @@ def test_a_clock_that_is_set_changes_no_order(
     assert (events[0]["event"], events[-1]["event"]) == ("SessionStarted", "SessionEnded")
     # Sorted by what the events say: in milliseconds, for some tell no more.
     assert [at[:23] for at in times] == sorted(at[:23] for at in times)
-    happened = [what(event) for event in events if what(event)]
+    happened: list[str] = []
+    for event in events:  # once each: beside a test that kills tracers the kernel may tell an event twice
+        if what(event) and happened[-1:] != [what(event)]:
+            happened.append(what(event))
     # The refusal, and its repetitions, which are told together.
-    assert happened[:6] == ["before", "connected", "between", "connected", "after", "refused"]
-    assert set(happened[6:]) <= {"refused"}
+    assert happened == ["before", "connected", "between", "connected", "after", "refused"]
     by = {event["process"]["name"] for event in events if what(event) in ("connected", "refused")}
     assert by == {"curl"}  # joined by time, where the port did not do it
     seqs = [event["seq"] for event in events if event["source"] in ("session", "network")]

@@ -145,3 +145,39 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
 def first_child(pid: int) -> int:
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(words[0]) if words else 0
+
+
+PATIENT_COMMAND = """
+import os, select, sys
+n = 0
+while not select.select([0], [], [], 0)[0]:
+    n += 1; os.mkdir(f"d{n}"); os.rmdir(f"d{n}"); print(n, flush=True)
+"""
+
+
+def test_while_the_tracer_is_stopped_the_command_waits_and_nothing_is_lost(box: Box) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with box.popen("--", PYTHON, "-S", "-c", PATIENT_COMMAND, **pipes) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"1\n"
+        tracer = first_child(run.pid)
+        os.kill(tracer, signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while select.select([run.stdout], [], [], 0.5)[0]:  # what was under way, and then no line any more
+                assert os.read(run.stdout.fileno(), 65536) and time.monotonic() < deadline
+        finally:
+            os.kill(tracer, signal.SIGCONT)
+        assert select.select([run.stdout], [], [], PATIENCE)[0]
+        _out, err = run.communicate(b"\n", timeout=PATIENCE)
+        assert run.returncode == 0, err
+    [entry] = reading.sessions(str(box.state))
+    record = reading.Record(entry.path)
+    events = list(record.events())
+    assert not query.summarise(events).gaps(record.problems)
+    # Once each: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
+    made, removed = (
+        list(dict.fromkeys(event["path"] for event in events if event["event"] == kind))
+        for kind in ("FileCreated", "FileRemoved")
+    )
+    assert made == removed == [f"{box.workspace}/d{number}" for number in range(1, len(made) + 1)] and len(made) > 1

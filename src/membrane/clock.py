@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 
+_shift: int | None = None
 _offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -29,6 +30,31 @@ def seconds() -> float:
 def offset() -> int:
     """Nanoseconds of the epoch at the boot of the machine, as this clock has it."""
     return _offset
+
+
+def since_boot() -> int:
+    """Nanoseconds since boot, as the kernel counts for itself (bpf_ktime_get_boot_ns): of no time namespace."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - _time_namespace()
+
+
+def offset_of_the_kernel() -> int:
+    """What makes a time of ``since_boot`` one of this clock."""
+    return _offset + _time_namespace()
+
+
+def _time_namespace() -> int:
+    """Nanoseconds by which CLOCK_BOOTTIME is ahead of the kernel's in our time namespace (time_namespaces(7))."""
+    global _shift
+    if _shift is None:
+        _shift = 0
+        try:
+            with open("/proc/self/timens_offsets") as file:
+                for clock, seconds_ahead, nanoseconds in map(str.split, file):
+                    if clock in ("boottime", "7"):  # the number, before Linux 5.7
+                        _shift = int(seconds_ahead) * 1_000_000_000 + int(nanoseconds)
+        except (OSError, ValueError):
+            pass  # a kernel without time namespaces
+    return _shift
 
 
 def adopt(offset_ns: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,22 @@ def test_a_clock_that_is_set_changes_no_order(
     assert [row["command"][0] for row in listed(box)] == ["sh", "touch"]
     assert json.loads(box.run("trace", "summary", "@last", "--json").stdout)["command"] == ["touch", "later"]
     assert not json.loads(box.run("trace", "summary", "@last", "--json").stdout)["gaps"]  # the control
+
+
+@pytest.mark.as_root
+@pytest.mark.needs_kernel("time namespaces")
+@pytest.mark.parametrize("ahead", [-1, 100_000])
+def test_in_a_time_namespace_the_kernel_counts_from_elsewhere(box: Box, ahead: int) -> None:
+    """time_namespaces(7): its events have the boot of the host, CLOCK_BOOTTIME of ours another one."""
+    argv = ["unshare", "--time", f"--boottime={ahead}", "--fork"]
+    begin = datetime.now(UTC)
+    done = box.outside(*argv, *box.argv("--quiet", "--", "sh", "-c", "mkdir one; rmdir one"))
+    assert done.returncode == 0, done.stderr
+    events = shown(box)
+    assert (events[0]["event"], events[-1]["event"]) == ("SessionStarted", "SessionEnded")
+    assert "FileCreated" in [event["event"] for event in events if event["source"] == "ebpf"]
+    near = timedelta(milliseconds=1)
+    assert all(begin - near <= datetime.fromisoformat(event["time"]) <= datetime.now(UTC) for event in events)
 
 
 def shown(box: Box, *arguments: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 from world.box import Box
@@ -117,18 +118,22 @@ def test_no_text_from_inside_steers_who_reads_the_record(box: Box) -> None:
     assert done.returncode == 0, done.stderr
     asked, got = map(int, done.stdout.split())
     assert asked == len(words) and got >= 2 * len(words)  # the control: these went out, and were answered
+
+    def read(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return box.run(*arguments, timeout=PATIENCE)
+
     views = {
-        "list": box.run("trace", "list"),
-        "show": box.run("trace", "show"),
-        "denied": box.run("trace", "show", "--denied"),
-        "summary": box.run("trace", "summary"),
-        "watch": box.run("trace", "watch"),
-        "verify": box.run("trace", "verify"),
-        "report": box.run("trace", "report", "-o", "-"),
-        "learn": box.run("learn", "--from", "@last"),
-        "lines": box.run("trace", "show", "--json"),
-        "summary as JSON": box.run("trace", "summary", "--json"),
-        **{form: box.run("trace", "export", "--format", form) for form in ("tracee", "events", "ocsf", "otlp")},
+        "list": read("trace", "list"),
+        "show": read("trace", "show"),
+        "denied": read("trace", "show", "--denied"),
+        "summary": read("trace", "summary"),
+        "watch": read("trace", "watch"),
+        "verify": read("trace", "verify"),
+        "report": read("trace", "report", "-o", "-"),
+        "learn": read("learn", "--from", "@last"),
+        "lines": read("trace", "show", "--json"),
+        "summary as JSON": read("trace", "summary", "--json"),
+        **{form: read("trace", "export", "--format", form) for form in ("tracee", "events", "ocsf", "otlp")},
     }
     for name, view in views.items():
         assert view.returncode == 0, (name, view.stderr)

@@ -94,20 +94,6 @@ def frame(payload: bytes) -> bytes:
     return struct.pack("<II", len(payload), 0) + payload + bytes(-len(payload) % 8)
 
 
-def count(data: bytes) -> int:
-    """Whole events of the kernel in ``data``, without what they say: 0.2 µs each."""
-    position = found = 0
-    end, length_at, size = len(data) - 8, struct.Struct("<I").unpack_from, HEADER.size
-    while position <= end:
-        (word,) = length_at(data, position)
-        length = word & _LENGTH
-        if word & _BUSY or position + length > end:
-            break
-        found += not word & _DISCARDED and length >= size
-        position += 8 + ((length + 7) & ~7)
-    return found
-
-
 def clock_record(offset: int) -> bytes:
     """What must stand first in each stored piece; ``offset``: time of day minus time since boot, ns."""
     return frame(_CLOCK.pack(CLOCK, LAYOUT, 0, 0, offset))
@@ -392,6 +378,20 @@ def join(base: str, path: str) -> str:
         leading = False
         out.append(part)
     return start + "/".join(out)
+
+
+def count(data: bytes) -> int:
+    """Whole events of the kernel in ``data``, without what they say: 0.2 µs each."""
+    position = found = 0
+    end, length_at, size = len(data) - 8, struct.Struct("<I").unpack_from, HEADER.size
+    while position <= end:
+        (word,) = length_at(data, position)
+        length = word & _LENGTH
+        if word & _BUSY or position + length > end:
+            break
+        found += not word & _DISCARDED and length >= size
+        position += 8 + ((length + 7) & ~7)
+    return found
 
 
 def iso(time_ns: int) -> str:

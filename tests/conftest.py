@@ -42,6 +42,7 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
         "-c",
         "for d in pids .; do t=$(mktemp -d -p /sys/fs/cgroup/$d mb.XXXXXX) && rmdir $t && exit; done; exit 1",
     ),
+    "time namespaces": ("unshare", "--time", "true"),
     "ipv6": ("test", "-e", "/proc/net/if_inet6"),
 }
 

@@ -24,7 +24,7 @@ import select
 import time
 from abc import ABC, abstractmethod
 
-from . import homes, installed, ports, runs
+from . import clock, homes, installed, ports, runs
 from .errors import HostError, MembraneError, PolicyError
 from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
@@ -409,6 +409,7 @@ class Boundary(ABC):
         config = {
             "policy": self.policy,
             "session": self.id,
+            "clock": clock.offset(),
             "limits": {"upload": self.policy.limits.upload},
             "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
             "verbose": self.journal.wants_all,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 
+from . import clock
 from .errors import HostError, InternalError
 from .events import AccessDenied, encode, plain
 
@@ -33,8 +34,8 @@ def say(text: str) -> None:
 
 
 def now() -> str:
-    """The time as ISO 8601 with microseconds, UTC."""
-    nanoseconds = time.time_ns()
+    """The time of the session as ISO 8601 with microseconds, UTC."""
+    nanoseconds = clock.time_ns()
     parts = time.gmtime(nanoseconds // 1_000_000_000)
     return (
         f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"

@@ -7,14 +7,19 @@ import os
 import random
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_trace_notify import OUTER, PYTHON, _tracer
 from world.box import Box
+
+from membrane.trace import query, reading
 
 PATIENCE = 120.0
 FILL = "import os\nfor n in range(3000): os.close(os.open('/tmp/' + 'x' * 200 + str(n), os.O_CREAT | os.O_WRONLY))\n"
@@ -83,3 +88,96 @@ def test_a_tracer_that_dies_at_any_moment_leaves_a_record_that_says_so(box: Box,
     summary = json.loads(box.run("trace", "summary", "--json").stdout)
     assert any("was killed: its last events may be missing" in gap for gap in summary["gaps"]), summary["gaps"]
     assert box.run("trace", "verify").returncode == 1
+
+
+BUSY = """
+import os, sys
+n = 0
+while n < int(sys.argv[1]):
+    n += 1; os.mkdir(f"d{n}"); os.rmdir(f"d{n}"); os.close(os.open("f", os.O_WRONLY | os.O_CREAT))
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: Box, mode: str) -> None:
+    """At ten moments: from when the tracer is there, and from when the command is at work."""
+    box.allow(trace={"mode": mode})
+    dice = random.Random(mode)
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    recorded = 0
+    for number in range(10):
+        starting, moment = number < 4, dice.uniform(0.0, 0.2)
+        with box.popen("--", PYTHON, "-S", "-c", BUSY, "1000000000", **pipes) as run:
+            deadline = time.monotonic() + PATIENCE
+            # The tracer is the first that a run forks.
+            while not (tracer := first_child(run.pid)) or not (starting or (box.workspace / "f").exists()):
+                assert time.monotonic() < deadline and run.poll() is None
+            select.select([], [], [], moment)  # which is the time of the fault, and waits for nothing
+            os.kill(tracer, signal.SIGKILL)
+            _out, err = run.communicate(timeout=PATIENCE)
+        assert run.returncode == 125, (moment, err)
+        said = ("the tracer died; the command was killed", "the end of the record could not be written", "attach the tracer")  # fmt: skip  # noqa: E501
+        assert any(text in err.decode() for text in said), (moment, err)
+        entries = reading.sessions(str(box.state))
+        for entry in entries:
+            record = reading.Record(entry.path)
+            events = list(record.events())
+            assert not record.running and (events[0]["event"], events[-1]["event"]) == ("SessionStarted", "SessionEnded")  # fmt: skip  # noqa: E501
+            # Who did it is told, and that it is not all: nothing here is taken for whole.
+            gaps = query.summarise(events).gaps(record.problems)
+            assert any("was killed: its last events may be missing" in gap for gap in gaps), (moment, gaps)
+            assert reading.verify(entry.path).problems
+            assert next(event["seq"] for event in events if event["source"] == "session") == 1
+        assert entries or starting  # a run that did not come about has no record
+        recorded += len(entries)
+        shutil.rmtree(box.state / "trace")
+        (box.workspace / "f").unlink(missing_ok=True)
+        for directory in box.workspace.iterdir():
+            directory.rmdir()
+    assert recorded >= 6
+    # The control: left alone, the same command has a record of which nothing is missing.
+    assert box.run("--quiet", "--", PYTHON, "-S", "-c", BUSY, "100").returncode == 0
+    [entry] = reading.sessions(str(box.state))
+    record = reading.Record(entry.path)
+    assert len(list(record.events())) > 10 and not record.problems and not reading.verify(entry.path).problems
+
+
+def first_child(pid: int) -> int:
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(words[0]) if words else 0
+
+
+PATIENT_COMMAND = """
+import os, select, sys
+n = 0
+while not select.select([0], [], [], 0)[0]:
+    n += 1; os.mkdir(f"d{n}"); os.rmdir(f"d{n}"); print(n, flush=True)
+"""
+
+
+def test_while_the_tracer_is_stopped_the_command_waits_and_nothing_is_lost(box: Box) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with box.popen("--", PYTHON, "-S", "-c", PATIENT_COMMAND, **pipes) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"1\n"
+        tracer = first_child(run.pid)
+        os.kill(tracer, signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while select.select([run.stdout], [], [], 0.5)[0]:  # what was under way, and then no line any more
+                assert os.read(run.stdout.fileno(), 65536) and time.monotonic() < deadline
+        finally:
+            os.kill(tracer, signal.SIGCONT)
+        assert select.select([run.stdout], [], [], PATIENCE)[0]
+        _out, err = run.communicate(b"\n", timeout=PATIENCE)
+        assert run.returncode == 0, err
+    [entry] = reading.sessions(str(box.state))
+    record = reading.Record(entry.path)
+    events = list(record.events())
+    assert not query.summarise(events).gaps(record.problems)
+    # Once each: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
+    made, removed = (
+        list(dict.fromkeys(event["path"] for event in events if event["event"] == kind))
+        for kind in ("FileCreated", "FileRemoved")
+    )
+    assert made == removed == [f"{box.workspace}/d{number}" for number in range(1, len(made) + 1)] and len(made) > 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from typing import Any
 
 import pytest
@@ -91,18 +90,43 @@ def test_the_record_of_git_clone(box: Box) -> None:
     assert not data["gaps"] and f"{box.workspace}/hello/hello.txt" in {row["path"] for row in data["written"]}
 
 
-def test_many_short_runs_at_once_have_whole_records(box: Box) -> None:
-    runs = 16
-    arguments = [box.argv("--", "mkdir", f"d{number}") for number in range(runs)]
-    done = box.outside("sh", "-c", " & ".join(map(shlex.join, arguments)) + "; wait", timeout=300)
+SHARED = """
+import http.client, os, socket
+def request(connection, path):
+    connection.settimeout(60)
+    client = http.client.HTTPConnection("example.com")
+    client.sock = connection
+    client.request("GET", path)
+    response = client.getresponse()
+    response.read()
+    assert response.status == 200, response.status
+first = socket.create_connection(("example.com", 80), 60)
+child = os.fork()
+if child == 0:
+    request(first, "/by-child-on-the-first")
+    second = socket.create_connection(("example.com", 80), 60)
+    ours, theirs = socket.socketpair()
+    grandchild = os.fork()
+    if grandchild == 0:
+        request(socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0]), "/by-grandchild-on-the-second")
+        os._exit(0)
+    socket.send_fds(ours, [b"x"], [second.fileno()])
+    os._exit(os.waitpid(grandchild, 0)[1] != 0)
+assert os.waitpid(child, 0)[1] == 0
+print(os.getpid(), child)
+"""
+
+
+def test_a_connection_is_of_who_made_it_whoever_uses_it(box: Box) -> None:
+    """Row O05: no rule depends on a process, and the record names the one that asked the kernel for the connection."""
+    box.allow({"dest": "http://example.com/", "http": [{"methods": ["GET"]}]})
+    done = box.run("--", "/usr/bin/python3", "-S", "-c", SHARED)
     assert done.returncode == 0, done.stderr
-    listed = [json.loads(line) for line in box.run("trace", "list", "--json").stdout.splitlines()]
-    assert len(listed) == runs and {entry["exit_code"] for entry in listed} == {0}
-    made = []
-    for entry in listed:
-        events = shown(box, entry["id"])
-        # A set: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
-        made += {os.path.basename(event["path"]) for event in events if event["event"] == "FileCreated"}
-        assert [event["event"] for event in events].count("SessionEnded") == 1
-        assert box.run("trace", "verify", entry["id"]).returncode == 0
-    assert sorted(made) == sorted(f"d{number}" for number in range(runs))
+    parent, child = map(int, done.stdout.split())
+    events = shown(box)
+    opened = {event["id"]: event["process"]["pid"] for event in events if event["event"] == "ConnectionOpened"}
+    assert list(opened.values()) == [parent, child]
+    requests = [(event["path"], event["process"]["pid"]) for event in events if event["event"] == "RequestSeen"]
+    by = {"/by-child-on-the-first": parent, "/by-grandchild-on-the-second": child}
+    assert requests == list(by.items())
+    assert all(event["joined"] for event in events if event["event"] == "RequestSeen")

@@ -472,6 +472,8 @@ def test_nothing_is_suggested_for_floors_and_denials() -> None:
         ("allow: [a.com]", Connect("a.com", "169.254.169.254", 80)),
         ("allow: [a.com]", Connect("a.com", "10.0.0.1", 80)),
         ("", Connect("", "169.254.169.254", 80)),
+        ("", PathAccess("/", "write")),  # what would be suggested no policy takes
+        ("", PathAccess("//.")),
         ("allow: [b.com]\ndeny: ['*.com.example', a.com]", Connect("a.com", "", 80)),
         ("ignore: [x]", PathAccess("x")),
         ("", NameQuery("a..b")),

@@ -9,7 +9,7 @@ import pytest
 from membrane.policy.decide import decide
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, Connect, HttpRequest, NameQuery, Policy, SocketAccess
-from membrane.trace.learn import component, learn
+from membrane.trace.learn import Learner, component, learn
 
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
 
@@ -164,6 +164,24 @@ def test_personal_and_secret_paths_are_counted_and_never_named() -> None:
     assert [rule.path for rule in policy.mounts] == ["/opt/toolchain"]
     assert "# Left out: paths in somebody's home (2 times)." in text
     assert "# Left out: paths named like secrets (4 times)." in text
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "//", "/.", "/home", "/home/.", "//home//", "/root", "/var", "/srv", "/srv/jane"]
+)
+def test_no_directory_above_a_home_is_opened(path: str) -> None:
+    """Whoever is inside can have such a refusal: open(2) of / with O_TMPFILE, mkdir(2) of /home."""
+    events = [
+        denied("read-only", kind="PathAccess", path=path, operation="write"),
+        event("FileOpened", path=path, flags=["rdwr", "tmpfile"], result="EROFS"),
+    ]
+    learner = Learner("/srv/jane/")
+    learner.begin()
+    for each in [*events, denied("not in the view", kind="PathAccess", path="/opt//x/./y", operation="read")]:
+        learner.add(each)
+    policy = read(learner.yaml())
+    assert [(rule.path, rule.mode) for rule in policy.mounts] == [("/opt/x/y", "ro")]
+    assert "(2 times)" in learner.yaml()
 
 
 def test_sockets() -> None:

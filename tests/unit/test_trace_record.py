@@ -299,6 +299,26 @@ def test_a_flood_neither_fills_the_disk_nor_hides_the_end(tmp_path: Path) -> Non
     assert found.removed > 100  # more than the chain has room for
 
 
+def test_spans_that_went_are_counted_although_nobody_said_how_many_they_were(tmp_path: Path) -> None:
+    """The kernel's counters are not looked at for every piece (``trace.ebpf``)."""
+    path = record.make(str(tmp_path), "e" * 16)
+    writer = record.Writer(path, "ebpf", "spans", limit=1 << 17)
+    total = 0
+    for number in range(400):
+        walked = os.urandom(120).hex().encode() + b"/w/"
+        fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9 + number, 1, 3, 0, 0, 1, 1, b"sh")
+        some = number % 7 + 1
+        piece = decode.clock_record(10**18) + some * decode.frame(decode.HEADER.pack(*fields) + walked)
+        assert decode.count(piece) == some and decode.count(piece[:-200]) == some - 1
+        writer.append(piece, 1)
+        total += some
+    writer.close()
+    events, problems = events_of(path)
+    kept = sum(event["event"] == "FileOpened" for event in events)
+    lost = sum(event["count"] for event in events if event["event"] == "EventsLost")
+    assert (kept + lost, problems) == (total, []) and 0 < kept < total
+
+
 # ---------------------------------------------------------------- tampering
 
 

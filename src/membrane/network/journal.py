@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from .. import clock
 from ..escaping import escape
 from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, EventsLost, access_as_data, encode
 from ..policy.model import Deny
@@ -72,7 +73,7 @@ class _Series:
 class Journal:
     """Bounded queue of events, encoded late."""
 
-    def __init__(self, session: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, session: str, clock: Callable[[], float] = clock.seconds) -> None:
         self.session = session
         self.verbose = True
         self.mask: Mask | None = None  # what the session holds is in no event

@@ -46,6 +46,7 @@ import sys
 from _socket import AF_INET6
 from _socket import socket as Socket
 
+from .. import clock
 from ..errors import InternalError, MembraneError
 from ..policy.codec import restore
 from ..policy.decide import Decider
@@ -104,6 +105,7 @@ def main(argv: list[str]) -> int:
         config = read_config(control)
         _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
         journal.session = config["session"]
+        clock.adopt(config.get("clock", clock.offset()))
         journal.verbose = config.get("verbose", True)
         service = Service(control, journal, config, files)
         gc.freeze()

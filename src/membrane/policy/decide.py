@@ -526,6 +526,8 @@ class Decider:
             if root.startswith("/") and (clean == root or clean.startswith(f"{root}/")):
                 covering.append((len(root), rule))
         if not covering:
+            if not parts:  # no rule opens the root directory: it would open everything
+                return Deny(None, "not in the view")
             return Deny(None, "not in the view", _hint("mounts: [{path: ", clean, f", mode: {_mode(access)}}}]"))
         rule = max(reversed(covering), key=lambda each: each[0])[1]  # the innermost; of equals, the last one mounted
         if access.operation == "write" and rule.mode != "rw":

@@ -37,6 +37,7 @@ import select
 import struct
 import time
 
+from .. import clock
 from ..errors import HostError
 from ..host import bpf
 from ..host import syscalls as sc
@@ -240,8 +241,7 @@ class EbpfSource:
         if not length and not own:
             return 0
         sc.timerfd_settime(self._timer, _AGAIN)
-        offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        piece = b"".join([decode.clock_record(offset), *spans, *own])
+        piece = b"".join([decode.clock_record(clock.offset_of_the_kernel()), *spans, *own])
         write(piece)
         for ring, span in zip(self._rings, spans, strict=True):
             ring.release(len(span))
@@ -481,7 +481,7 @@ class EbpfSource:
         maps, slot = self._set.maps, self._slot
         sizes = [ring.size for ring in self._rings]
         key = struct.pack("<I", slot)
-        self._id = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._id = clock.since_boot()
         self._looked_boot = self._id
         self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
@@ -520,7 +520,7 @@ class EbpfSource:
         """What was lost since the last time, and, when no process is left, the counts of repeated opens."""
         counts = self._counters()
         self.told = counts[_EVENTS]
-        now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now = clock.since_boot()
         out = []
         for kind in range(_LOST_KINDS):
             if counts[kind] > self._lost[kind]:

@@ -42,7 +42,7 @@ _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _TOKEN = re.compile(r"(?=.*\d)[A-Za-z0-9_=+.~-]{16,}|[0-9a-fA-F]{8,}|\d+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}")
 _LONG = 32  # characters; no component of an API is longer, but keys are
 _PLAIN = re.compile(r"[A-Za-z0-9._~@:+-]+")
-_HOMES = ("/home/", "/root", "/Users/", "/var/lib/")
+_HOMES = ("/home/", "/root/", "/Users/", "/var/lib/")
 _SECRET = re.compile(
     r"(^|[/._-])(\.?ssh|\.?aws|\.?gnupg|\.?kube|\.?docker|credentials?|secrets?|passwords?|passwd|shadow|tokens?|id_[a-z0-9]+"
     r"|netrc|pgpass|keyring|wallet|.*\.(pem|key|p12|pfx|kdbx|env))([/._-]|$)|/\.env",
@@ -88,10 +88,15 @@ class _Destination:
 
 
 class Learner:
-    """Collects what runs tried; ``add`` their events in order, ``begin`` before each run."""
+    """Collects what runs tried; ``add`` their events in order, ``begin`` before each run.
 
-    def __init__(self) -> None:
+    Args:
+        home: of who reads, beside the usual places of homes.
+    """
+
+    def __init__(self, home: str = "") -> None:
         self.runs = 0
+        self._homes = (*_HOMES, f"{home.rstrip('/')}/") if home.strip("/") else _HOMES
         self._hosts: dict[str, _Destination] = {}
         self._paths: dict[str, list[Any]] = {}  # path: [how often, write, by]
         self._sockets: dict[str, list[Any]] = {}
@@ -229,8 +234,12 @@ class Learner:
     def _personal(self, table: dict[str, list[Any]], event: dict[str, Any], path: str, count: int, write: bool) -> None:
         if not path.startswith("/") or not path.isprintable() or "\\" in path or "/../" in path + "/":
             self._leave_out("paths that can not be written down", count)
-        elif path.startswith(_HOMES):
+            return
+        path = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+        if f"{path}/".startswith(self._homes):
             self._leave_out("paths in somebody's home", count)
+        elif any(home.startswith(f"{path}/".replace("//", "/")) for home in self._homes):
+            self._leave_out("directories with homes in them", count)
         elif _SECRET.search(path):
             self._leave_out("paths named like secrets", count)
         elif path in table or len(table) < 256:

@@ -31,6 +31,7 @@ import stat
 import time
 from _json import encode_basestring_ascii as _quoted
 
+from .. import clock
 from ..events import (
     LONGEST,
     AccessDenied,
@@ -247,7 +248,7 @@ class Notifications:
 
     def _answer(self, call: notify.Call) -> None:
         number, thread, what, *arguments = call
-        now = self._now = time.time_ns()
+        now = self._now = clock.time_ns()
         self._thread, self._tell = thread, not self._quiet
         known = None
         try:
@@ -351,7 +352,7 @@ class Notifications:
                 continue
             lasted = round((time.monotonic_ns() - known.started) / 1e6, 3)
             ended = ProcessExited((status >> 8) & 0xFF, status & 0x7F, lasted, source="notify")
-            self._queue.append((time.time_ns(), known.shown(), ended))
+            self._queue.append((clock.time_ns(), known.shown(), ended))
 
     def _forget(self, fd: int) -> None:
         known = self._exits.pop(fd)
@@ -742,7 +743,7 @@ class Notifications:
         if self._repeated and (self.ended or time.monotonic() - self._told_at >= REPEAT):
             for refusal, process, count in self._repeated.values():
                 if count:
-                    self._queue.append((time.time_ns(), process, refusal.replace(count=count)))
+                    self._queue.append((clock.time_ns(), process, refusal.replace(count=count)))
             self._repeated.clear()
             self._told_at = 0.0
         if not self._find_ports():

@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 A record may be torn, cut, full of garbage or still being written; whatever can be read is given, and ``problems`` says
-what can not.  Each source is read in its own order, the sources are merged by time.  A clock that was set back does
-not turn the order of a source around: an event is never sorted before one that was written before it.
+what can not.  Each source is read in its own order, the sources are merged by time, which is that of one clock nobody
+sets (``clock``).  Should a source's times go back all the same, its order is not turned around: an event is never
+sorted before one that was written before it.
 
 What lies here was written by us but made from what a sandbox chose, by a process that a sandbox may have broken: lines
 are bounded, a JSON value that is no event is counted and left out, and nothing is taken as safe to print.
@@ -26,7 +27,7 @@ from ..escaping import unescape
 from ..events import EventsLost, encode
 from ..value import Value
 from .query import text, typed
-from .record import SEGMENT, digest, directory_of, is_written, started
+from .record import SEGMENT, by_age, digest, directory_of, is_written, started
 
 LONGEST_LINE = 2 << 20  # bytes of one JSON line
 LARGEST = 4 * SEGMENT  # bytes of one segment, unpacked
@@ -68,7 +69,7 @@ def sessions(state: str) -> list[Entry]:
         path = os.path.join(above, name)
         if _ID.fullmatch(name) and os.path.isdir(path) and not os.path.islink(path):
             out.append(Entry(name, path, started(path), is_written(path)))
-    return sorted(out, key=lambda entry: (entry.started, entry.id))
+    return sorted(out, key=lambda entry: (by_age(entry.started), entry.id))
 
 
 def find(state: str, name: str) -> Entry:
@@ -167,7 +168,7 @@ class Record:
         self.closed = True
         for number, (source, names) in enumerate(self.sources().items()):
             losses, ended, problems = chain_losses(self.path, source)
-            self.problems += problems
+            self.problems += [problem for problem in problems if problem not in self.problems]
             if not ended and not self.running:
                 self.problems.append(f"the writer of {source} was killed: its last events may be missing")
             self.closed = self.closed and ended
@@ -341,8 +342,11 @@ def chain_losses(path: str, source: str) -> tuple[list[dict[str, Any]], bool, li
             lost = EventsLost(source, count, first, last)
             event = encode(lost, time=last, session=os.path.basename(path), seq=0)
             events.append({**event, "cause": cause})
-    ended = any(entry.get("closed") is True for entry in entries)
-    return events, ended, problems
+    ends = [entry for entry in entries if entry.get("closed") is True]
+    if ends and isinstance(ahead := ends[-1].get("clock"), int):
+        way = "forward" if ahead > 0 else "back"
+        problems.append(f"the clock was set {way} by {abs(ahead) / 1e9:.0f} s: all times are as before that")
+    return events, bool(ends), problems
 
 
 def verify(path: str) -> Verified:

@@ -31,6 +31,7 @@ import os
 import sys
 import time
 
+from ..clock import time_ns, was_set_by
 from ..errors import HostError
 
 TYPE_CHECKING = False
@@ -43,6 +44,7 @@ KEEP = 200  # closed sessions that are kept, unless ``trace.keep`` says otherwis
 TOTAL = 8  # all records together take at most so many times the size of one
 SEGMENT = 8 << 20  # bytes of a segment before it is closed; less when the limit is small
 DURABLE_FROM = 1_000_000_000  # nanoseconds that a writer lived before its end waits for the disk
+CLOCK_STEP = 1_000_000_000  # nanoseconds that the machine's clock was set by before the end of the chain tells it
 WORTH_COMPRESSING = 16 << 10  # bytes; below, a file takes a block or two anyway
 SPARE = 8  # so many sessions are removed beyond ``keep``, so that not every run has to look at all of them
 FORMAT = 1
@@ -180,7 +182,7 @@ class Writer:
         source: ``session``, ``notify``, ``ebpf``: the first part of the file names.
         suffix: ``jsonl`` (each ``append`` ends with a newline) or ``spans``.
         limit: bytes that this source may take on disk.
-        clock: nanoseconds since the epoch.
+        clock: nanoseconds since the epoch; for tests.
 
     Raises:
         HostError: the chain can not be begun.
@@ -193,13 +195,13 @@ class Writer:
         suffix: str = "jsonl",
         *,
         limit: int = MAX_SIZE // 4,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Callable[[], int] = time_ns,
     ) -> None:
         self.directory, self.source, self.suffix = directory, source, suffix
         self.limit = limit
         self.segment = max(1 << 12, min(SEGMENT, limit // 16))
-        self.lost = 0  # records that could not be written, or bytes of raw spans
-        self.removed = 0  # the same, of segments that had to go
+        self.lost = 0  # records that could not be written
+        self.removed = 0  # of segments that had to go
         self._clock = clock
         self._born = time.monotonic_ns()
         self._unsynced: list[str] = []  # of segments that were closed while the writer ran on
@@ -227,7 +229,7 @@ class Writer:
 
         Args:
             data: lines with their newlines, or raw spans.
-            records: how many, for spans; lines are counted.
+            records: about how many, for spans; lines are counted, and so are the spans of what is lost.
         """
         if not data:
             return
@@ -240,7 +242,7 @@ class Writer:
                 self._open_segment()
             self._write(data)
         except OSError as error:
-            self._lose(records or len(data), error)
+            self._lose(self._count(data) if self.suffix == "spans" else records, error)
             return
         now = self._clock()
         self._first = self._first or now
@@ -258,7 +260,10 @@ class Writer:
             self._close_segment()
         if self._pending_loss:
             self._tell_loss()
-        self._link({"closed": True, "lost": self.lost, "removed": self.removed, "time": self._clock()})
+        end: dict[str, Any] = {"closed": True, "lost": self.lost, "removed": self.removed, "time": self._clock()}
+        if abs(ahead := was_set_by()) >= CLOCK_STEP:
+            end["clock"] = ahead
+        self._link(end)
         durable = time.monotonic_ns() - self._born >= DURABLE_FROM
         for name in self._unsynced:
             try:
@@ -318,6 +323,8 @@ class Writer:
         name, size = self._name, self._size
         try:
             data = os.pread(self._fd, size, 0)
+            if self.suffix == "spans" and self.stored + 2 * self.segment > self._room() // 2:
+                self._records = self._count(data)  # it may have to go, and then its records are told
             stored = self._compress(data) if size >= WORTH_COMPRESSING else None
             if stored is None:
                 stored = data
@@ -331,7 +338,7 @@ class Writer:
         self._unsynced.append(name)
         entry.update(records=self._records, first=self._first, last=self._last)
         self._link(entry)
-        self._closed.append(_Segment(entry, self._records or size))
+        self._closed.append(_Segment(entry, self._records))
         self._size = 0
         self._make_room()
 
@@ -362,9 +369,18 @@ class Writer:
             return None
         return packed
 
+    def _room(self) -> int:
+        return self.limit * 3 // 4 - 2 * self.segment
+
+    @staticmethod
+    def _count(data: bytes) -> int:
+        from .decode import count  # where something is lost, and nowhere else
+
+        return count(data)
+
     def _make_room(self) -> None:
         """Remove from the middle until the closed segments leave room for one that is open and one being packed."""
-        room = self.limit * 3 // 4 - 2 * self.segment
+        room = self._room()
         total = self.stored
         while total > room and len(self._closed) > 2:
             kept = index = 0
@@ -473,6 +489,11 @@ def started(path: str) -> int:
     return oldest
 
 
+def by_age(at: int) -> tuple[bool, int]:
+    """Sorts times of ``started``, oldest first: one that is yet to come is of before the clock was set back."""
+    return at <= time_ns(), at
+
+
 def prune(state: str, *, keep: int = 0, max_size: int = 0, everything: bool = True) -> list[str]:
     """Remove the oldest closed sessions until at most ``keep`` are left and all take no more than the total.
 
@@ -505,11 +526,12 @@ def prune(state: str, *, keep: int = 0, max_size: int = 0, everything: bool = Tr
 
 
 def _prune(above: str, names: list[str], keep: int, total: int) -> list[str]:
-    rows = sorted((started(path), path) for path in (os.path.join(above, name) for name in names))
+    paths = [os.path.join(above, name) for name in names]
+    rows = sorted(((started(path), path) for path in paths), key=lambda row: (by_age(row[0]), row[1]))
     sizes = {path: _size(path) for _started, path in rows}
     left, taken = len(rows), sum(sizes.values())
     wanted = keep if left <= keep else max(1, keep - min(SPARE, keep // 8))
-    recent = time.time_ns() - 60_000_000_000
+    recent = time_ns() - 60_000_000_000
     out = []
     for at, path in rows:
         if left <= wanted and taken <= total:

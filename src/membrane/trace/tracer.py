@@ -36,6 +36,7 @@ import select
 import sys
 import time
 
+from .. import clock
 from ..errors import HostError, InternalError, MembraneError
 from ..events import EventsLost, encode
 from ..host import syscalls as sc
@@ -518,7 +519,7 @@ class _Loop:
 
     def _not_sent(self, kind: str) -> None:
         self._lost[kind] = self._lost.get(kind, 0) + 1
-        self._lost_since = self._lost_since or time.time_ns()
+        self._lost_since = self._lost_since or clock.time_ns()
 
     def _tell_held(self) -> None:
         if self._source is not None:
@@ -561,7 +562,7 @@ class _Loop:
             self._room += size
 
     def _tell_losses(self, more: dict[str, int]) -> None:
-        now = time.time_ns()
+        now = clock.time_ns()
         for kind, count in (*self._lost.items(), *more.items()):
             if not count:
                 continue

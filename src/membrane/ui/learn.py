@@ -89,7 +89,7 @@ def _harmless(name: str) -> bool:
 
 
 def _print(invocation: Invocation, entries: list[reading.Entry], status: int, stdout: int) -> int:
-    learner = learn.Learner()
+    learner = learn.Learner(os.path.expanduser("~"))
     problems = []
     for entry in entries:
         record = reading.Record(entry.path)

@@ -108,6 +108,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             where=str(policy.mounts[0].origin),
             fix=("name the tree in files: allow_write",),
         )
+    if policy.open_files:
+        _refuse_beside_open_files(policy)
     roots = [each.path for each in facts.files if each.effect == "allow-write" and each.directory]
     hidden = next((rule for rule in policy.paths if rule.effect == "hide"), None)
     if hidden is not None and not any(inside(facts.workspace, root) for root in roots):
@@ -137,6 +139,21 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         whole = each.path == "/" and not policy.open_files
         if each.effect == "allow-write" and (whole or inside(each.path, facts.state)):
             raise PolicyError("bind a rule", f"{each.path} can not be opened for writing", fix=("name a tree in it",))
+
+
+def _refuse_beside_open_files(policy: Policy) -> None:
+    """Nothing holds a pattern, or a name that is fixed, in the whole machine; only files that exist are hidden."""
+    others = [
+        rule for rule in policy.file_rules or () if rule.path != "/" and (rule.effect != "deny-read" or rule.glob)
+    ]
+    unbound = [(rule.text, rule.origin) for rule in others] + [(rule.text, rule.origin) for rule in policy.paths]
+    for text, origin in unbound:
+        raise PolicyError(
+            "bind a rule",
+            f"{text!r}: with files: unconfined no rule about files is held",
+            where=str(origin),
+            fix=("name the trees in files: allow_write instead, or write presets: []",),
+        )
 
 
 def guarded(policy: Policy, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:

@@ -361,8 +361,10 @@ class Masks:
     By descriptor and not by ``/proc/self/fd``: a helper that enters the namespaces later is in no process list there.
     """
 
-    def __init__(self, root: str = "") -> None:
+    def __init__(self, root: str = "", *, late: bool = False) -> None:
+        """``root``: of the view.  ``late``: commands run in it."""
         self._root = root
+        self._late = late
         self._sources: dict[bool, tuple[bytes, int]] = {}  # by whether it is a directory: path, descriptor
         self._directory = False  # what the last one was
         self._parent = ""
@@ -390,12 +392,45 @@ class Masks:
         No link on the way is followed.  One that has taken the last name's place since then is, as mount(2) does.
         """
         name = self._enter(path)
-        self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+        try:
+            self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+        except (FileNotFoundError, NotADirectoryError):
+            self._confirm_sources()  # the callers take that for a name that is gone
+            raise
 
     def open_final(self, path: str) -> int:
-        """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+        """An O_PATH descriptor of ``path``, following only a final link, never one on the way.
+
+        A link is the command's or a repository's, and chooses what is covered.  One to a directory through which later
+        mounts find their place is opened itself.  While commands run that may be any directory: a command that is in
+        it would go on below the cover, and no mask could follow it there.
+        """
         name = self._enter(path)
-        return sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        fd = sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        found = os.stat(fd)
+        if stat.S_ISDIR(found.st_mode) and (self._late or self._is_on_the_way(found)):
+            os.close(fd)
+            fd = sc.openat2(self._parent_fd, name, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+        return fd
+
+    def _is_on_the_way(self, found: os.stat_result) -> bool:
+        """Is it a directory above the masks, or one above the name that was entered last?"""
+        for path in (MASK_SOURCE, self._parent):
+            while path:
+                if os.path.samestat(os.stat(path), found):
+                    return True
+                path = path.rpartition("/")[0]
+        return os.path.samestat(os.stat("/"), found)
+
+    def _confirm_sources(self) -> None:
+        """Raise when a mask is not where it was."""
+        for path, fd in self._sources.values():
+            try:
+                same = os.path.samestat(os.stat(path), os.stat(fd))
+            except OSError:
+                same = False
+            if not same:
+                raise OSError(errno.EIO, "the mask was covered", os.fsdecode(path))
 
     def _like_the_last(self, mount: Callable[[bool], None]) -> None:
         """Cover by a directory or a file.
@@ -521,7 +556,8 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
     ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
-    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well.
+    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well
+    (``Masks.open_final`` says which links are not followed).
 
     A File is made beside the masks, which the command can not write; elsewhere it is bound over ``target``.
     """
@@ -552,7 +588,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = masks.open_final(target)
         except (FileNotFoundError, NotADirectoryError):
             return
-        _bind_onto_itself(fd, read_only=True)
+        if stat.S_ISLNK(os.stat(fd).st_mode):
+            os.close(fd)  # it leads to where it must not be followed
+        else:
+            _bind_onto_itself(fd, read_only=True)
 
 
 def _late_file(target: str, content: bytes) -> None:

@@ -72,7 +72,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     return listening
 
 
-SCRATCH = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - of the view: private to each command
+# Of the view, private to each command; the first is where the others are made.
+SCRATCH = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # noqa: S108
 
 
 def refresh(mounts: Sequence[MountOp]) -> None:
@@ -94,6 +95,7 @@ def refresh(mounts: Sequence[MountOp]) -> None:
                 sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
         elif isinstance(op, Devices):
             sc.mount("devpts", f"{op.target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
+            _seal(op.target)  # all commands share it: none may put another link in the place of /dev/stdin
 
 
 def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
@@ -109,8 +111,8 @@ def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
 
 
 def _aside(scratch: str) -> str:
-    """A directory of the view where a new ``scratch`` is made before it is moved to its place."""
-    return "/run/lock" if scratch == "/dev/shm" else "/dev/shm"  # noqa: S108
+    """A directory of the view, out of the reach of earlier commands, where a new ``scratch`` is made."""
+    return f"{MASK_SOURCE}/directory" if scratch == SCRATCH[0] else SCRATCH[0]
 
 
 def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
@@ -129,7 +131,8 @@ def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
         place = aside + op.target[len(scratch.target) :]
         os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
         if isinstance(op, Directory):
-            os.makedirs(place, op.mode, exist_ok=True)
+            os.makedirs(place, exist_ok=True)
+            os.chmod(place, op.mode)  # whatever our mask is
         elif isinstance(op, Symlink):
             os.symlink(op.to, place)
         elif isinstance(op, File) and not op.bind:

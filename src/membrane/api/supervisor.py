@@ -752,8 +752,11 @@ def main(argv: list[str]) -> int:
     """The process: ``argv[1]`` is the descriptor of the caller's channel."""
     channel = _socket.socket(fileno=int(argv[1]))
     os.set_inheritable(channel.fileno(), False)
-    for number in (1, 2, 3, 13, 15):  # signals of a terminal and a closed stream are the caller's business
-        _signal.signal(number, _signal.SIG_IGN if number != 15 else _signal.SIG_DFL)
+    _signal.signal(13, _signal.SIG_IGN)
+    _signal.signal(15, _signal.SIG_DFL)
+    for number in (1, 2, 3):  # signals of a terminal are the caller's business
+        if _signal.getsignal(number) != _signal.SIG_IGN:
+            _signal.signal(number, lambda _number, _frame: None)  # not ignored: commands would inherit that
     kind, config, fds = wire.take(channel)
     if kind != b"P":
         return 1

@@ -552,7 +552,10 @@ def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: dict[str, 
     def mask() -> None:
         sc.setns(namespaces["user"], sc.CLONE_NEWUSER)
         sc.setns(namespaces["mnt"], sc.CLONE_NEWNS)
-        masks = Masks()
+        # A directory that is bound onto itself now is a second mount above the first, in which a command may have its
+        # working directory.  As peers (mount_namespaces(7)) both get what is mounted in either.
+        sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
+        masks = Masks(late=True)
         for row in rows:
             try:
                 workspace_operation(masks, *row)

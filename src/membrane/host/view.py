@@ -72,7 +72,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     return listening
 
 
-SCRATCH = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - of the view: private to each command
+# Of the view, private to each command; the first is where the others are made.
+SCRATCH = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # noqa: S108
 
 
 def refresh(mounts: Sequence[MountOp]) -> None:
@@ -94,6 +95,7 @@ def refresh(mounts: Sequence[MountOp]) -> None:
                 sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
         elif isinstance(op, Devices):
             sc.mount("devpts", f"{op.target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
+            _seal(op.target)  # all commands share it: none may put another link in the place of /dev/stdin
 
 
 def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
@@ -109,8 +111,8 @@ def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
 
 
 def _aside(scratch: str) -> str:
-    """A directory of the view where a new ``scratch`` is made before it is moved to its place."""
-    return "/run/lock" if scratch == "/dev/shm" else "/dev/shm"  # noqa: S108
+    """A directory of the view, out of the reach of earlier commands, where a new ``scratch`` is made."""
+    return f"{MASK_SOURCE}/directory" if scratch == SCRATCH[0] else SCRATCH[0]
 
 
 def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
@@ -129,7 +131,8 @@ def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
         place = aside + op.target[len(scratch.target) :]
         os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
         if isinstance(op, Directory):
-            os.makedirs(place, op.mode, exist_ok=True)
+            os.makedirs(place, exist_ok=True)
+            os.chmod(place, op.mode)  # whatever our mask is
         elif isinstance(op, Symlink):
             os.symlink(op.to, place)
         elif isinstance(op, File) and not op.bind:
@@ -361,8 +364,10 @@ class Masks:
     By descriptor and not by ``/proc/self/fd``: a helper that enters the namespaces later is in no process list there.
     """
 
-    def __init__(self, root: str = "") -> None:
+    def __init__(self, root: str = "", *, late: bool = False) -> None:
+        """``root``: of the view.  ``late``: commands run in it."""
         self._root = root
+        self._late = late
         self._sources: dict[bool, tuple[bytes, int]] = {}  # by whether it is a directory: path, descriptor
         self._directory = False  # what the last one was
         self._parent = ""
@@ -390,12 +395,45 @@ class Masks:
         No link on the way is followed.  One that has taken the last name's place since then is, as mount(2) does.
         """
         name = self._enter(path)
-        self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+        try:
+            self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+        except (FileNotFoundError, NotADirectoryError):
+            self._confirm_sources()  # the callers take that for a name that is gone
+            raise
 
     def open_final(self, path: str) -> int:
-        """An O_PATH descriptor of ``path``, following only a final link, never one on the way."""
+        """An O_PATH descriptor of ``path``, following only a final link, never one on the way.
+
+        A link is the command's or a repository's, and chooses what is covered.  One to a directory through which later
+        mounts find their place is opened itself.  While commands run that may be any directory: a command that is in
+        it would go on below the cover, and no mask could follow it there.
+        """
         name = self._enter(path)
-        return sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        fd = sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        found = os.stat(fd)
+        if stat.S_ISDIR(found.st_mode) and (self._late or self._is_on_the_way(found)):
+            os.close(fd)
+            fd = sc.openat2(self._parent_fd, name, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+        return fd
+
+    def _is_on_the_way(self, found: os.stat_result) -> bool:
+        """Is it a directory above the masks, or one above the name that was entered last?"""
+        for path in (MASK_SOURCE, self._parent):
+            while path:
+                if os.path.samestat(os.stat(path), found):
+                    return True
+                path = path.rpartition("/")[0]
+        return os.path.samestat(os.stat("/"), found)
+
+    def _confirm_sources(self) -> None:
+        """Raise when a mask is not where it was."""
+        for path, fd in self._sources.values():
+            try:
+                same = os.path.samestat(os.stat(path), os.stat(fd))
+            except OSError:
+                same = False
+            if not same:
+                raise OSError(errno.EIO, "the mask was covered", os.fsdecode(path))
 
     def _like_the_last(self, mount: Callable[[bool], None]) -> None:
         """Cover by a directory or a file.
@@ -521,7 +559,8 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
     ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
-    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well.
+    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well
+    (``Masks.open_final`` says which links are not followed).
 
     A File is made beside the masks, which the command can not write; elsewhere it is bound over ``target``.
     """
@@ -552,7 +591,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = masks.open_final(target)
         except (FileNotFoundError, NotADirectoryError):
             return
-        _bind_onto_itself(fd, read_only=True)
+        if stat.S_ISLNK(os.stat(fd).st_mode):
+            os.close(fd)  # it leads to where it must not be followed
+        else:
+            _bind_onto_itself(fd, read_only=True)
 
 
 def _late_file(target: str, content: bytes, mode: int) -> None:

@@ -5,7 +5,8 @@ Theory of operation
 The mounts made at the start bind what existed then.  The kernel drops a mount when somebody outside replaces the
 file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
 outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
-read-only mount, and a protected name that is not what git itself writes is moved to the quarantine.  At the end
+read-only mount, and a protected name that is not what git itself writes is moved to the quarantine.  One that was
+benign is judged again every second or so: inotify(7) tells of no write through a mapping.  At the end
 of the session the tree is compared with the index of the start once more, so that nothing slips through between
 the last event and the death of the last process.
 
@@ -15,6 +16,7 @@ The guard runs in the supervisor, in small steps; the mounts themselves are made
 from __future__ import annotations
 
 import os
+import time
 
 from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
 MOST_MOVED = 2000  # names taken away in one session before the command is ended
 SLICE = 0.003  # seconds of one background step
+AGAIN = 1.0  # seconds after which benign protected names are judged again
+AGAIN_EACH = 0.02  # seconds more for each of them: judging takes about a fiftieth of it
+MOST_BENIGN = 4096  # protected names that are judged again
 
 
 class Guard:
@@ -67,6 +72,8 @@ class Guard:
         self._report = report
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
+        self._benign: dict[str, None] = {}  # protected names that appeared and were let be
+        self._judge_at = 0.0  # time.monotonic(); 0: there are none
         self.left: list[str] = []  # protected names that could not be taken away
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
 
@@ -94,7 +101,11 @@ class Guard:
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
-        return self._watcher.timeout()
+        wanted = self._watcher.timeout()
+        if not self._judge_at:
+            return wanted
+        again = max(0.0, self._judge_at - time.monotonic())
+        return again if wanted is None else min(wanted, again)
 
     def on_change(self) -> None:
         """Deal with what appeared."""
@@ -108,12 +119,21 @@ class Guard:
                 ops.append(ReadOnly(target))
             else:
                 self._judge(name.path, ops)
+        if self._judge_at and time.monotonic() >= self._judge_at:
+            before, self._benign, self._judge_at = self._benign, {}, 0.0
+            for path in before:
+                self._judge(path, ops)
+            if self._benign:
+                self._judge_at = time.monotonic() + AGAIN + AGAIN_EACH * len(self._benign)
         if ops:
             self._mask(ops)
 
     def _judge(self, path: str, ops: list[MountOp]) -> None:
         try:
             if not judge(self._root_fd, path):
+                if len(self._benign) < MOST_BENIGN and os.path.lexists(self._prefix + path):
+                    self._benign[path] = None
+                    self._judge_at = self._judge_at or time.monotonic() + AGAIN  # not put off by the next one
                 return
         except FileNotFoundError:
             return

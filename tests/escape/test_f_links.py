@@ -1,0 +1,95 @@
+"""F: links and directories that choose what a mask covers, so that the masks after it cover nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from escape_box import Box, inside, until
+
+RULES = {"ignore": ["*.env"], "readonly": ["*.ro", "rodir/"]}
+ANSWER = """
+places = {"here": os.open(".", os.O_RDONLY), "sub": os.open("sub", os.O_RDONLY)}
+def answer(line):
+    return str(attempt("", lambda: os.close(os.open(line.split()[1], os.O_RDONLY, dir_fd=places[line.split()[0]]))))
+"""
+
+
+@pytest.mark.parametrize("target", ["/run/.membrane", "/run"])
+def test_F42_a_link_of_an_earlier_run_uncovers_no_other_name(box: Box, target: str) -> None:
+    """The masks are made of files below /run: a link that has that covered would leave the later ones unmade."""
+    box.policy(**RULES)
+    for name in ("0.env", "2.env", "sub/3.env", "control"):
+        box.file(name, "SECRET")
+    os.symlink(target, box.workspace / "1.env")
+    names = ("control", "0.env", "1.env", "2.env", "sub/3.env")
+    script = "".join(f"attempt({name!r}, read({name!r}))\n" for name in names)
+    assert box.attack(script) == {name: "ok" if name == "control" else "EACCES" for name in names}
+
+
+@pytest.mark.parametrize("link", ["x.env", ".vscode"])
+def test_F42_a_link_to_the_root_does_not_divert_what_is_hidden_later(box: Box, link: str) -> None:
+    """Whoever enters the mount namespace later starts at the topmost mount of its root."""
+    box.policy(**RULES)
+    (box.workspace / "sub").mkdir()
+    os.symlink("/", box.workspace / link)
+    with inside(box, ANSWER) as ask:
+        assert ask("here late.env") == "ENOENT"
+        for name in ("late", "late.env"):
+            (box.workspace / name).write_text("SECRET")
+        assert until(lambda: ask("here late.env"), "EACCES") == "EACCES"
+        assert ask("here late") == "ok"
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "place"),
+    [
+        ("x.env", ".", "here"),
+        ("x.ro", ".", "here"),
+        ("x.env", "sub", "sub"),
+        ("x.ro", "sub", "sub"),
+        ("x.ro", "/", "here"),
+    ],
+)
+def test_F48_a_link_made_inside_stops_no_later_mask(box: Box, link: str, target: str, place: str) -> None:
+    """Covered were what the link leads to, a command that is in there would see what appears there."""
+    box.policy(**RULES)
+    (box.workspace / "sub").mkdir()
+    directory = box.workspace / ("sub" if place == "sub" else "")
+    with inside(box, f"os.symlink({target!r}, {link!r})\n" + ANSWER) as ask:
+        assert ask(f"{place} late.env") == "ENOENT"
+        for name in ("late", "late.env"):
+            (directory / name).write_text("SECRET")
+        assert until(lambda: ask(f"{place} late.env"), "EACCES") == "EACCES"
+        assert ask(f"{place} late") == "ok"
+
+
+def test_F48_a_mask_reaches_whoever_is_below_a_read_only_mount(box: Box) -> None:
+    """The command holds the directory open before it is bound onto itself."""
+    box.policy(**RULES)
+    script = """
+os.mkdir("rodir"); places = {"rodir": os.open("rodir", os.O_RDONLY)}
+say("bound", wait_for(lambda: " " + os.getcwd() + "/rodir " in open("/proc/self/mountinfo").read()))
+def answer(line):
+    if line == "bound":
+        return _results["bound"]
+    return str(attempt("", lambda: os.close(os.open(line, os.O_RDONLY, dir_fd=places["rodir"]))))
+"""
+    with inside(box, script) as ask:
+        assert ask("bound") == "ok" and ask("late.env") == "ENOENT"
+        for name in ("late", "late.env"):
+            (box.workspace / "rodir" / name).write_text("SECRET")
+        assert until(lambda: ask("late.env"), "EACCES") == "EACCES"
+        assert ask("late") == "ok"
+
+
+def test_F42_a_hidden_link_hides_what_it_leads_to(box: Box) -> None:
+    """What the rules above leave alone: links of the start to files, and to directories below."""
+    box.policy(**RULES)
+    box.file("conf/real", "SECRET")
+    box.file("sub/file", "SECRET")
+    os.symlink("conf/real", box.workspace / "1.env")
+    os.symlink("sub", box.workspace / "2.env")
+    names = ("1.env", "conf/real", "2.env", "sub/file")
+    found = box.attack("".join(f"attempt({name!r}, read({name!r}))\n" for name in names))
+    assert found == {"1.env": "EACCES", "conf/real": "EACCES", "2.env": "EACCES", "sub/file": "EACCES"}

@@ -29,10 +29,8 @@ import os
 import select
 import stat
 import time
-from _json import encode_basestring_ascii as _quoted
 
 from ..events import (
-    LONGEST,
     AccessDenied,
     EventsLost,
     FileChanged,
@@ -44,12 +42,11 @@ from ..events import (
     ProcessStarted,
     SocketCalled,
     access_as_data,
-    plain,
 )
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .record import json_text
+from .lines import Lines, value_text
 from .sockets import Tables, address_of, inode_of
 
 TYPE_CHECKING = False
@@ -63,9 +60,10 @@ if TYPE_CHECKING:
     Operation: TypeAlias = Literal["read", "write"]
 
 LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h)
-BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
-IDLE = 0.001  # seconds without a call before they are
+SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
+IDLE = 0.02  # and before all else is
+LATEST = 0.05  # seconds after which it is, however many calls there are
 PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_PROCESSES = 8192  # known at a time
 MOST_REFUSALS = 512  # kinds of refusals of one second
@@ -96,24 +94,38 @@ UNREADABLE = "caller can not be read"  # reason of a refusal
 class _Known:
     """A process, by the number that its calls carry."""
 
-    __slots__ = ("_shown", "exe", "name", "number", "parent", "pid", "pidfd", "stale", "start", "started", "threads")
+    __slots__ = (
+        "_shown",
+        "exe",
+        "name",
+        "named",
+        "number",
+        "parent",
+        "pid",
+        "pidfd",
+        "stale",
+        "start",
+        "started",
+        "threads",
+    )
 
     def __init__(self, number: int, pid: int, parent: int, start: int, started: int) -> None:
         self.number, self.pid, self.parent, self.start, self.started = number, pid, parent, start, started
         self.pidfd = -1
         self.name = self.exe = self._shown = ""
-        self.stale = True  # name and program are to be read again
+        self.stale = True  # what it runs is to be looked at again
+        self.named = True  # and its name is right if that is the program that was expected
         self.threads = [number]
 
-    def become(self, name: str, exe: str) -> None:
-        self.name, self.exe, self.stale, self._shown = name, exe, True, ""
+    def become(self, name: str, exe: str, *, named: bool = True) -> None:
+        self.name, self.exe, self.stale, self.named, self._shown = name, exe, True, named, ""
 
     def shown(self) -> str:
         """The process of an event (``events.Process``), as JSON."""
         if not self._shown:
             self._shown = (
                 f'{{"pid": {self.pid}, "start": {self.start}, '
-                f'"name": {_value_text(self.name)}, "exe": {_value_text(self.exe)}}}'
+                f'"name": {value_text(self.name)}, "exe": {value_text(self.exe)}}}'
             )
         return self._shown
 
@@ -154,8 +166,7 @@ class Notifications:
             for number, name in self._names.items()
         }
         self._executes = frozenset(n for n, name in self._names.items() if name in ("execve", "execveat"))
-        self._epoll = select.epoll()
-        self._epoll.register(listener, select.EPOLLIN)
+        self._reaper = select.epoll()  # of processes
         # Told is then only that it was waited for (EPOLLHUP); an older kernel tells that it ended, and not how.
         self._ends = select.EPOLLET if notify.tells_exits() else select.EPOLLIN | select.EPOLLET
         self._poll = select.poll()
@@ -172,46 +183,53 @@ class Notifications:
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
-        self._second, self._head = -1, ""
-        self._sequence = 0
+        self._held_since = self._due = 0.0  # 0: nothing is held
+        self._asked = b""  # the path that it named last
+        self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
+        self._lines = Lines(scope.session, self.name)
+        self.counts = self._lines.counts
         self._decider: Any = None
-        self.counts: dict[str, int] = {}
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
 
     def fileno(self) -> int:
-        """Readable when ``drain`` has something to do."""
-        return self._epoll.fileno()
+        """Readable when a call waits.
+
+        The listener itself: who sleeps in poll(2) on it is woken on the processor of the caller (``SYNC_WAKE_UP``),
+        through an epoll in an epoll it is not.
+        """
+        return self._listener.fd
+
+    def ends(self) -> int:
+        """Readable when a process has ended; -1: that is looked at in time, and nobody need wake up for it."""
+        return -1 if self._due else self._reaper.fileno()
 
     def timeout(self) -> float | None:
         """Seconds after which ``drain`` must be called though nothing is readable; None: no need."""
-        if self._queue:
-            return 4 * IDLE if self._connecting else IDLE
+        if self._due:
+            return max(0.0, self._due - time.monotonic())
         return REPEAT if self._repeated else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
-        """Answer the calls that wait; write events down when none does.  The number of calls answered."""
-        answered = 0
-        while answered < BATCH:
-            ready = self._poll.poll(0)
-            if not ready:
-                break
-            if not ready[0][1] & select.POLLIN:  # EPOLLHUP: no process has the filter any more
-                self._epoll.unregister(self._listener.fd)
-                self._poll.unregister(self._listener.fd)
-                self.ended = True
-                break
-            call = self._listener.receive()
-            answered += 1
-            if call is not None:
-                self._answer(call)
-        if not answered or self.ended:
+        """Answer a call that waits; write events down when it is time to.  The number of calls answered."""
+        ready = self._poll.poll(0)
+        if ready and not ready[0][1] & select.POLLIN:  # POLLHUP: no process has the filter any more
+            self.ended, ready = True, []
+        if ready and (call := self._listener.receive()) is not None:
+            self._answer(call)
+        now = time.monotonic()
+        if not ready and not self._due:
+            self._reap()
+        elif now >= self._due > 0 or len(self._queue) >= MOST_QUEUED:
             self._reap()
             self._write_down(write)
-        elif len(self._queue) >= MOST_QUEUED:
-            self._write_down(write)
-        return answered
+            self._held_since = self._due = 0.0
+        if ready or (self._queue and not self._due):
+            self._held_since = self._held_since or now
+            soon = self._connecting or (self._queue and type(self._queue[-1][2]) is AccessDenied)
+            self._due = min(now + (SOON if soon else IDLE), self._held_since + LATEST)
+        return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
         """Write down what is held back, refusals that were counted as well; the next one is told anew."""
@@ -226,7 +244,7 @@ class Notifications:
         while self._exits and time.monotonic() < deadline:
             self._reap()  # the kernel takes the namespace down while we look
             if self._exits:
-                select.select([self._epoll], [], [], 0.002)
+                select.select([self._reaper], [], [], 0.002)
         self._write_down(write)
 
     def losses(self) -> dict[str, int]:
@@ -236,7 +254,7 @@ class Notifications:
 
     def close(self) -> None:
         """Let go of the listener: from now on the calls of the sandbox fail with ENOSYS."""
-        self._epoll.close()
+        self._reaper.close()
         self._tables.close()
         for fd in self._exits:
             os.close(fd)
@@ -271,7 +289,8 @@ class Notifications:
             return
         if executes and known is not None:
             # As which it goes on, unless the kernel finds a fault: so the kernel is asked at the next call.
-            known.become(os.path.basename(event.path)[:15], event.path)
+            name = os.fsdecode(self._asked.rpartition(b"/")[2][:15])  # fs/exec.c, bprm_execve
+            known.become(name or os.path.basename(event.path)[:15], event.path, named=bool(name))
         elif event.result in _SEARCH and what in self._executes and not self._scope.reads:
             return  # every shell looks for every program in every directory of PATH
         self._queue.append((now, known.shown() if known else "null", event))
@@ -288,10 +307,22 @@ class Notifications:
             known = None
         if known is not None:
             return known
+        try:
+            pidfd = os.pidfd_open(thread)
+        except OSError:  # it does not lead its process, or descriptors are used up
+            return self._process_of_thread(thread)
+        start = notify.start_time(thread)
+        inside = thread if self._scope.shared else notify.number_inside(pidfd)
+        if start is None or inside is None:
+            os.close(pidfd)
+            return None
+        return self._meet(thread, pidfd, inside, start)
+
+    def _process_of_thread(self, thread: int) -> _Known | None:
         numbers = notify.process_status(thread)
         if numbers is None:
             return None
-        process, inside, _inside_thread, parent = numbers
+        process, inside, _inside_thread, _parent = numbers
         if self._scope.shared:
             inside = process
         known = self._threads.get(process)
@@ -299,46 +330,55 @@ class Notifications:
             start = notify.start_time(process)
             if start is None:
                 return None
-            above = self._threads.get(parent)
-            if above is not None:
-                parent_inside = above.pid
-            elif self._scope.shared:
-                parent_inside = parent
-            else:
-                of_parent = notify.process_status(parent) if parent else None
-                parent_inside = of_parent[1] if of_parent else 0
-            known = _Known(process, inside, parent_inside, start[1], time.monotonic_ns())
-            known.name = start[0]
-            if len(self._exits) < MOST_PROCESSES:
-                try:
-                    known.pidfd = os.pidfd_open(process)
-                    self._epoll.register(known.pidfd, self._ends)
-                except OSError:
-                    if known.pidfd >= 0:
-                        os.close(known.pidfd)
-                        known.pidfd = -1
-            if known.pidfd < 0:
-                self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
-                return known  # its end will not be seen, and its number may be somebody else's tomorrow
-            self._exits[known.pidfd] = known
-            self._threads[process] = known
-        if thread != process and len(known.threads) < MOST_PROCESSES:
+            try:
+                pidfd = os.pidfd_open(process)
+            except OSError:
+                pidfd = -1
+            known = self._meet(process, pidfd, inside, start)
+        if thread != process and known.pidfd >= 0 and len(known.threads) < MOST_PROCESSES:
             known.threads.append(thread)
             self._threads[thread] = known
+        return known
+
+    def _meet(self, process: int, pidfd: int, inside: int, start: tuple[str, int, int]) -> _Known:
+        """A process that is not known yet; its descriptor (-1: there is none) is kept until its end was seen."""
+        name, ticks, parent = start
+        above = self._threads.get(parent)
+        if above is not None:
+            parent = above.pid
+        elif not self._scope.shared:
+            of_parent = notify.process_status(parent) if parent else None
+            parent = of_parent[1] if of_parent else 0
+        known = _Known(process, inside, parent, ticks, time.monotonic_ns())
+        known.name = name
+        if pidfd >= 0:
+            try:
+                if len(self._exits) >= MOST_PROCESSES:
+                    raise OSError
+                self._reaper.register(pidfd, self._ends)
+                known.pidfd = pidfd
+            except OSError:
+                os.close(pidfd)
+        if known.pidfd < 0:
+            self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
+            return known  # its end will not be seen, and its number may be somebody else's tomorrow
+        self._exits[pidfd] = known
+        self._threads[process] = known
         return known
 
     def _program_of(self, known: _Known) -> str:
         return known.exe or notify.program_of(known.number) or self._closed.get(known.number, "")
 
     def _read_program(self, known: _Known) -> None:
-        start = notify.start_time(known.number)
         exe = notify.program_of(known.number) or self._closed.get(known.number, "")
-        known.become(start[0] if start else known.name, exe)
+        if exe != known.exe or not known.named:
+            start = notify.start_time(known.number) if known.exe else None  # else it was read just now
+            known.become(start[0] if start else known.name, exe)
         known.stale = False
 
     def _reap(self) -> None:
         """Processes that have ended and that somebody has waited for: until then their number is not given again."""
-        for fd, _event in self._epoll.poll(0, 256):
+        for fd, _event in self._reaper.poll(0, 256):
             known = self._exits.get(fd)
             if known is None:
                 continue
@@ -350,7 +390,7 @@ class Notifications:
                 self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
                 continue
             lasted = round((time.monotonic_ns() - known.started) / 1e6, 3)
-            ended = ProcessExited((status >> 8) & 0xFF, status & 0x7F, lasted, source="notify")
+            ended = ProcessExited((status >> 8) & 0xFF, status & 0x7F, lasted, 0, "notify")
             self._queue.append((time.time_ns(), known.shown(), ended))
 
     def _forget(self, fd: int) -> None:
@@ -363,7 +403,7 @@ class Notifications:
     # ------------------------------------------------------------ the calls
 
     def _place(self, thread: int, directory: int, address: int, *, follow: bool) -> notify.Place:
-        path = notify.read_text(thread, address)
+        path = self._asked = notify.read_text(thread, address)
         base = b""
         if path[:1] != b"/":
             try:
@@ -396,9 +436,13 @@ class Notifications:
         else:
             result = self._opens(place, bool(writes), exclusive, flags)
             self._tell_refusal(known, place, result, "write" if writes else "read")
-        names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
+        names = self._flags.get(flags)
+        if names is None:
+            names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
+            if len(self._flags) < MOST_QUEUED:
+                self._flags[flags] = names
         path = os.fsdecode(place.path)
-        return FileOpened(path, names, result, True, self._outside(path), source="notify"), error
+        return FileOpened(path, names, result, True, self._outside(path), "notify", 1), error
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
@@ -424,7 +468,7 @@ class Notifications:
         result = self._opens(place, True, False, 1)
         self._tell_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
-        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), source="notify"), 0
+        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), 0
 
     def _on_unlink(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
         return self._remove(thread, known, _CWD, a[0], directory=False)
@@ -446,7 +490,7 @@ class Notifications:
                 result = "ENOTDIR" if directory else "EISDIR"
         self._tell_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
-        return FileRemoved(path, directory, result, True, self._outside(path), source="notify"), 0
+        return FileRemoved(path, directory, result, True, self._outside(path), "notify"), 0
 
     @staticmethod
     def _removes(place: notify.Place) -> str:
@@ -482,7 +526,7 @@ class Notifications:
             result = _name(error)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
-        return FileRenamed(path, target, result, True, outside, source="notify"), error
+        return FileRenamed(path, target, result, True, outside, "notify"), error
 
     def _on_mkdir(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
         return self._make(thread, known, _CWD, a[0], "directory")
@@ -523,7 +567,7 @@ class Notifications:
         place = self._place(thread, where, address, follow=False)
         result, error = self._creates(place, known, directory=kind == "directory", link=kind == "symlink")
         path = os.fsdecode(place.path)
-        return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), source="notify"), error
+        return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), "notify"), error
 
     def _creates(
         self, place: notify.Place, known: _Known | None, *, directory: bool = False, link: bool = False
@@ -563,7 +607,7 @@ class Notifications:
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
-        return FileChanged(path, row.what, value, result, True, self._outside(path), source="notify"), 0
+        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), 0
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""
@@ -578,7 +622,7 @@ class Notifications:
 
     def _on_execveat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
         if a[4] & AT_EMPTY_PATH and not notify.read_text(thread, a[1]):
-            place = notify.Place(self._view.base(thread, a[0]))  # an open file, perhaps without a name
+            place, self._asked = notify.Place(self._view.base(thread, a[0])), b""  # a file, perhaps without a name
             return self._execute(thread, known, place, a[2], by_name=False)
         place = self._place(thread, a[0], a[1], follow=not a[4] & AT_SYMLINK_NOFOLLOW)
         return self._execute(thread, known, place, a[2])
@@ -610,7 +654,7 @@ class Notifications:
         except OSError:
             cwd = ""
         parent = known.parent if known else 0
-        return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, source="notify"), 0
+        return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, "notify"), 0
 
     def _on_connect(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
         return self._socket(thread, "connect", a)
@@ -622,7 +666,7 @@ class Notifications:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
         family, address, port = address_of(data)
-        called = SocketCalled(call, family, address, port, "", True, source="notify")
+        called = SocketCalled(call, family, address, port, "", True, "notify", 0)
         if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
             self._connecting.append((called, thread, inode))
             self._connected_at = time.monotonic()
@@ -752,43 +796,11 @@ class Notifications:
         for now, process, event in queue:
             if ports and id(event) in ports:
                 event = event.replace(local_port=ports[id(event)])
-            line = self._line(now, process, event)
+            line = self._lines.line(now, process, event)
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)
 
-    def _line(self, now: int, process: str, event: Event) -> bytes:
-        """As ``events.encode`` gives it, in a third of the time."""
-        second, rest = divmod(now, 1_000_000_000)
-        if second != self._second:
-            parts = time.gmtime(second)
-            self._head = (
-                f'{{"time": "{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}'
-                f"T{parts.tm_hour:02}:{parts.tm_min:02}:{parts.tm_sec:02}."
-            )
-            self._second = second
-        self._sequence += 1
-        kind = type(event).__name__
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        fields = event.__dict__
-        body = "".join([f', "{name}": {_value_text(fields[name])}' for name in event.field_names if name != "source"])
-        return (
-            f'{self._head}{rest // 1000:06}Z", "session": "{self._scope.session}", "seq": {self._sequence}, '
-            f'"event": "{kind}", "source": "notify", "process": {process}{body}}}\n'
-        ).encode("ascii")
-
 
 def _name(error: int) -> str:
     return errno.errorcode.get(error, str(error)) if error else ""
-
-
-def _value_text(value: Any) -> str:
-    """``json_text(plain(value))``."""
-    if type(value) is str:
-        if len(value) <= LONGEST and value.isascii() and value.isprintable() and "\\" not in value:
-            return _quoted(value)
-    elif type(value) is bool:
-        return "true" if value else "false"
-    elif type(value) is tuple:
-        return "[" + ", ".join([_value_text(item) for item in value]) + "]"
-    return json_text(plain(value))

@@ -115,24 +115,24 @@ class Listener:
         return True
 
 
-class _Iovec(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
 _readv = ctypes.PyDLL().process_vm_readv
 _readv.restype = ctypes.c_ssize_t
-_local, _remote = _Iovec(0, 0), _Iovec(0, 0)
-_local_reference, _remote_reference = ctypes.byref(_local), ctypes.byref(_remote)
+_vectors = ctypes.create_string_buffer(b"", 32)  # two struct iovec (readv(2)): the place here, the piece there
+_vectors_view = memoryview(_vectors).cast("B")
+_pack_vectors = struct.Struct("=4Q").pack_into
+_local_reference = ctypes.byref(_vectors)
+_remote_reference = ctypes.byref(_vectors, 16)
+_view, _address = memoryview(b""), 0
 
 
-def _make_room(size: int) -> memoryview:
+def _make_room(size: int) -> None:
     """The place that memory is read to, which is kept; most reads are smaller than a page."""
+    global _view, _address
     buffer = ctypes.create_string_buffer(b"", size)
-    _local.base = ctypes.addressof(buffer)
-    return memoryview(buffer).cast("B")
+    _view, _address = memoryview(buffer).cast("B"), ctypes.addressof(buffer)
 
 
-_view = _make_room(PAGE)
+_make_room(PAGE)
 
 
 def read_memory(thread: int, address: int, size: int) -> bytes:
@@ -141,17 +141,16 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
     Raises:
         OSError: nothing can be read there, or the process may not be looked into.
     """
-    global _view
-    size = min(size, LARGEST_READ)
     if size > len(_view):
-        _view = _make_room(size)
-    _local.length = _remote.length = size
-    _remote.base = address
+        size = min(size, LARGEST_READ)
+        if size > len(_view):
+            _make_room(size)
+    _pack_vectors(_vectors_view, 0, _address, size, address, size)
     got = _readv(thread, _local_reference, 1, _remote_reference, 1, 0)
     if got < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"process_vm_readv: {os.strerror(number)}")
-    return bytes(_view[:got])
+    return _view[:got].tobytes()
 
 
 def read_text(thread: int, address: int, limit: int = PATH_MAX) -> bytes:
@@ -509,16 +508,47 @@ def _field(data: bytes, name: bytes, at: int) -> list[bytes]:
     return data[begin : data.index(b"\n", begin)].split()
 
 
-def number_inside(pidfd: int) -> int | None:
-    """The number that a process of the sandbox has there (as ``process_status``); None: it is gone.
+_TGID_IN_NAMESPACE = 0x8004B709  # NS_GET_TGID_IN_PIDNS, Linux 6.12
 
-    The file is proc(5)'s of our own descriptor, and a tenth of the work of /proc/PID/status.
-    """
-    data = _process_file(os.getpid(), b"fdinfo/%d" % pidfd)
-    try:
-        return int(_field(data, b"\nNSpid:\t", 0)[1])
-    except (IndexError, ValueError):
-        return None
+
+class Numbers:
+    """What the processes of one sandbox are called there: in the first pid namespace below ours."""
+
+    def __init__(self) -> None:
+        self._namespace = -1  # descriptor; -2: this kernel can not be asked
+
+    def of(self, process: int, pidfd: int) -> int | None:
+        """The number inside of a process with our number and a descriptor; None: it is gone."""
+        if self._namespace >= 0:
+            try:
+                return fcntl.ioctl(self._namespace, _TGID_IN_NAMESPACE, process)
+            except OSError:
+                return None
+        data = _process_file(os.getpid(), b"fdinfo/%d" % pidfd)  # proc(5), a tenth of the work of /proc/PID/status
+        try:
+            numbers = _field(data, b"\nNSpid:\t", 0)
+            inside = int(numbers[1])
+        except (IndexError, ValueError):
+            return None
+        if self._namespace == -1 and len(numbers) == 2:
+            self._find(process, inside)
+        return inside
+
+    def _find(self, process: int, inside: int) -> None:
+        """``process`` is in no namespace further below."""
+        try:
+            self._namespace = os.open(b"/proc/%d/ns/pid" % process, os.O_RDONLY | os.O_CLOEXEC)
+            known = fcntl.ioctl(self._namespace, _TGID_IN_NAMESPACE, process) == inside
+        except OSError:
+            known = False
+        if not known:
+            self.close()
+            self._namespace = -2
+
+    def close(self) -> None:
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
 
 
 def start_time(process: int) -> tuple[str, int, int] | None:

@@ -274,6 +274,7 @@ def _child(
             keep |= CAP_BPF
         give_up_privileges(keep)
         gc.freeze()
+        gc.set_threshold(20_000)  # events wait in a queue: with the usual 700 it would be gone through again and again
         gc.enable()
         from .notify import Notifications
 

@@ -19,7 +19,6 @@ Format: bpf(2), uapi/linux/bpf.h, kernel/bpf/ringbuf.c.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -27,6 +26,7 @@ import struct
 
 from ..errors import HostError
 from . import btf
+from . import ffi as ctypes
 from . import syscalls as sc
 
 TYPE_CHECKING = False
@@ -579,10 +579,21 @@ class Ring:
         self._data = self._memory[page:]
         self._words = self._data.cast("I")
 
-    def ready(self) -> memoryview:
-        """All finished records that were not released yet, as they are; call ``release`` with its length after use."""
+    @property
+    def written(self) -> int:
+        """The writer's position: bytes since the ring was made, of half written records as well."""
+        return self._written_to[0]
+
+    def ready(self, finished: int = -1) -> memoryview:
+        """All finished records that were not released yet, as they are; call ``release`` with its length after use.
+
+        Args:
+            finished: a writer's position for which it is known that nothing before it is half written.
+        """
         begin, end = self._read_to[0], self._written_to[0]
         base = begin % self.size
+        if end == finished:
+            return self._data[base : base + (end - begin)]
         # in words of 4 bytes; the data is mapped twice, so that nothing wraps
         at, limit, words = base >> 2, base + (end - begin) >> 2, self._words
         while at < limit:

@@ -69,7 +69,7 @@ MANY = 8
 GRANTED_RINGS: Final = ("ring-keep", "ring-bulk")
 
 _SEE_NOISE, _SEE_REPEATS = 1, 2
-_SLOT = struct.Struct("<QQQIIII")  # trace.bpf.c, struct slot
+_SLOT = struct.Struct("<QQQQQIIII")  # trace.bpf.c, struct slot
 _PLACE = struct.Struct("<QII")
 _SEED = struct.Struct("<II")
 _OPENED = struct.Struct("<QQIIII")  # id, inode, device, name, flags, process
@@ -77,7 +77,7 @@ _REPEATS = struct.Struct("<QQ")
 _COUNTERS = 16
 _LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
 _LOOK_AT_LOSSES_EVERY = 0.1  # s
-_AGAIN = 25_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
+_AGAIN = 100_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
 
 
 class Scope(Value):
@@ -150,6 +150,7 @@ class EbpfSource:
         self._looked_boot = 0
         self._processors = 0
         self._before = [0] * _COUNTERS  # of the slot's counters, when we began
+        self._begun: list[int] = []  # positions in the rings, when we began
 
     # ------------------------------------------------------------ life
 
@@ -230,7 +231,8 @@ class EbpfSource:
         """
         assert self._epoll is not None
         self._epoll.poll(0)  # edge-triggered: the wake-up is taken, whatever is written from now on
-        spans = [ring.ready() for ring in self._rings]
+        finished = self._finished()
+        spans = [ring.ready(position) for ring, position in zip(self._rings, finished, strict=True)]
         now = time.monotonic()
         own: list[bytes] = []
         if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY:
@@ -247,6 +249,16 @@ class EbpfSource:
             ring.release(len(span))
             span.release()
         return len(piece)
+
+    def _finished(self) -> list[int]:
+        """For each ring a position before which every record was finished when we asked.
+
+        The programs count a record when it is finished, and the ring when it is begun.  What was counted first as
+        finished and is then all that was ever begun has no gap.
+        """
+        value = self._set.maps["slots"].get(struct.pack("<I", self._slot))
+        counted = _SLOT.unpack(value)[3:5] if value else (0,) * len(self._rings)
+        return [begun + bytes_ for begun, bytes_ in zip(self._begun, counted, strict=True)]
 
     @property
     def needs_capability(self) -> bool:
@@ -485,7 +497,8 @@ class EbpfSource:
         self._looked_boot = self._id
         self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
-        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, flags, min(sizes) // 4, 0, 0))
+        self._begun = [ring.written for ring in self._rings]
+        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, 0, 0, flags, min(sizes) // 4, 0, 0))
         self._epoll = select.epoll()
         self._timer = sc.timerfd_create()
         for fd in (self._timer, *(ring.fd for ring in self._rings)):
@@ -656,7 +669,7 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
 
 def _release(loaded: bpf.Loaded, slot: int) -> None:
     """The slot is nobody's: no events any more, its rings are freed."""
-    loaded.maps["slots"].set(struct.pack("<I", slot), _SLOT.pack(*(0,) * 7))
+    loaded.maps["slots"].set(struct.pack("<I", slot), bytes(_SLOT.size))
     if "rings" in loaded.maps:  # a granted set keeps its own
         loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
 

@@ -261,7 +261,7 @@ class Decoder:
         if kind == EXEC:
             return self._executed(l1, l2, l3, bool(a), pid, ppid, text)
         if kind == EXIT:
-            return ProcessExited(result >> 8 & 0xFF, result & 0x7F, round((time - begun) / 1e6, 3))
+            return ProcessExited(result >> 8 & 0xFF, result & 0x7F, round((time - begun) / 1e6, 3), 0, "ebpf")
         name = NAMES.get(nr, f"call {nr}")
         failed = _errno_name(result)
         if kind in (OPEN, PATH, EXEC_FAILED):
@@ -314,7 +314,7 @@ class Decoder:
                 path = join(cwd, path)
         if len(self._programs) < _MOST_KEPT:
             self._programs[pid] = program
-        return ProcessStarted(ppid, tuple(_text(word) for word in arguments), cwd, path)
+        return ProcessStarted(ppid, tuple([_text(word) for word in arguments]), cwd, path, "", False, "ebpf")
 
     def _walked(self, raw: bytes) -> str:
         """Names from the innermost outwards, each followed by a slash, as a path."""

@@ -38,6 +38,7 @@ from ..events import (
 )
 from .calls import NAMES
 from .changes import CHANGES, new_value
+from .spans import CLOCK, CLOCK_RECORD, LOST, LOST_KINDS, LOST_RECORD, REPEATED, REPEATED_RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,16 +47,8 @@ if TYPE_CHECKING:
 
     from ..events import Event
 
-LAYOUT: Final = 1  # native/wire.h
 HEADER: Final = struct.Struct("<4H4IIiQQqQQII16s")
 FORK, EXEC, EXIT, OPEN, PATH, PATH2, SOCKET, SEND, EXEC_FAILED, CALL = range(1, 11)
-CLOCK, LOST, REPEATED = 128, 129, 130  # ours
-_CLOCK = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
-_LOST = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
-_REPEATED = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
-
-# What can be lost, by number (wire.h, LOST_*)
-LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "scope", "unknown")
 
 _TICK = 10_000_000  # ns of one clock tick of proc(5): USER_HZ is 100 on x86_64
 _MOST_KEPT = 1 << 14  # entries of each cache
@@ -87,26 +80,6 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 def _by_time(record: tuple[tuple[Any, ...], int, int]) -> int:
     return int(record[0][10])
-
-
-def frame(payload: bytes) -> bytes:
-    """``payload`` as a record, framed as the kernel frames its own (kernel/bpf/ringbuf.c)."""
-    return struct.pack("<II", len(payload), 0) + payload + bytes(-len(payload) % 8)
-
-
-def clock_record(offset: int) -> bytes:
-    """What must stand first in each stored piece; ``offset``: time of day minus time since boot, ns."""
-    return frame(_CLOCK.pack(CLOCK, LAYOUT, 0, 0, offset))
-
-
-def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
-    """``count`` events of a kind were lost between two moments (ns since boot)."""
-    return frame(_LOST.pack(LOST, kind, 0, 0, count, start, end))
-
-
-def repeated_record(device: int, inode: int, flags: int, process: int, count: int, time: int) -> bytes:
-    """An open that was told was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
-    return frame(_REPEATED.pack(REPEATED, 0, 0, 0, device, flags, inode, count, process, time))
 
 
 def decode(data: bytes, decoder: Decoder | None = None) -> Iterator[tuple[int, Event, Process]]:
@@ -231,15 +204,15 @@ class Decoder:
         """A record that user space put between the kernel's."""
         kind = struct.unpack_from("<H", payload)[0] if len(payload) >= 2 else 0
         nobody = Process(0, 0, "", "")
-        if kind == CLOCK and len(payload) >= _CLOCK.size:
-            self._offset = _CLOCK.unpack_from(payload)[4]
-        elif kind == LOST and len(payload) >= _LOST.size:
-            _type, what, _, _, count, first, last = _LOST.unpack_from(payload)
+        if kind == CLOCK and len(payload) >= CLOCK_RECORD.size:
+            self._offset = CLOCK_RECORD.unpack_from(payload)[4]
+        elif kind == LOST and len(payload) >= LOST_RECORD.size:
+            _type, what, _, _, count, first, last = LOST_RECORD.unpack_from(payload)
             name = LOST_KINDS[what] if what < len(LOST_KINDS) else "unknown"
             times = iso(first + self._offset), iso(last + self._offset)
             return last + self._offset, EventsLost(name, count, *times, source="ebpf"), nobody
-        elif kind == REPEATED and len(payload) >= _REPEATED.size:
-            *_, device, flags, inode, count, process, time = _REPEATED.unpack_from(payload)
+        elif kind == REPEATED and len(payload) >= REPEATED_RECORD.size:
+            *_, device, flags, inode, count, process, time = REPEATED_RECORD.unpack_from(payload)
             found = self._opened.get((device, inode, flags, process))
             if found:
                 path, who = found

@@ -41,7 +41,7 @@ from ..errors import HostError
 from ..host import bpf
 from ..host import syscalls as sc
 from ..value import Value
-from . import calls, decode
+from . import spans
 from .permission import CAP_BPF, CAP_SYS_ADMIN, GRANTED, effective_capabilities, missing_capabilities, why_not
 
 TYPE_CHECKING = False
@@ -232,22 +232,22 @@ class EbpfSource:
         assert self._epoll is not None
         self._epoll.poll(0)  # edge-triggered: the wake-up is taken, whatever is written from now on
         finished = self._finished()
-        spans = [ring.ready(position) for ring, position in zip(self._rings, finished, strict=True)]
+        pieces = [ring.ready(position) for ring, position in zip(self._rings, finished, strict=True)]
         now = time.monotonic()
         own: list[bytes] = []
         if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY:
             self._looked_at = now
             own = self._own_records()
-        length = sum(map(len, spans))
+        length = sum(map(len, pieces))
         if not length and not own:
             return 0
         sc.timerfd_settime(self._timer, _AGAIN)
         offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        piece = b"".join([decode.clock_record(offset), *spans, *own])
+        piece = b"".join([spans.clock_record(offset), *pieces, *own])
         write(piece)
-        for ring, span in zip(self._rings, spans, strict=True):
-            ring.release(len(span))
-            span.release()
+        for ring, taken in zip(self._rings, pieces, strict=True):
+            ring.release(len(taken))
+            taken.release()
         return len(piece)
 
     def _finished(self) -> list[int]:
@@ -278,7 +278,7 @@ class EbpfSource:
     def losses(self) -> dict[str, int]:
         """What was lost since the last question, by kind.  The spans tell it too: it is for who can not read them."""
         counts = self._counters()[:_LOST_KINDS]
-        more = {decode.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
+        more = {spans.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
         self._answered = counts
         return {kind: count for kind, count in more.items() if count}
 
@@ -537,7 +537,7 @@ class EbpfSource:
         out = []
         for kind in range(_LOST_KINDS):
             if counts[kind] > self._lost[kind]:
-                out.append(decode.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
+                out.append(spans.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
         self._lost = counts[:_LOST_KINDS]
         self._looked_boot = now
         if not counts[_EVENTS] or self.alive():
@@ -554,7 +554,7 @@ class EbpfSource:
             owner, inode, device, _name, flags, process = _OPENED.unpack(key)
             _told, count = _REPEATS.unpack(value)
             if owner == self._id and count:
-                out.append(decode.repeated_record(device, inode, flags, process, count, now))
+                out.append(spans.repeated_record(device, inode, flags, process, count, now))
         return out
 
 
@@ -570,6 +570,8 @@ def load_programs() -> bpf.Loaded:
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
         raise HostError("read the tracing programs", cause or "", target=OBJECT) from None
+    from . import calls  # once per boot
+
     loaded = bpf.load(source, bpf.kernel_types())
     loaded.maps["calls"].set_many(calls.rows())
     for number, name in calls.HANDLERS.items():

@@ -200,7 +200,7 @@ def test_torn_discarded_and_unknown_records() -> None:
     discarded = struct.pack("<II", 1 << 30 | len(good) - 8, 0) + good[8:]
     assert events(discarded, good, decoder=decoder) == [opened]
     assert decoder.unknown == 0
-    assert events(record(77), spans.frame(b"xx"), d.frame(b""), good, decoder=decoder) == [opened]
+    assert events(record(77), spans.frame(b"xx"), spans.frame(b""), good, decoder=decoder) == [opened]
     assert decoder.unknown == 3
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from membrane.errors import HostError, PolicyError
 from membrane.journal import Journal
-from membrane.trace import decode, reading, record, spans
+from membrane.trace import decode, reading, record
+from membrane.trace.spans import clock_record, frame
 
 SPARE_TIME = 60  # seconds; a child on a busy machine
 
@@ -409,10 +410,10 @@ def test_a_follower_of_spans_waits_for_the_rest_of_a_record(tmp_path: Path) -> N
     session, spans = record.Writer(str(path), "session"), record.Writer(str(path), "ebpf", "spans")
     started = {"time": "2026-01-02T03:04:05.000Z", "event": "SessionStarted", "workspace": "/w\\\\x"}
     session.append(record.json_text(started).encode() + b"\n")
-    records = [spans.clock_record(10**18)]
+    records = [clock_record(10**18)]
     for walked in (b"f1/w\\x/", b"f1/etc/", b"f2/w\\x/", b"f2/etc/"):
         fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9, 1, 3, 0, 0, 1, 1, b"sh")
-        records.append(spans.frame(decode.HEADER.pack(*fields) + walked))
+        records.append(frame(decode.HEADER.pack(*fields) + walked))
     data = b"".join(records)
     follower = reading.Follower(str(path))
     seen = follower.poll()

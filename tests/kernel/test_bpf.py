@@ -369,6 +369,35 @@ def test_sockets(tmp_path) -> None:
 
 
 @pytest.mark.as_root
+def test_an_address_that_is_written_anew_during_the_call(tmp_path) -> None:
+    """The call waits, because the queue of the listener is full; meanwhile another process writes to its memory."""
+    code = (
+        "import ctypes, mmap, os, socket, struct, sys, time\n"
+        "memory = mmap.mmap(-1, 4096)\n"
+        "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(0)\n"
+        "port = s.getsockname()[1]\n"
+        "first = socket.create_connection(('127.0.0.1', port))\n"
+        "memory[:16] = struct.pack('<H', 2) + port.to_bytes(2) + bytes([127, 0, 0, 1]) + bytes(8)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    c = socket.socket()\n"
+        "    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n"
+        "    os._exit(-ctypes.CDLL(None).connect(c.fileno(), ctypes.c_void_p(place), 16))\n"
+        "waits = ' 0100007F:%04X 02 ' % port\n"  # SYN_SENT
+        "end = time.monotonic() + 30\n"
+        "while waits not in open('/proc/net/tcp').read() and time.monotonic() < end: time.sleep(0.01)\n"
+        "memory[4:8] = bytes([192, 0, 2, 1])\n"
+        "s.accept()\n"
+        "print(port, os.waitpid(pid, 0)[1], file=open(sys.argv[1], 'w'))\n"
+    )
+    seen = trace(python(code, str(tmp_path / "port")))
+    port, status = map(int, (tmp_path / "port").read_text().split())
+    called = [event.replace(local_port=0) for event in of_type(seen, SocketCalled) if event.call == "connect"]  # type: ignore[attr-defined]
+    assert status == 0
+    assert called == [SocketCalled("connect", "inet", "127.0.0.1", port)] * 2
+
+
+@pytest.mark.as_root
 def test_repeats_are_counted_not_repeated(tmp_path) -> None:
     here = str(tmp_path)
     (tmp_path / "f").write_text("x")

@@ -139,6 +139,29 @@ def test_sockets(address, told) -> None:
     assert events(spans.frame(header + endpoint + address)) == [SocketCalled("connect", *told, result="ECONNREFUSED")]
 
 
+@pytest.mark.parametrize(
+    ("result", "port", "told"),
+    [
+        (0, 443, ("198.51.100.7", 443)),
+        (-115, 443, ("198.51.100.7", 443)),  # EINPROGRESS
+        (-4, 443, ("198.51.100.7", 443)),  # EINTR: the connection goes on
+        (0, 0, ("192.0.2.1", 80)),  # the socket has no other end
+        (-106, 443, ("192.0.2.1", 80)),  # EISCONN: the end that it has is not the one that was asked for
+    ],
+)
+@pytest.mark.parametrize("family", [2, 10])
+def test_where_a_socket_is_connected_is_told_by_the_socket(result, port, told, family) -> None:
+    """The memory of the call may have been written anew before it is read."""
+    own = struct.pack("<3H", 1, 6, family) + port.to_bytes(2) + struct.pack("<2H", 40000, 0)
+    own += bytes([198, 51, 100, 7]) + bytes(4) + bytes(10) + b"\xff\xff" + bytes([198, 51, 100, 7])
+    memory = struct.pack("<H", 2) + bytes([0, 80, 192, 0, 2, 1]) + bytes(8)
+    header = d.HEADER.pack(d.SOCKET, len(memory), 0, 0, 7, 3, 1, 1, 0, 42, 1, 1, result, 0, 0, 0, 1, b"sh")
+    [called] = events(spans.frame(header + own.ljust(64, b"\0") + memory))
+    address = called.address.replace("::ffff:c633:6407", "198.51.100.7").removeprefix("::ffff:")
+    assert (address, called.port, called.local_port) == (*told, 40000)
+    assert called.family == ("inet6" if family == 10 and told[1] == 443 else "inet")
+
+
 def test_which_program_a_process_runs() -> None:
     """Also when the rings were emptied in the other order, across pieces, and after the number was used again."""
     decoder = d.Decoder()

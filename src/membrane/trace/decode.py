@@ -55,6 +55,8 @@ _MOST_KEPT = 1 << 14  # entries of each cache
 _DISCARDED, _BUSY, _LENGTH = 0x40000000, 0x80000000, 0x3FFFFFFF
 _SOCKET = struct.Struct("<3H")  # family, port of the other end, own port (struct endpoint)
 _ENDPOINT = 64  # where the address of a call begins in SOCKET and SEND
+_PEER4, _PEER6 = 12, 20  # in struct endpoint
+_CONNECTED = (0, -errno.EINPROGRESS, -errno.EINTR)  # results of connect(2) after which a socket has another end
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
 # asm-generic/fcntl.h, as x86_64 has it; close-on-exec is the descriptor's and not told
@@ -262,6 +264,8 @@ class Decoder:
         if kind in (SOCKET, SEND):
             family, address, port = _address(text[_ENDPOINT : _ENDPOINT + l1])
             own_family, _peer_port, own_port = _SOCKET.unpack_from(text, 4) if len(text) >= 10 else (0, 0, 0)
+            if name == "connect" and result in _CONNECTED and (peer := _peer(text[:_ENDPOINT])):
+                family, address, port = peer  # the socket's own: the caller's memory may say something else by now
             if not family and own_family:
                 family = _family(own_family)
             local = own_port if own_family in (_AF_INET, _AF_INET6) else 0
@@ -386,6 +390,20 @@ def _changed(name: str, path: str, a: int, failed: str) -> Event:
     if name.startswith("mknod"):
         return FileCreated(path, _TYPES.get(a & 0o170000, "file"), result=failed)
     return FileRemoved(path, name == "rmdir" or (name == "unlinkat" and bool(a & _AT_REMOVEDIR)), failed)
+
+
+def _peer(endpoint: bytes) -> tuple[str, str, int] | None:
+    """The other end of a socket (struct endpoint), None when it has none."""
+    if len(endpoint) < _PEER6 + 16:
+        return None
+    family, port = struct.unpack_from("<H", endpoint, 4)[0], endpoint[6:8]
+    if port == b"\0\0" or family not in (_AF_INET, _AF_INET6):
+        return None
+    # As a struct sockaddr of the same family
+    head = struct.pack("<H", family) + port
+    if family == _AF_INET:
+        return _address(head + endpoint[_PEER4 : _PEER4 + 4])
+    return _address(head + bytes(4) + endpoint[_PEER6 : _PEER6 + 16])
 
 
 def _address(raw: bytes) -> tuple[str, str, int]:

@@ -12,10 +12,12 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 import children
 import pytest
 from tracing import (
+    DEADLINE,
     below,
     ended,
     events_of,
@@ -621,6 +623,59 @@ def test_two_sandboxes_share_the_programs(tmp_path) -> None:
         "attached at the end": [False] * 4,
         "pinned": (1, True),
         "removed": [],
+    }
+
+
+def _remove_group(directory: str) -> None:
+    """Newer kernels take a process out of its group a moment after somebody has waited for it."""
+    end = time.monotonic() + DEADLINE
+    while os.path.isdir(directory):
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+@pytest.mark.as_root
+def test_who_enters_the_group_of_a_sandbox_is_followed(tmp_path) -> None:
+    """Processes that are no children of the command; control: one that stays outside."""
+
+    def body() -> dict[str, object]:
+        private_mounts()
+        sc.mount("cgroup2", str(tmp_path), "cgroup2", 0)
+        group = f"{tmp_path}/membrane-test-{os.getpid()}"
+        os.mkdir(group)
+        inner = f"{group}/inner"
+        try:
+            os.mkdir(inner)
+            source = EbpfSource(shared=False, keep=1 << 16, bulk=1 << 16)
+            pieces: list[bytes] = []
+            with (
+                waiting(execute("/bin/true")) as (command, go),
+                waiting(execute("/bin/sh", "-c", "/bin/mkdir /proc/x; exit 5")) as (entered, enter),
+                waiting(execute("/bin/false")) as (outside, pass_by),
+            ):
+                source.open(Scope(command, cgroup=os.stat(group).st_ino))
+                with open(f"{inner}/cgroup.procs", "w") as file:
+                    file.write(str(entered))
+                for release, pid in ((pass_by, outside), (enter, entered), (go, command)):
+                    release()
+                    follow(source, pieces, lambda pid=pid: ended(pid))  # type: ignore[misc]
+            seen = events_of(pieces)
+            source.close()
+        finally:
+            for directory in (inner, group):
+                _remove_group(directory)
+        return {
+            "started": [event.path for event in of_type(seen, ProcessStarted)],  # type: ignore[attr-defined]
+            "ended": [event.exit_code for event in of_type(seen, ProcessExited)],  # type: ignore[attr-defined]
+        }
+
+    assert children.run(body, seconds=90) == {
+        "started": ["/usr/bin/dash", "/usr/bin/mkdir", "/usr/bin/true"],
+        "ended": [1, 5, 0],
     }
 
 

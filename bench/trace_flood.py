@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from membrane.trace import decode, query, reading, record
+from membrane.trace import spans as raw
 
 from . import __main__ as bench
 
@@ -51,14 +52,14 @@ def lines(dice: random.Random, noise: bool, source: str) -> tuple[bytes, int]:
 
 
 def spans(dice: random.Random, noise: bool, _source: str) -> tuple[bytes, int]:
-    out, size, count = [decode.clock_record(10**18)], 0, 0
+    out, size, count = [raw.clock_record(10**18)], 0, 0
     while size < PIECE:
         name = dice.randbytes(40).hex() if noise else f"file{dice.randrange(10000)}.py"
         walked = f"{name}/module{dice.randrange(400)}/src/work/dev/home/".encode()
         pid = dice.randrange(2, 30000)
         at = 10**12 + count
         fields = (decode.OPEN, len(walked), 0, 0, pid, 2, pid, pid, 0, 257, at, pid, 3, 0, 0, 0o101, 1, b"make")
-        out.append(decode.frame(decode.HEADER.pack(*fields) + walked))
+        out.append(raw.frame(decode.HEADER.pack(*fields) + walked))
         size += len(out[-1])
         count += 1
     return b"".join(out), count

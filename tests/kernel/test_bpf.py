@@ -12,10 +12,12 @@ import signal
 import socket
 import struct
 import sys
+import time
 
 import children
 import pytest
 from tracing import (
+    DEADLINE,
     below,
     ended,
     events_of,
@@ -372,6 +374,35 @@ def test_sockets(tmp_path) -> None:
 
 
 @pytest.mark.as_root
+def test_an_address_that_is_written_anew_during_the_call(tmp_path) -> None:
+    """The call waits, because the queue of the listener is full; meanwhile another process writes to its memory."""
+    code = (
+        "import ctypes, mmap, os, socket, struct, sys, time\n"
+        "memory = mmap.mmap(-1, 4096)\n"
+        "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(0)\n"
+        "port = s.getsockname()[1]\n"
+        "first = socket.create_connection(('127.0.0.1', port))\n"
+        "memory[:16] = struct.pack('<H', 2) + port.to_bytes(2) + bytes([127, 0, 0, 1]) + bytes(8)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    c = socket.socket()\n"
+        "    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n"
+        "    os._exit(-ctypes.CDLL(None).connect(c.fileno(), ctypes.c_void_p(place), 16))\n"
+        "waits = ' 0100007F:%04X 02 ' % port\n"  # SYN_SENT
+        "end = time.monotonic() + 30\n"
+        "while waits not in open('/proc/net/tcp').read() and time.monotonic() < end: time.sleep(0.01)\n"
+        "memory[4:8] = bytes([192, 0, 2, 1])\n"
+        "s.accept()\n"
+        "print(port, os.waitpid(pid, 0)[1], file=open(sys.argv[1], 'w'))\n"
+    )
+    seen = trace(python(code, str(tmp_path / "port")))
+    port, status = map(int, (tmp_path / "port").read_text().split())
+    called = [event.replace(local_port=0) for event in of_type(seen, SocketCalled) if event.call == "connect"]  # type: ignore[attr-defined]
+    assert status == 0
+    assert called == [SocketCalled("connect", "inet", "127.0.0.1", port)] * 2
+
+
+@pytest.mark.as_root
 def test_repeats_are_counted_not_repeated(tmp_path) -> None:
     here = str(tmp_path)
     (tmp_path / "f").write_text("x")
@@ -595,6 +626,59 @@ def test_two_sandboxes_share_the_programs(tmp_path) -> None:
         "attached at the end": [False] * 4,
         "pinned": (1, True),
         "removed": [],
+    }
+
+
+def _remove_group(directory: str) -> None:
+    """Newer kernels take a process out of its group a moment after somebody has waited for it."""
+    end = time.monotonic() + DEADLINE
+    while os.path.isdir(directory):
+        try:
+            os.rmdir(directory)
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+@pytest.mark.as_root
+def test_who_enters_the_group_of_a_sandbox_is_followed(tmp_path) -> None:
+    """Processes that are no children of the command; control: one that stays outside."""
+
+    def body() -> dict[str, object]:
+        private_mounts()
+        sc.mount("cgroup2", str(tmp_path), "cgroup2", 0)
+        group = f"{tmp_path}/membrane-test-{os.getpid()}"
+        os.mkdir(group)
+        inner = f"{group}/inner"
+        try:
+            os.mkdir(inner)
+            source = EbpfSource(shared=False, keep=1 << 16, bulk=1 << 16)
+            pieces: list[bytes] = []
+            with (
+                waiting(execute("/bin/true")) as (command, go),
+                waiting(execute("/bin/sh", "-c", "/bin/mkdir /proc/x; exit 5")) as (entered, enter),
+                waiting(execute("/bin/false")) as (outside, pass_by),
+            ):
+                source.open(Scope(command, cgroup=os.stat(group).st_ino))
+                with open(f"{inner}/cgroup.procs", "w") as file:
+                    file.write(str(entered))
+                for release, pid in ((pass_by, outside), (enter, entered), (go, command)):
+                    release()
+                    follow(source, pieces, lambda pid=pid: ended(pid))  # type: ignore[misc]
+            seen = events_of(pieces)
+            source.close()
+        finally:
+            for directory in (inner, group):
+                _remove_group(directory)
+        return {
+            "started": [event.path for event in of_type(seen, ProcessStarted)],  # type: ignore[attr-defined]
+            "ended": [event.exit_code for event in of_type(seen, ProcessExited)],  # type: ignore[attr-defined]
+        }
+
+    assert children.run(body, seconds=90) == {
+        "started": ["/usr/bin/dash", "/usr/bin/mkdir", "/usr/bin/true"],
+        "ended": [1, 5, 0],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from membrane.trace import decode, export, joining, page, query, reading, record
+from membrane.trace import decode, export, joining, page, query, reading, record, spans
 
 LINES = 8
 PADDING = -(decode.HEADER.size + len(b"f08/w/")) % 8
@@ -23,7 +23,7 @@ def line(number: int) -> bytes:
 def span(number: int) -> bytes:
     walked = b"f%02d/w/" % number
     fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9 + number, 1, 3, 0, 0, 1, 1, b"sh")
-    return decode.frame(decode.HEADER.pack(*fields) + walked)
+    return spans.frame(decode.HEADER.pack(*fields) + walked)
 
 
 def made(state: Path, kind: str) -> tuple[Path, Path, list[int]]:
@@ -33,7 +33,7 @@ def made(state: Path, kind: str) -> tuple[Path, Path, list[int]]:
     writer = record.Writer(str(path), "ebpf" if suffix == "spans" else "session", suffix)
     pieces = [span(number) if suffix == "spans" else line(number) for number in range(2 * LINES)]
     if suffix == "spans":  # the first record of each piece that a tracer stores
-        pieces[0] = decode.clock_record(10**18) + pieces[0]
+        pieces[0] = spans.clock_record(10**18) + pieces[0]
     for piece in pieces[:LINES]:
         writer.append(piece, 1)
     writer._close_segment()

@@ -20,6 +20,7 @@ from membrane.events import (
     SocketCalled,
 )
 from membrane.trace import decode as d
+from membrane.trace import spans
 from membrane.trace.calls import COMPAT, NAMES
 
 NUMBERS = {name: number for number, name in NAMES.items() if number < COMPAT}
@@ -44,15 +45,15 @@ def record(
 ):
     lengths = [len(part) for part in parts[:3]] + [0] * (3 - len(parts[:3]))
     header = d.HEADER.pack(kind, *lengths, pid, ppid, tgid, tgid, 0, nr, time, start, result, a, b, aux, count, comm)
-    return d.frame(header + b"".join(parts))
+    return spans.frame(header + b"".join(parts))
 
 
 def events(*records, decoder=None):
-    return [event for _at, event, _who in d.decode(d.clock_record(OFFSET) + b"".join(records), decoder)]
+    return [event for _at, event, _who in d.decode(spans.clock_record(OFFSET) + b"".join(records), decoder)]
 
 
 def test_time_process_and_path_of_an_open() -> None:
-    data = d.clock_record(OFFSET) + record(
+    data = spans.clock_record(OFFSET) + record(
         d.OPEN, b"leaf/dir/", nr=257, result=3, aux=0o2101, a=9, b=1 | 0o100644 << 32
     )
     assert list(d.decode(data)) == [
@@ -135,7 +136,30 @@ def test_the_32_bit_table_and_unknown_calls() -> None:
 def test_sockets(address, told) -> None:
     endpoint = struct.pack("<6H", 1, 0, 1, 0, 0, 0).ljust(64, b"\0")
     header = d.HEADER.pack(d.SOCKET, len(address), 0, 0, 7, 3, 1, 1, 0, 42, 1, 1, -111, 0, 0, 0, 1, b"sh")
-    assert events(d.frame(header + endpoint + address)) == [SocketCalled("connect", *told, result="ECONNREFUSED")]
+    assert events(spans.frame(header + endpoint + address)) == [SocketCalled("connect", *told, result="ECONNREFUSED")]
+
+
+@pytest.mark.parametrize(
+    ("result", "port", "told"),
+    [
+        (0, 443, ("198.51.100.7", 443)),
+        (-115, 443, ("198.51.100.7", 443)),  # EINPROGRESS
+        (-4, 443, ("198.51.100.7", 443)),  # EINTR: the connection goes on
+        (0, 0, ("192.0.2.1", 80)),  # the socket has no other end
+        (-106, 443, ("192.0.2.1", 80)),  # EISCONN: the end that it has is not the one that was asked for
+    ],
+)
+@pytest.mark.parametrize("family", [2, 10])
+def test_where_a_socket_is_connected_is_told_by_the_socket(result, port, told, family) -> None:
+    """The memory of the call may have been written anew before it is read."""
+    own = struct.pack("<3H", 1, 6, family) + port.to_bytes(2) + struct.pack("<2H", 40000, 0)
+    own += bytes([198, 51, 100, 7]) + bytes(4) + bytes(10) + b"\xff\xff" + bytes([198, 51, 100, 7])
+    memory = struct.pack("<H", 2) + bytes([0, 80, 192, 0, 2, 1]) + bytes(8)
+    header = d.HEADER.pack(d.SOCKET, len(memory), 0, 0, 7, 3, 1, 1, 0, 42, 1, 1, result, 0, 0, 0, 1, b"sh")
+    [called] = events(spans.frame(header + own.ljust(64, b"\0") + memory))
+    address = called.address.replace("::ffff:c633:6407", "198.51.100.7").removeprefix("::ffff:")
+    assert (address, called.port, called.local_port) == (*told, 40000)
+    assert called.family == ("inet6" if family == 10 and told[1] == 443 else "inet")
 
 
 def test_which_program_a_process_runs() -> None:
@@ -148,7 +172,7 @@ def test_which_program_a_process_runs() -> None:
         record(d.FORK, aux=8, time=20),
         record(d.OPEN, b"f/", pid=8, ppid=7, start=60_000_000, result=3, time=25),
     ]
-    data = d.clock_record(OFFSET) + b"".join(first)
+    data = spans.clock_record(OFFSET) + b"".join(first)
     got = [(event, who.pid, who.exe) for _at, event, who in decoder.decode(data)]
     assert got == [
         (ProcessStarted(3, ("sh", "-c", "x y"), "/w", "/usr/bin/bash"), 7, "/usr/bin/bash"),
@@ -159,7 +183,7 @@ def test_which_program_a_process_runs() -> None:
     end = record(d.EXIT, pid=8, start=60_000_000, result=0x0300, time=100_000_000)
     killed = record(d.EXIT, result=9, time=200_000_000)
     again = record(d.OPEN, b"f/", start=300_000_000, result=3, time=400_000_000)
-    data = d.clock_record(OFFSET) + script + end + killed + again
+    data = spans.clock_record(OFFSET) + script + end + killed + again
     assert [(event, who.pid, who.exe) for _at, event, who in decoder.decode(data)] == [
         (ProcessStarted(7, ("/bin/sh", "./s"), "/w", "/w/s"), 8, "/usr/bin/bash"),
         (ProcessExited(3, 0, 40.0), 8, "/usr/bin/bash"),
@@ -174,10 +198,10 @@ def test_losses_and_repeats() -> None:
     assert events(
         told,
         read,
-        d.lost_record(1, 12, 1_000_000, 2_000_000),
-        d.repeated_record(1, 9, 0o1101, 1007, 4, 3_000_000),
-        d.repeated_record(1, 10, 0, 0, 5, 3_000_000),
-        d.repeated_record(1, 77, 0, 0, 5, 3_000_000),  # never told: nothing to repeat
+        spans.lost_record(1, 12, 1_000_000, 2_000_000),
+        spans.repeated_record(1, 9, 0o1101, 1007, 4, 3_000_000),
+        spans.repeated_record(1, 10, 0, 0, 5, 3_000_000),
+        spans.repeated_record(1, 77, 0, 0, 5, 3_000_000),  # never told: nothing to repeat
     ) == [
         FileOpened("/f", ("wronly", "creat", "trunc")),
         FileOpened("/g", ("rdonly",)),
@@ -199,7 +223,7 @@ def test_torn_discarded_and_unknown_records() -> None:
     discarded = struct.pack("<II", 1 << 30 | len(good) - 8, 0) + good[8:]
     assert events(discarded, good, decoder=decoder) == [opened]
     assert decoder.unknown == 0
-    assert events(record(77), d.frame(b"xx"), d.frame(b""), good, decoder=decoder) == [opened]
+    assert events(record(77), spans.frame(b"xx"), spans.frame(b""), good, decoder=decoder) == [opened]
     assert decoder.unknown == 3
 
 
@@ -241,7 +265,7 @@ def test_changed_files_and_local_ports() -> None:
     endpoint = struct.pack("<5HH", 1, 6, 2, 0, 40001, 0) + bytes(d._ENDPOINT - 12)
     address = struct.pack("<H", 2) + b"\x01\xbb" + bytes([198, 18, 0, 16])
     unix = struct.pack("<5HH", 1, 0, 1, 0, 777, 0) + bytes(d._ENDPOINT - 12)
-    header = lambda text, length: d.frame(  # noqa: E731
+    header = lambda text, length: spans.frame(  # noqa: E731
         d.HEADER.pack(d.SOCKET, length, 0, 0, 7, 3, 1, 1, 0, NUMBERS["connect"], 5_000, 1, -115, 0, 0, 0, 1, b"sh")
         + text
     )

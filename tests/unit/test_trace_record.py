@@ -16,6 +16,7 @@ import pytest
 from membrane.errors import HostError, PolicyError
 from membrane.journal import Journal
 from membrane.trace import decode, reading, record
+from membrane.trace.spans import clock_record, frame
 
 SPARE_TIME = 60  # seconds; a child on a busy machine
 
@@ -308,7 +309,7 @@ def test_spans_that_went_are_counted_although_nobody_said_how_many_they_were(tmp
         walked = os.urandom(120).hex().encode() + b"/w/"
         fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9 + number, 1, 3, 0, 0, 1, 1, b"sh")
         some = number % 7 + 1
-        piece = decode.clock_record(10**18) + some * decode.frame(decode.HEADER.pack(*fields) + walked)
+        piece = clock_record(10**18) + some * frame(decode.HEADER.pack(*fields) + walked)
         assert decode.count(piece) == some and decode.count(piece[:-200]) == some - 1
         writer.append(piece, 1)
         total += some
@@ -429,10 +430,10 @@ def test_a_follower_of_spans_waits_for_the_rest_of_a_record(tmp_path: Path) -> N
     session, spans = record.Writer(str(path), "session"), record.Writer(str(path), "ebpf", "spans")
     started = {"time": "2026-01-02T03:04:05.000Z", "event": "SessionStarted", "workspace": "/w\\\\x"}
     session.append(record.json_text(started).encode() + b"\n")
-    records = [decode.clock_record(10**18)]
+    records = [clock_record(10**18)]
     for walked in (b"f1/w\\x/", b"f1/etc/", b"f2/w\\x/", b"f2/etc/"):
         fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9, 1, 3, 0, 0, 1, 1, b"sh")
-        records.append(decode.frame(decode.HEADER.pack(*fields) + walked))
+        records.append(frame(decode.HEADER.pack(*fields) + walked))
     data = b"".join(records)
     follower = reading.Follower(str(path))
     seen = follower.poll()

@@ -19,7 +19,7 @@ Format: bpf(2), uapi/linux/bpf.h, kernel/bpf/ringbuf.c.
 
 from __future__ import annotations
 
-import ctypes
+import _thread
 import errno
 import mmap
 import os
@@ -27,6 +27,7 @@ import struct
 
 from ..errors import HostError
 from . import btf
+from . import ffi as ctypes
 from . import syscalls as sc
 
 TYPE_CHECKING = False
@@ -415,7 +416,7 @@ def _load_program(spec: ProgramSpec, code: bytes, license_name: bytes, target: i
         target,
     )
     try:
-        return sc.bpf(_PROG_LOAD, attributes)
+        return sc.bpf_long(_PROG_LOAD, attributes)
     except OSError as error:
         if log:
             words = text.value.decode(errors="replace").strip().splitlines()
@@ -463,32 +464,76 @@ def kernel_types(path: str = VMLINUX) -> btf.Btf:
 def load(source: ObjectFile, kernel: btf.Btf) -> Loaded:
     """Make all maps and programs of an object.
 
+    The verifier takes most of the time, on one processor for one program: so each has a thread, the largest first.
+
     Raises:
         HostError: the kernel refused one; says which, and the verifier's last lines.
     """
     out = Loaded()
     what = ""
+    attempts: list[_Attempt] = []
     try:
         for name, spec in source.maps.items():
             what = f"the map {name}"
             out.maps[name] = Map.create(spec)
         descriptors = {name: item.fd for name, item in out.maps.items()}
-        for name, program in source.programs.items():
+        for name, program in sorted(source.programs.items(), key=lambda item: -len(item[1].code)):
             what = f"the program {name}"
             target = kernel.find("btf_trace_" + program.tracepoint, (btf.TYPEDEF,)) if program.tracepoint else 0
             if not target:
                 raise OSError(errno.ENOENT, f"this kernel has no tracepoint {program.section}")
             code, missing = source.instructions(name, kernel, descriptors)
-            try:
-                out.programs[name] = _load_program(program, code, source.license, target, False)
-            except OSError as error:
-                if missing:
-                    raise OSError(error.errno, f"{error.strerror} ({', '.join(sorted(set(missing)))})") from None
-                raise
+            attempts.append(_Attempt(program, code, source.license, target, missing))
+        for attempt in attempts:
+            what = f"the program {attempt.name}"
+            out.programs[attempt.name] = attempt.result()
     except OSError as error:
+        for attempt in attempts:
+            attempt.give_up(out.programs)
         out.close()
         raise refused(f"load {what} into the kernel", error) from None
     return out
+
+
+class _Attempt:
+    """One program that is being loaded."""
+
+    def __init__(self, spec: ProgramSpec, code: bytes, license_name: bytes, target: int, missing: list[str]) -> None:
+        self.name, self._missing = spec.name, missing
+        self._fd = -1
+        self._error: OSError | None = None
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        _thread.start_new_thread(self._load, (spec, code, license_name, target))
+
+    def _load(self, spec: ProgramSpec, code: bytes, license_name: bytes, target: int) -> None:
+        try:
+            self._fd = _load_program(spec, code, license_name, target, False)
+        except OSError as error:
+            self._error = error
+        except BaseException as error:  # nobody else would hear of it
+            self._error = OSError(errno.EINVAL, repr(error))
+        finally:
+            self._done.release()
+
+    def result(self) -> int:
+        """Wait for it: the descriptor.
+
+        Raises:
+            OSError: as bpf(2), with the fields that this kernel lacks.
+        """
+        with self._done:
+            error = self._error
+        if error is None:
+            return self._fd
+        if self._missing:
+            raise OSError(error.errno, f"{error.strerror} ({', '.join(sorted(set(self._missing)))})")
+        raise error
+
+    def give_up(self, taken: dict[str, int]) -> None:
+        with self._done:
+            if self._fd >= 0 and self.name not in taken:
+                os.close(self._fd)
 
 
 def refused(tried: str, error: OSError, target: str = "") -> HostError:
@@ -579,10 +624,21 @@ class Ring:
         self._data = self._memory[page:]
         self._words = self._data.cast("I")
 
-    def ready(self) -> memoryview:
-        """All finished records that were not released yet, as they are; call ``release`` with its length after use."""
+    @property
+    def written(self) -> int:
+        """The writer's position: bytes since the ring was made, of half written records as well."""
+        return self._written_to[0]
+
+    def ready(self, finished: int = -1) -> memoryview:
+        """All finished records that were not released yet, as they are; call ``release`` with its length after use.
+
+        Args:
+            finished: a writer's position for which it is known that nothing before it is half written.
+        """
         begin, end = self._read_to[0], self._written_to[0]
         base = begin % self.size
+        if end == finished:
+            return self._data[base : base + (end - begin)]
         # in words of 4 bytes; the data is mapped twice, so that nothing wraps
         at, limit, words = base >> 2, base + (end - begin) >> 2, self._words
         while at < limit:

@@ -84,6 +84,12 @@ class PyDLL:
         _flags_ = FUNCFLAG_CDECL | FUNCFLAG_PYTHONAPI | FUNCFLAG_USE_ERRNO
         _restype_ = c_int
 
+    class _Long(CFuncPtr):
+        """For a call that takes long: other threads go on meanwhile."""
+
+        _flags_ = FUNCFLAG_CDECL | FUNCFLAG_USE_ERRNO
+        _restype_ = c_int
+
     def __init__(self) -> None:
         self._handle = dlopen(None, RTLD_LOCAL)  # type: ignore[arg-type]
 
@@ -91,6 +97,10 @@ class PyDLL:
         function = self._Function((name, self))  # type: ignore[arg-type]
         setattr(self, name, function)
         return function
+
+    def long(self, name: str) -> Any:
+        """The function ``name``, without the interpreter lock."""
+        return self._Long((name, self))  # type: ignore[arg-type]
 
 
 def create_string_buffer(data: bytes, size: int) -> Array[c_char]:

@@ -45,6 +45,7 @@ _ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
 
 PATH_MAX = 4096
 PAGE = 4096
+_SHORT = 512  # bytes that are tried first: most strings are shorter
 LARGEST_READ = 1 << 20  # bytes of one piece of memory
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
 ST_RDONLY, ST_NOEXEC = 1, 8  # statvfs(3)
@@ -114,24 +115,24 @@ class Listener:
         return True
 
 
-class _Iovec(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
-
-
 _readv = ctypes.PyDLL().process_vm_readv
 _readv.restype = ctypes.c_ssize_t
-_local, _remote = _Iovec(0, 0), _Iovec(0, 0)
-_local_reference, _remote_reference = ctypes.byref(_local), ctypes.byref(_remote)
+_vectors = ctypes.create_string_buffer(b"", 32)  # two struct iovec (readv(2)): the place here, the piece there
+_vectors_view = memoryview(_vectors).cast("B")
+_pack_vectors = struct.Struct("=4Q").pack_into
+_local_reference = ctypes.byref(_vectors)
+_remote_reference = ctypes.byref(_vectors, 16)
+_view, _address = memoryview(b""), 0
 
 
-def _make_room(size: int) -> memoryview:
+def _make_room(size: int) -> None:
     """The place that memory is read to, which is kept; most reads are smaller than a page."""
+    global _view, _address
     buffer = ctypes.create_string_buffer(b"", size)
-    _local.base = ctypes.addressof(buffer)
-    return memoryview(buffer).cast("B")
+    _view, _address = memoryview(buffer).cast("B"), ctypes.addressof(buffer)
 
 
-_view = _make_room(PAGE)
+_make_room(PAGE)
 
 
 def read_memory(thread: int, address: int, size: int) -> bytes:
@@ -140,17 +141,16 @@ def read_memory(thread: int, address: int, size: int) -> bytes:
     Raises:
         OSError: nothing can be read there, or the process may not be looked into.
     """
-    global _view
-    size = min(size, LARGEST_READ)
     if size > len(_view):
-        _view = _make_room(size)
-    _local.length = _remote.length = size
-    _remote.base = address
+        size = min(size, LARGEST_READ)
+        if size > len(_view):
+            _make_room(size)
+    _pack_vectors(_vectors_view, 0, _address, size, address, size)
     got = _readv(thread, _local_reference, 1, _remote_reference, 1, 0)
     if got < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"process_vm_readv: {os.strerror(number)}")
-    return bytes(_view[:got])
+    return _view[:got].tobytes()
 
 
 def read_text(thread: int, address: int, limit: int = PATH_MAX) -> bytes:
@@ -160,19 +160,22 @@ def read_text(thread: int, address: int, limit: int = PATH_MAX) -> bytes:
         OSError: as ``read_memory``.
     """
     out = b""
+    most = _SHORT
     while len(out) < limit:
-        size = min(limit - len(out), PAGE - address % PAGE)  # a page that is not there must not spoil the one before
-        piece = read_memory(thread, address, size)
+        # A page that is not there must not spoil the one before.
+        piece = read_memory(thread, address, min(limit - len(out), PAGE - address % PAGE, most))
         end = piece.find(b"\0")
         if end >= 0:
             return out + piece[:end]
         out += piece
         address += len(piece)
+        most = PAGE
     return out
 
 
 MOST_ARGUMENTS = 4096
 LONGEST_ARGUMENTS = 1 << 20  # bytes of all arguments together
+_TOGETHER = 2 * PAGE  # strings that are no further apart are read at once
 
 
 def read_arguments(thread: int, address: int) -> tuple[bytes, ...]:
@@ -181,19 +184,55 @@ def read_arguments(thread: int, address: int) -> tuple[bytes, ...]:
     Raises:
         OSError: as ``read_memory``.
     """
+    pointers: list[int] = []
+    most = _SHORT
+    while address and len(pointers) < MOST_ARGUMENTS:
+        chunk = read_memory(thread, address, min(PAGE - address % PAGE, most))
+        numbers = struct.unpack(f"={len(chunk) // 8}Q", chunk[: len(chunk) & ~7])
+        if not numbers:
+            break
+        if 0 in numbers:
+            pointers += numbers[: numbers.index(0)]
+            break
+        pointers += numbers
+        address += 8 * len(numbers)
+        most = PAGE
+    del pointers[MOST_ARGUMENTS:]
+    whole = _read_strings(thread, pointers) if len(pointers) > 1 else {}
     out: list[bytes] = []
     room = LONGEST_ARGUMENTS
-    while address and len(out) < MOST_ARGUMENTS and room > 0:
-        chunk = read_memory(thread, address, PAGE - address % PAGE)
-        if len(chunk) < 8:
+    for pointer in pointers:
+        if room <= 0:
             break
-        for (pointer,) in struct.iter_unpack("=Q", chunk[: len(chunk) & ~7]):
-            if not pointer or room <= 0 or len(out) >= MOST_ARGUMENTS:
-                return tuple(out)
-            out.append(read_text(thread, pointer, room))
-            room -= len(out[-1]) + 1
-        address += len(chunk) & ~7
+        text = whole.get(pointer)
+        if text is None or len(text) > room:
+            text = read_text(thread, pointer, room)
+        out.append(text)
+        room -= len(text) + 1
     return tuple(out)
+
+
+def _read_strings(thread: int, pointers: list[int]) -> dict[int, bytes]:
+    """Those of the strings that lie close together and are short, by address: a call for each would take longer."""
+    out: dict[int, bytes] = {}
+    ordered = sorted(set(pointers))
+    begin = 0
+    for index, pointer in enumerate(ordered):
+        if index + 1 < len(ordered) and ordered[index + 1] - pointer <= _TOGETHER:
+            continue
+        first = ordered[begin]
+        # Not beyond the page of the last one; what lies before it and is not there is found by ``read_text``.
+        size = pointer - first + min(_SHORT, PAGE - pointer % PAGE)
+        try:
+            block = read_memory(thread, first, size)
+        except OSError:
+            block = b""
+        for each in ordered[begin : index + 1]:
+            end = block.find(b"\0", each - first, each - first + PAGE)  # bounded: they may overlap
+            if end >= 0:
+                out[each] = block[each - first : end]
+        begin = index + 1
+    return out
 
 
 class _OpenHow(ctypes.Structure):
@@ -203,6 +242,9 @@ class _OpenHow(ctypes.Structure):
 _O_PATH = os.O_PATH | os.O_CLOEXEC
 _follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT))
 _no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT))
+# In these no link is followed; the last component may be one where it is not to be.
+_plain_follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS))
+_plain_no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS))
 # Links are left alone: an absolute one would start from our root.
 _no_links = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS))
 _OPENAT2 = 437  # both machines
@@ -255,7 +297,7 @@ class View:
             return Place(path, errno.ENAMETOOLONG)
         whole = path if path[:1] == b"/" else base + b"/" + path
         if not self._nested:
-            return self._resolve(self._root, thread, whole, follow)
+            return self._plain(whole, follow) or self._resolve(self._root, thread, whole, follow)
         try:
             root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
         except OSError as error:
@@ -296,6 +338,20 @@ class View:
             return _described(at)
         except OSError:
             return Place(path)  # it is there, and as deep as the directory
+
+    def _plain(self, whole: bytes, follow: bool) -> Place | None:
+        """The common case: the path is the canonical name already, for there is no link in it.  None: it is not."""
+        if b"//" in whole or b"/./" in whole or b"/../" in whole or whole.endswith((b"/", b"/.", b"/..")):
+            return None
+        fd = _open(self._root, whole, _plain_follow if follow else _plain_no_follow)
+        if fd >= 0:
+            return _described(fd, whole)
+        if -fd == errno.ENOENT:
+            head, _, name = whole.rpartition(b"/")
+            above = _open(self._root, head or b"/", _plain_follow)
+            if above >= 0:
+                return _missing(above, name, whole)
+        return None
 
     def _resolve(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
         fd = sc_openat2(root, whole, follow)
@@ -371,9 +427,9 @@ def _open(root: int, path: bytes, how: object) -> int:
     return result if result >= 0 else -ctypes.get_errno()
 
 
-def _described(fd: int) -> Place:
+def _described(fd: int, path: bytes = b"") -> Place:
     try:
-        place = Place(os.readlink(b"/proc/self/fd/%d" % fd))
+        place = Place(path or os.readlink(b"/proc/self/fd/%d" % fd))
         place.status = os.fstat(fd)
         _mount_of(fd, place)
     finally:
@@ -381,10 +437,12 @@ def _described(fd: int) -> Place:
     return place
 
 
-def _missing(above: int, name: bytes) -> Place:
+def _missing(above: int, name: bytes, path: bytes = b"") -> Place:
     try:
-        directory = os.readlink(b"/proc/self/fd/%d" % above)
-        place = Place((b"" if directory == b"/" else directory) + b"/" + name)
+        if not path:
+            directory = os.readlink(b"/proc/self/fd/%d" % above)
+            path = (b"" if directory == b"/" else directory) + b"/" + name
+        place = Place(path)
         place.above = os.fstat(above)
         if not stat.S_ISDIR(place.above.st_mode):
             place.error = errno.ENOTDIR
@@ -450,11 +508,55 @@ def _field(data: bytes, name: bytes, at: int) -> list[bytes]:
     return data[begin : data.index(b"\n", begin)].split()
 
 
-def start_time(process: int) -> tuple[str, int] | None:
-    """(name, start in clock ticks since boot) from /proc/PID/stat; None: gone."""
+_TGID_IN_NAMESPACE = 0x8004B709  # NS_GET_TGID_IN_PIDNS, Linux 6.12
+
+
+class Numbers:
+    """What the processes of one sandbox are called there: in the first pid namespace below ours."""
+
+    def __init__(self) -> None:
+        self._namespace = -1  # descriptor; -2: this kernel can not be asked
+
+    def of(self, process: int, pidfd: int) -> int | None:
+        """The number inside of a process with our number and a descriptor; None: it is gone."""
+        if self._namespace >= 0:
+            try:
+                return fcntl.ioctl(self._namespace, _TGID_IN_NAMESPACE, process)
+            except OSError:
+                return None
+        data = _process_file(os.getpid(), b"fdinfo/%d" % pidfd)  # proc(5), a tenth of the work of /proc/PID/status
+        try:
+            numbers = _field(data, b"\nNSpid:\t", 0)
+            inside = int(numbers[1])
+        except (IndexError, ValueError):
+            return None
+        if self._namespace == -1 and len(numbers) == 2:
+            self._find(process, inside)
+        return inside
+
+    def _find(self, process: int, inside: int) -> None:
+        """``process`` is in no namespace further below."""
+        try:
+            self._namespace = os.open(b"/proc/%d/ns/pid" % process, os.O_RDONLY | os.O_CLOEXEC)
+            known = fcntl.ioctl(self._namespace, _TGID_IN_NAMESPACE, process) == inside
+        except OSError:
+            known = False
+        if not known:
+            self.close()
+            self._namespace = -2
+
+    def close(self) -> None:
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
+
+
+def start_time(process: int) -> tuple[str, int, int] | None:
+    """(name, start in clock ticks since boot, parent) from /proc/PID/stat; None: gone."""
     head, _, tail = _process_file(process, b"stat").rpartition(b")")
     try:
-        return os.fsdecode(head.partition(b"(")[2]), int(tail.split()[19])
+        fields = tail.split(None, 20)
+        return os.fsdecode(head.partition(b"(")[2]), int(fields[19]), int(fields[1])
     except (IndexError, ValueError):
         return None
 

@@ -334,6 +334,14 @@ def bpf(command: int, attributes: bytes) -> int:
     return _check(_syscall(_NR["bpf"], ctypes.c_int(command), buffer, ctypes.c_uint(len(attributes))), "bpf", command)
 
 
+def bpf_long(command: int, attributes: bytes) -> int:
+    """As ``bpf``; other threads go on meanwhile."""
+    call = _libc.long("syscall")
+    call.restype = ctypes.c_long
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    return _check(call(_NR["bpf"], ctypes.c_int(command), buffer, ctypes.c_uint(len(attributes))), "bpf", command)
+
+
 def bpf_in_place(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
     """bpf(2) for a command that writes its answer into the union bpf_attr."""
     return _check(

@@ -38,6 +38,7 @@ from ..events import (
 )
 from .calls import NAMES
 from .changes import CHANGES, new_value
+from .spans import CLOCK, CLOCK_RECORD, LOST, LOST_KINDS, LOST_RECORD, REPEATED, REPEATED_RECORD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,22 +47,16 @@ if TYPE_CHECKING:
 
     from ..events import Event
 
-LAYOUT: Final = 1  # native/wire.h
 HEADER: Final = struct.Struct("<4H4IIiQQqQQII16s")
 FORK, EXEC, EXIT, OPEN, PATH, PATH2, SOCKET, SEND, EXEC_FAILED, CALL = range(1, 11)
-CLOCK, LOST, REPEATED = 128, 129, 130  # ours
-_CLOCK = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
-_LOST = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
-_REPEATED = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
-
-# What can be lost, by number (wire.h, LOST_*)
-LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "scope", "unknown")
 
 _TICK = 10_000_000  # ns of one clock tick of proc(5): USER_HZ is 100 on x86_64
 _MOST_KEPT = 1 << 14  # entries of each cache
 _DISCARDED, _BUSY, _LENGTH = 0x40000000, 0x80000000, 0x3FFFFFFF
 _SOCKET = struct.Struct("<3H")  # family, port of the other end, own port (struct endpoint)
 _ENDPOINT = 64  # where the address of a call begins in SOCKET and SEND
+_PEER4, _PEER6 = 12, 20  # in struct endpoint
+_CONNECTED = (0, -errno.EINPROGRESS, -errno.EINTR)  # results of connect(2) after which a socket has another end
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
 # asm-generic/fcntl.h, as x86_64 has it; close-on-exec is the descriptor's and not told
@@ -87,26 +82,6 @@ _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 def _by_time(record: tuple[tuple[Any, ...], int, int]) -> int:
     return int(record[0][10])
-
-
-def frame(payload: bytes) -> bytes:
-    """``payload`` as a record, framed as the kernel frames its own (kernel/bpf/ringbuf.c)."""
-    return struct.pack("<II", len(payload), 0) + payload + bytes(-len(payload) % 8)
-
-
-def clock_record(offset: int) -> bytes:
-    """What must stand first in each stored piece; ``offset``: time of day minus time since boot, ns."""
-    return frame(_CLOCK.pack(CLOCK, LAYOUT, 0, 0, offset))
-
-
-def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
-    """``count`` events of a kind were lost between two moments (ns since boot)."""
-    return frame(_LOST.pack(LOST, kind, 0, 0, count, start, end))
-
-
-def repeated_record(device: int, inode: int, flags: int, process: int, count: int, time: int) -> bytes:
-    """An open that was told was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
-    return frame(_REPEATED.pack(REPEATED, 0, 0, 0, device, flags, inode, count, process, time))
 
 
 def decode(data: bytes, decoder: Decoder | None = None) -> Iterator[tuple[int, Event, Process]]:
@@ -231,15 +206,15 @@ class Decoder:
         """A record that user space put between the kernel's."""
         kind = struct.unpack_from("<H", payload)[0] if len(payload) >= 2 else 0
         nobody = Process(0, 0, "", "")
-        if kind == CLOCK and len(payload) >= _CLOCK.size:
-            self._offset = _CLOCK.unpack_from(payload)[4]
-        elif kind == LOST and len(payload) >= _LOST.size:
-            _type, what, _, _, count, first, last = _LOST.unpack_from(payload)
+        if kind == CLOCK and len(payload) >= CLOCK_RECORD.size:
+            self._offset = CLOCK_RECORD.unpack_from(payload)[4]
+        elif kind == LOST and len(payload) >= LOST_RECORD.size:
+            _type, what, _, _, count, first, last = LOST_RECORD.unpack_from(payload)
             name = LOST_KINDS[what] if what < len(LOST_KINDS) else "unknown"
             times = iso(first + self._offset), iso(last + self._offset)
             return last + self._offset, EventsLost(name, count, *times, source="ebpf"), nobody
-        elif kind == REPEATED and len(payload) >= _REPEATED.size:
-            *_, device, flags, inode, count, process, time = _REPEATED.unpack_from(payload)
+        elif kind == REPEATED and len(payload) >= REPEATED_RECORD.size:
+            *_, device, flags, inode, count, process, time = REPEATED_RECORD.unpack_from(payload)
             found = self._opened.get((device, inode, flags, process))
             if found:
                 path, who = found
@@ -261,7 +236,7 @@ class Decoder:
         if kind == EXEC:
             return self._executed(l1, l2, l3, bool(a), pid, ppid, text)
         if kind == EXIT:
-            return ProcessExited(result >> 8 & 0xFF, result & 0x7F, round((time - begun) / 1e6, 3))
+            return ProcessExited(result >> 8 & 0xFF, result & 0x7F, round((time - begun) / 1e6, 3), 0, "ebpf")
         name = NAMES.get(nr, f"call {nr}")
         failed = _errno_name(result)
         if kind in (OPEN, PATH, EXEC_FAILED):
@@ -289,6 +264,8 @@ class Decoder:
         if kind in (SOCKET, SEND):
             family, address, port = _address(text[_ENDPOINT : _ENDPOINT + l1])
             own_family, _peer_port, own_port = _SOCKET.unpack_from(text, 4) if len(text) >= 10 else (0, 0, 0)
+            if name == "connect" and result in _CONNECTED and (peer := _peer(text[:_ENDPOINT])):
+                family, address, port = peer  # the socket's own: the caller's memory may say something else by now
             if not family and own_family:
                 family = _family(own_family)
             local = own_port if own_family in (_AF_INET, _AF_INET6) else 0
@@ -314,7 +291,7 @@ class Decoder:
                 path = join(cwd, path)
         if len(self._programs) < _MOST_KEPT:
             self._programs[pid] = program
-        return ProcessStarted(ppid, tuple(_text(word) for word in arguments), cwd, path)
+        return ProcessStarted(ppid, tuple([_text(word) for word in arguments]), cwd, path, "", False, "ebpf")
 
     def _walked(self, raw: bytes) -> str:
         """Names from the innermost outwards, each followed by a slash, as a path."""
@@ -427,6 +404,20 @@ def _changed(name: str, path: str, a: int, failed: str) -> Event:
     if name.startswith("mknod"):
         return FileCreated(path, _TYPES.get(a & 0o170000, "file"), result=failed)
     return FileRemoved(path, name == "rmdir" or (name == "unlinkat" and bool(a & _AT_REMOVEDIR)), failed)
+
+
+def _peer(endpoint: bytes) -> tuple[str, str, int] | None:
+    """The other end of a socket (struct endpoint), None when it has none."""
+    if len(endpoint) < _PEER6 + 16:
+        return None
+    family, port = struct.unpack_from("<H", endpoint, 4)[0], endpoint[6:8]
+    if port == b"\0\0" or family not in (_AF_INET, _AF_INET6):
+        return None
+    # As a struct sockaddr of the same family
+    head = struct.pack("<H", family) + port
+    if family == _AF_INET:
+        return _address(head + endpoint[_PEER4 : _PEER4 + 4])
+    return _address(head + bytes(4) + endpoint[_PEER6 : _PEER6 + 16])
 
 
 def _address(raw: bytes) -> tuple[str, str, int]:

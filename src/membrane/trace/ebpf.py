@@ -42,7 +42,7 @@ from ..errors import HostError
 from ..host import bpf
 from ..host import syscalls as sc
 from ..value import Value
-from . import calls, decode
+from . import spans
 from .permission import CAP_BPF, CAP_SYS_ADMIN, GRANTED, effective_capabilities, missing_capabilities, why_not
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ MANY = 8
 GRANTED_RINGS: Final = ("ring-keep", "ring-bulk")
 
 _SEE_NOISE, _SEE_REPEATS = 1, 2
-_SLOT = struct.Struct("<QQQIIII")  # trace.bpf.c, struct slot
+_SLOT = struct.Struct("<QQQQQIIII")  # trace.bpf.c, struct slot
 _PLACE = struct.Struct("<QII")
 _SEED = struct.Struct("<II")
 _OPENED = struct.Struct("<QQIIII")  # id, inode, device, name, flags, process
@@ -78,7 +78,7 @@ _REPEATS = struct.Struct("<QQ")
 _COUNTERS = 16
 _LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
 _LOOK_AT_LOSSES_EVERY = 0.1  # s
-_AGAIN = 25_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
+_AGAIN = 100_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
 
 
 class Scope(Value):
@@ -151,6 +151,7 @@ class EbpfSource:
         self._looked_boot = 0
         self._processors = 0
         self._before = [0] * _COUNTERS  # of the slot's counters, when we began
+        self._begun: list[int] = []  # positions in the rings, when we began
 
     # ------------------------------------------------------------ life
 
@@ -231,22 +232,33 @@ class EbpfSource:
         """
         assert self._epoll is not None
         self._epoll.poll(0)  # edge-triggered: the wake-up is taken, whatever is written from now on
-        spans = [ring.ready() for ring in self._rings]
+        finished = self._finished()
+        pieces = [ring.ready(position) for ring, position in zip(self._rings, finished, strict=True)]
         now = time.monotonic()
         own: list[bytes] = []
         if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY:
             self._looked_at = now
             own = self._own_records()
-        length = sum(map(len, spans))
+        length = sum(map(len, pieces))
         if not length and not own:
             return 0
         sc.timerfd_settime(self._timer, _AGAIN)
-        piece = b"".join([decode.clock_record(clock.offset_of_the_kernel()), *spans, *own])
+        piece = b"".join([spans.clock_record(clock.offset_of_the_kernel()), *pieces, *own])
         write(piece)
-        for ring, span in zip(self._rings, spans, strict=True):
-            ring.release(len(span))
-            span.release()
+        for ring, taken in zip(self._rings, pieces, strict=True):
+            ring.release(len(taken))
+            taken.release()
         return len(piece)
+
+    def _finished(self) -> list[int]:
+        """For each ring a position before which every record was finished when we asked.
+
+        The programs count a record when it is finished, and the ring when it is begun.  What was counted first as
+        finished and is then all that was ever begun has no gap.
+        """
+        value = self._set.maps["slots"].get(struct.pack("<I", self._slot))
+        counted = _SLOT.unpack(value)[3:5] if value else (0,) * len(self._rings)
+        return [begun + bytes_ for begun, bytes_ in zip(self._begun, counted, strict=True)]
 
     @property
     def needs_capability(self) -> bool:
@@ -266,7 +278,7 @@ class EbpfSource:
     def losses(self) -> dict[str, int]:
         """What was lost since the last question, by kind.  The spans tell it too: it is for who can not read them."""
         counts = self._counters()[:_LOST_KINDS]
-        more = {decode.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
+        more = {spans.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
         self._answered = counts
         return {kind: count for kind, count in more.items() if count}
 
@@ -485,7 +497,8 @@ class EbpfSource:
         self._looked_boot = self._id
         self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
-        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, flags, min(sizes) // 4, 0, 0))
+        self._begun = [ring.written for ring in self._rings]
+        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, 0, 0, flags, min(sizes) // 4, 0, 0))
         self._epoll = select.epoll()
         self._timer = sc.timerfd_create()
         for fd in (self._timer, *(ring.fd for ring in self._rings)):
@@ -524,7 +537,7 @@ class EbpfSource:
         out = []
         for kind in range(_LOST_KINDS):
             if counts[kind] > self._lost[kind]:
-                out.append(decode.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
+                out.append(spans.lost_record(kind, counts[kind] - self._lost[kind], self._looked_boot, now))
         self._lost = counts[:_LOST_KINDS]
         self._looked_boot = now
         if not counts[_EVENTS] or self.alive():
@@ -541,7 +554,7 @@ class EbpfSource:
             owner, inode, device, _name, flags, process = _OPENED.unpack(key)
             _told, count = _REPEATS.unpack(value)
             if owner == self._id and count:
-                out.append(decode.repeated_record(device, inode, flags, process, count, now))
+                out.append(spans.repeated_record(device, inode, flags, process, count, now))
         return out
 
 
@@ -557,6 +570,8 @@ def load_programs() -> bpf.Loaded:
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
         raise HostError("read the tracing programs", cause or "", target=OBJECT) from None
+    from . import calls  # once per boot
+
     loaded = bpf.load(source, bpf.kernel_types())
     loaded.maps["calls"].set_many(calls.rows())
     for number, name in calls.HANDLERS.items():
@@ -656,7 +671,7 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
 
 def _release(loaded: bpf.Loaded, slot: int) -> None:
     """The slot is nobody's: no events any more, its rings are freed."""
-    loaded.maps["slots"].set(struct.pack("<I", slot), _SLOT.pack(*(0,) * 7))
+    loaded.maps["slots"].set(struct.pack("<I", slot), bytes(_SLOT.size))
     if "rings" in loaded.maps:  # a granted set keeps its own
         loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
 

@@ -13,9 +13,9 @@ Everything else goes on and is decided by the kernel.
 Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
 and what eBPF can not tell whole: programs without a name, arguments that it cuts.
 
-Events wait in a short queue until nobody waits for an answer.  A process that ends tells its status where the kernel
-has it (pidfd, Linux 6.15).  Refusals are grouped: the first of its kind is told at once, repetitions of the next
-second together.
+Events wait in a short queue and are made lines of together: beside a call that waits, the work of one costs several
+times as much, for the caches are the command's.  Refusals are grouped: the first of its kind is told at once,
+repetitions of the next second together.
 
 Known limits: opens for reading are seen with ``reads`` only; a process is known from its first call that is told
 here, so a fork(2) without one is not seen; names are as of the call, and another thread can change the memory they
@@ -29,11 +29,9 @@ import os
 import select
 import stat
 import time
-from _json import encode_basestring_ascii as _quoted
 
 from .. import clock
 from ..events import (
-    LONGEST,
     AccessDenied,
     EventsLost,
     FileChanged,
@@ -45,12 +43,12 @@ from ..events import (
     ProcessStarted,
     SocketCalled,
     access_as_data,
-    plain,
 )
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .record import json_text
+from .lines import Lines
+from .processes import Known, Processes
 from .sockets import Tables, address_of, inode_of
 
 TYPE_CHECKING = False
@@ -64,11 +62,11 @@ if TYPE_CHECKING:
     Operation: TypeAlias = Literal["read", "write"]
 
 LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h)
-BATCH = 64  # calls answered before the tracer looks at anything else
 MOST_QUEUED = 512  # events not yet written down
-IDLE = 0.001  # seconds without a call before they are
+SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
+IDLE = 0.02  # and before all else is
+LATEST = 0.05  # seconds after which it is, however many calls there are
 PORTS = 0.05  # seconds after a call in which its socket gets a port
-MOST_PROCESSES = 8192  # known at a time
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
 LAST_EXITS = 0.05  # seconds in which the ends of the last processes are waited for
@@ -92,31 +90,6 @@ _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
 UNREADABLE = "caller can not be read"  # reason of a refusal
-
-
-class _Known:
-    """A process, by the number that its calls carry."""
-
-    __slots__ = ("_shown", "exe", "name", "number", "parent", "pid", "pidfd", "stale", "start", "started", "threads")
-
-    def __init__(self, number: int, pid: int, parent: int, start: int, started: int) -> None:
-        self.number, self.pid, self.parent, self.start, self.started = number, pid, parent, start, started
-        self.pidfd = -1
-        self.name = self.exe = self._shown = ""
-        self.stale = True  # name and program are to be read again
-        self.threads = [number]
-
-    def become(self, name: str, exe: str) -> None:
-        self.name, self.exe, self.stale, self._shown = name, exe, True, ""
-
-    def shown(self) -> str:
-        """The process of an event (``events.Process``), as JSON."""
-        if not self._shown:
-            self._shown = (
-                f'{{"pid": {self.pid}, "start": {self.start}, '
-                f'"name": {_value_text(self.name)}, "exe": {_value_text(self.exe)}}}'
-            )
-        return self._shown
 
 
 class Notifications:
@@ -148,6 +121,7 @@ class Notifications:
         self._listener = notify.Listener(listener)
         self._root = root
         self._view = notify.View(root, nested=scope.nested or scope.shared)
+        self._processes = Processes(scope, lambda: self._lose("ProcessExited"))
         self._refused = refused
         self._names = seccomp.notified_calls(syscalls.MACHINE)
         self._handlers: dict[int, Callable[..., Any]] = {  # as ``_on_openat``
@@ -155,15 +129,8 @@ class Notifications:
             for number, name in self._names.items()
         }
         self._executes = frozenset(n for n, name in self._names.items() if name in ("execve", "execveat"))
-        self._epoll = select.epoll()
-        self._epoll.register(listener, select.EPOLLIN)
-        # Told is then only that it was waited for (EPOLLHUP); an older kernel tells that it ended, and not how.
-        self._ends = select.EPOLLET if notify.tells_exits() else select.EPOLLIN | select.EPOLLET
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        self._threads: dict[int, _Known] = {}
-        self._exits: dict[int, _Known] = {}  # by pidfd
-        self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
         self._connected_at = 0.0
@@ -173,46 +140,53 @@ class Notifications:
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
-        self._second, self._head = -1, ""
-        self._sequence = 0
+        self._held_since = self._due = 0.0  # 0: nothing is held
+        self._asked = b""  # the path that it named last
+        self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
+        self._lines = Lines(scope.session, self.name)
+        self.counts = self._lines.counts
         self._decider: Any = None
-        self.counts: dict[str, int] = {}
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
 
     def fileno(self) -> int:
-        """Readable when ``drain`` has something to do."""
-        return self._epoll.fileno()
+        """Readable when a call waits.
+
+        The listener itself: who sleeps in poll(2) on it is woken on the processor of the caller (``SYNC_WAKE_UP``),
+        through an epoll in an epoll it is not.
+        """
+        return self._listener.fd
+
+    def ends(self) -> int:
+        """Readable when a process has ended; -1: that is looked at in time, and nobody need wake up for it."""
+        return -1 if self._due else self._processes.fileno()
 
     def timeout(self) -> float | None:
         """Seconds after which ``drain`` must be called though nothing is readable; None: no need."""
-        if self._queue:
-            return 4 * IDLE if self._connecting else IDLE
+        if self._due:
+            return max(0.0, self._due - time.monotonic())
         return REPEAT if self._repeated else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
-        """Answer the calls that wait; write events down when none does.  The number of calls answered."""
-        answered = 0
-        while answered < BATCH:
-            ready = self._poll.poll(0)
-            if not ready:
-                break
-            if not ready[0][1] & select.POLLIN:  # EPOLLHUP: no process has the filter any more
-                self._epoll.unregister(self._listener.fd)
-                self._poll.unregister(self._listener.fd)
-                self.ended = True
-                break
-            call = self._listener.receive()
-            answered += 1
-            if call is not None:
-                self._answer(call)
-        if not answered or self.ended:
+        """Answer a call that waits; write events down when it is time to.  The number of calls answered."""
+        ready = self._poll.poll(0)
+        if ready and not ready[0][1] & select.POLLIN:  # POLLHUP: no process has the filter any more
+            self.ended, ready = True, []
+        if ready and (call := self._listener.receive()) is not None:
+            self._answer(call)
+        now = time.monotonic()
+        if not ready and not self._due:
+            self._reap()
+        elif now >= self._due > 0 or len(self._queue) >= MOST_QUEUED:
             self._reap()
             self._write_down(write)
-        elif len(self._queue) >= MOST_QUEUED:
-            self._write_down(write)
-        return answered
+            self._held_since = self._due = 0.0
+        if ready or (self._queue and not self._due):
+            self._held_since = self._held_since or now
+            soon = self._connecting or (self._queue and type(self._queue[-1][2]) is AccessDenied)
+            self._due = min(now + (SOON if soon else IDLE), self._held_since + LATEST)
+        return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
         """Write down what is held back, refusals that were counted as well; the next one is told anew."""
@@ -224,10 +198,10 @@ class Notifications:
         """No process of the sandbox is left, or the record ends here: write down what is known."""
         self.ended = True
         deadline = time.monotonic() + LAST_EXITS
-        while self._exits and time.monotonic() < deadline:
+        while self._processes.alive() and time.monotonic() < deadline:
             self._reap()  # the kernel takes the namespace down while we look
-            if self._exits:
-                select.select([self._epoll], [], [], 0.002)
+            if self._processes.alive():
+                select.select([self._processes], [], [], 0.002)
         self._write_down(write)
 
     def losses(self) -> dict[str, int]:
@@ -237,10 +211,8 @@ class Notifications:
 
     def close(self) -> None:
         """Let go of the listener: from now on the calls of the sandbox fail with ENOSYS."""
-        self._epoll.close()
+        self._processes.close()
         self._tables.close()
-        for fd in self._exits:
-            os.close(fd)
         os.close(self._listener.fd)
         os.close(self._root)
 
@@ -253,118 +225,47 @@ class Notifications:
         known = None
         try:
             if not self._quiet:
-                known = self._process(thread)
+                known = self._processes.of(thread)
             event, error = self._handlers[what](thread, arguments, known)
             if self._tell and known is None:
-                known = self._process(thread)
+                known = self._processes.of(thread)
             executes = what in self._executes and not event.result
-            if known is not None and known.stale and not executes:
-                self._read_program(known)
+            if known is not None and known.stale and self._tell and not executes:
+                self._processes.look_again(known)
         except OSError as failed:
             unreadable = failed.errno in (errno.EPERM, errno.EACCES)
             # Else a bad address, which the kernel finds as well.
             if self._listener.answer(number, errno.EPERM if unreadable else 0) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
-                known = self._process(thread)
-                self._deny(known, self._program_of(known) if known else "", UNREADABLE, "read")
+                known = self._processes.of(thread)
+                self._deny(known, self._processes.program_of(known) if known else "", UNREADABLE, "read")
             return
         if not self._listener.answer(number, error) or not self._tell:
             return
         if executes and known is not None:
             # As which it goes on, unless the kernel finds a fault: so the kernel is asked at the next call.
-            known.become(os.path.basename(event.path)[:15], event.path)
-        elif event.result in _SEARCH and what in self._executes and not self._scope.reads:
-            return  # every shell looks for every program in every directory of PATH
+            name = os.fsdecode(self._asked.rpartition(b"/")[2][:15])  # fs/exec.c, bprm_execve
+            known.become(name or os.path.basename(event.path)[:15], event.path, named=bool(name))
         self._queue.append((now, known.shown() if known else "null", event))
 
-    def _process(self, thread: int) -> _Known | None:
-        known = self._threads.get(thread)
-        if (
-            known is not None
-            and thread != known.number
-            and not os.path.exists(b"/proc/%d/task/%d" % (known.number, thread))
-        ):
-            del self._threads[thread]  # the thread ended, and its number is somebody else's
-            known.threads.remove(thread)
-            known = None
-        if known is not None:
-            return known
-        numbers = notify.process_status(thread)
-        if numbers is None:
-            return None
-        process, inside, _inside_thread, parent = numbers
-        if self._scope.shared:
-            inside = process
-        known = self._threads.get(process)
-        if known is None:
-            start = notify.start_time(process)
-            if start is None:
-                return None
-            above = self._threads.get(parent)
-            if above is not None:
-                parent_inside = above.pid
-            elif self._scope.shared:
-                parent_inside = parent
-            else:
-                of_parent = notify.process_status(parent) if parent else None
-                parent_inside = of_parent[1] if of_parent else 0
-            known = _Known(process, inside, parent_inside, start[1], time.monotonic_ns())
-            known.name = start[0]
-            if len(self._exits) < MOST_PROCESSES:
-                try:
-                    known.pidfd = os.pidfd_open(process)
-                    self._epoll.register(known.pidfd, self._ends)
-                except OSError:
-                    if known.pidfd >= 0:
-                        os.close(known.pidfd)
-                        known.pidfd = -1
-            if known.pidfd < 0:
-                self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
-                return known  # its end will not be seen, and its number may be somebody else's tomorrow
-            self._exits[known.pidfd] = known
-            self._threads[process] = known
-        if thread != process and len(known.threads) < MOST_PROCESSES:
-            known.threads.append(thread)
-            self._threads[thread] = known
-        return known
-
-    def _program_of(self, known: _Known) -> str:
-        return known.exe or notify.program_of(known.number) or self._closed.get(known.number, "")
-
-    def _read_program(self, known: _Known) -> None:
-        start = notify.start_time(known.number)
-        exe = notify.program_of(known.number) or self._closed.get(known.number, "")
-        known.become(start[0] if start else known.name, exe)
-        known.stale = False
-
     def _reap(self) -> None:
-        """Processes that have ended and that somebody has waited for: until then their number is not given again."""
-        for fd, _event in self._epoll.poll(0, 256):
-            known = self._exits.get(fd)
-            if known is None:
-                continue
-            status = notify.exit_status(fd)
-            self._forget(fd)
+        for known, status in self._processes.ended():
             if self._quiet:
                 continue
             if status is None:
-                self._lost["ProcessExited"] = self._lost.get("ProcessExited", 0) + 1
+                self._lose("ProcessExited")
                 continue
             lasted = round((time.monotonic_ns() - known.started) / 1e6, 3)
-            ended = ProcessExited((status >> 8) & 0xFF, status & 0x7F, lasted, source="notify")
+            ended = ProcessExited((status >> 8) & 0xFF, status & 0x7F, lasted, 0, "notify")
             self._queue.append((clock.time_ns(), known.shown(), ended))
 
-    def _forget(self, fd: int) -> None:
-        known = self._exits.pop(fd)
-        self._closed.pop(known.number, None)
-        for thread in known.threads:
-            self._threads.pop(thread, None)
-        os.close(fd)
+    def _lose(self, kind: str) -> None:
+        self._lost[kind] = self._lost.get(kind, 0) + 1
 
     # ------------------------------------------------------------ the calls
 
     def _place(self, thread: int, directory: int, address: int, *, follow: bool) -> notify.Place:
-        path = notify.read_text(thread, address)
+        path = self._asked = notify.read_text(thread, address)
         base = b""
         if path[:1] != b"/":
             try:
@@ -377,16 +278,16 @@ class Notifications:
                 return notify.Place(base, errno.ENOENT)
         return self._view.resolve(thread, base, path, follow=follow)
 
-    def _on_openat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_openat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._open(thread, known, a[0], a[1], a[2])
 
-    def _on_open(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_open(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._open(thread, known, _CWD, a[0], a[1])
 
-    def _on_creat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_creat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._open(thread, known, _CWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
 
-    def _open(self, thread: int, known: _Known | None, directory: int, address: int, flags: int) -> tuple[Event, int]:
+    def _open(self, thread: int, known: Known | None, directory: int, address: int, flags: int) -> tuple[Event, int]:
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         place = self._place(thread, directory, address, follow=not (flags & os.O_NOFOLLOW or exclusive))
         creates = bool(flags & os.O_CREAT)
@@ -397,9 +298,13 @@ class Notifications:
         else:
             result = self._opens(place, bool(writes), exclusive, flags)
             self._tell_refusal(known, place, result, "write" if writes else "read")
-        names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
+        names = self._flags.get(flags)
+        if names is None:
+            names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
+            if len(self._flags) < MOST_QUEUED:
+                self._flags[flags] = names
         path = os.fsdecode(place.path)
-        return FileOpened(path, names, result, True, self._outside(path), source="notify"), error
+        return FileOpened(path, names, result, True, self._outside(path), "notify", 1), error
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
@@ -420,24 +325,24 @@ class Notifications:
             return "EACCES"
         return "EROFS" if writes and place.readonly and stat.S_ISREG(status.st_mode) else ""
 
-    def _on_truncate(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_truncate(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         place = self._place(thread, _CWD, a[0], follow=True)
         result = self._opens(place, True, False, 1)
         self._tell_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
-        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), source="notify"), 0
+        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), 0
 
-    def _on_unlink(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_unlink(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._remove(thread, known, _CWD, a[0], directory=False)
 
-    def _on_rmdir(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_rmdir(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._remove(thread, known, _CWD, a[0], directory=True)
 
-    def _on_unlinkat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_unlinkat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._remove(thread, known, a[0], a[1], directory=bool(a[2] & _AT_REMOVEDIR))
 
     def _remove(
-        self, thread: int, known: _Known | None, where: int, address: int, *, directory: bool
+        self, thread: int, known: Known | None, where: int, address: int, *, directory: bool
     ) -> tuple[Event, int]:
         place = self._place(thread, where, address, follow=False)
         result = self._removes(place)
@@ -447,7 +352,7 @@ class Notifications:
                 result = "ENOTDIR" if directory else "EISDIR"
         self._tell_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
-        return FileRemoved(path, directory, result, True, self._outside(path), source="notify"), 0
+        return FileRemoved(path, directory, result, True, self._outside(path), "notify"), 0
 
     @staticmethod
     def _removes(place: notify.Place) -> str:
@@ -457,16 +362,16 @@ class Notifications:
             return "ENOENT"
         return "EROFS" if place.readonly else ""
 
-    def _on_rename(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_rename(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._rename(thread, known, (_CWD, a[0], _CWD, a[1]))
 
-    def _on_renameat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_renameat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
 
-    def _on_renameat2(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_renameat2(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
 
-    def _rename(self, thread: int, known: _Known | None, where: tuple[int, int, int, int]) -> tuple[Event, int]:
+    def _rename(self, thread: int, known: Known | None, where: tuple[int, int, int, int]) -> tuple[Event, int]:
         source = self._place(thread, where[0], where[1], follow=False)
         to = self._place(thread, where[2], where[3], follow=False)
         result, error = self._removes(source), 0
@@ -483,34 +388,34 @@ class Notifications:
             result = _name(error)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
-        return FileRenamed(path, target, result, True, outside, source="notify"), error
+        return FileRenamed(path, target, result, True, outside, "notify"), error
 
-    def _on_mkdir(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_mkdir(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, _CWD, a[0], "directory")
 
-    def _on_mkdirat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_mkdirat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, a[0], a[1], "directory")
 
-    def _on_mknod(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_mknod(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, _CWD, a[0], _KINDS.get(stat.S_IFMT(a[1]), "file"))
 
-    def _on_mknodat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_mknodat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, a[0], a[1], _KINDS.get(stat.S_IFMT(a[2]), "file"))
 
-    def _on_symlink(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_symlink(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, _CWD, a[1], "symlink", notify.read_text(thread, a[0]))
 
-    def _on_symlinkat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_symlinkat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, a[1], a[2], "symlink", notify.read_text(thread, a[0]))
 
-    def _on_link(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_link(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._link(thread, known, (_CWD, a[0], _CWD, a[1]), 0)
 
-    def _on_linkat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_linkat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._link(thread, known, (a[0], a[1], a[2], a[3]), a[4])
 
     def _link(
-        self, thread: int, known: _Known | None, where: tuple[int, int, int, int], flags: int
+        self, thread: int, known: Known | None, where: tuple[int, int, int, int], flags: int
     ) -> tuple[Event, int]:
         if flags & AT_EMPTY_PATH and not notify.read_text(thread, where[1]):
             source = notify.Place(self._view.base(thread, where[0]))
@@ -519,15 +424,15 @@ class Notifications:
         return self._make(thread, known, where[2], where[3], "link", source.path)
 
     def _make(
-        self, thread: int, known: _Known | None, where: int, address: int, kind: str, to: bytes = b""
+        self, thread: int, known: Known | None, where: int, address: int, kind: str, to: bytes = b""
     ) -> tuple[Event, int]:
         place = self._place(thread, where, address, follow=False)
         result, error = self._creates(place, known, directory=kind == "directory", link=kind == "symlink")
         path = os.fsdecode(place.path)
-        return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), source="notify"), error
+        return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), "notify"), error
 
     def _creates(
-        self, place: notify.Place, known: _Known | None, *, directory: bool = False, link: bool = False
+        self, place: notify.Place, known: Known | None, *, directory: bool = False, link: bool = False
     ) -> tuple[str, int]:
         """(result, errno to refuse with) of making a name."""
         if place.error:
@@ -547,7 +452,7 @@ class Notifications:
     def _changing(self, row: Change) -> Callable[..., tuple[Event, int]]:
         return lambda thread, a, known: self._change(row, thread, a, known)
 
-    def _change(self, row: Change, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _change(self, row: Change, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         directory = _CWD if row.directory == NO else a[row.directory]
         flags = 0 if row.flags == NO else a[row.flags]
         if row.path == NO or (flags & AT_EMPTY_PATH and not notify.read_text(thread, a[row.path])):
@@ -564,7 +469,7 @@ class Notifications:
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
-        return FileChanged(path, row.what, value, result, True, self._outside(path), source="notify"), 0
+        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), 0
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""
@@ -574,18 +479,18 @@ class Notifications:
             return notify.Place(b"", errno.EBADF if error.errno == errno.ENOENT else error.errno or 0)
         return self._view.resolve(thread, b"", path, follow=False) if path[:1] == b"/" else notify.Place(path)
 
-    def _on_execve(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_execve(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._execute(thread, known, self._place(thread, _CWD, a[0], follow=True), a[1])
 
-    def _on_execveat(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_execveat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         if a[4] & AT_EMPTY_PATH and not notify.read_text(thread, a[1]):
-            place = notify.Place(self._view.base(thread, a[0]))  # an open file, perhaps without a name
+            place, self._asked = notify.Place(self._view.base(thread, a[0])), b""  # a file, perhaps without a name
             return self._execute(thread, known, place, a[2], by_name=False)
         place = self._place(thread, a[0], a[1], follow=not a[4] & AT_SYMLINK_NOFOLLOW)
         return self._execute(thread, known, place, a[2])
 
     def _execute(
-        self, thread: int, known: _Known | None, place: notify.Place, argv: int, *, by_name: bool = True
+        self, thread: int, known: Known | None, place: notify.Place, argv: int, *, by_name: bool = True
     ) -> tuple[Event, int]:
         status = place.status
         result = ""
@@ -596,11 +501,12 @@ class Notifications:
                 result = "ENOENT"
             elif not stat.S_ISREG(status.st_mode) or place.noexec or not self._may(status, 1):
                 result = "EACCES"
-            elif not self._may(status, 4) and len(self._closed) < MOST_PROCESSES:
-                # The kernel may close the process to us (fs/exec.c, would_dump), its name too.
-                numbers = notify.process_status(thread)
-                self._closed[numbers[0] if numbers else thread] = os.fsdecode(place.path)
+            elif not self._may(status, 4):
+                self._processes.may_close(thread, os.fsdecode(place.path))
         self._tell_refusal(known, place, result, "read")
+        if result in _SEARCH and not self._scope.reads:
+            self._tell = False  # every shell looks for every program in every directory of PATH
+            return ProcessStarted(0, (), "", "", result, True, "notify"), 0
         raw = notify.read_arguments(thread, argv)
         if self._quiet:
             # What eBPF can not tell whole is told here as well.
@@ -611,19 +517,19 @@ class Notifications:
         except OSError:
             cwd = ""
         parent = known.parent if known else 0
-        return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, source="notify"), 0
+        return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, "notify"), 0
 
-    def _on_connect(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_connect(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._socket(thread, "connect", a)
 
-    def _on_bind(self, thread: int, a: list[int], known: _Known | None) -> tuple[Event, int]:
+    def _on_bind(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._socket(thread, "bind", a)
 
     def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
         family, address, port = address_of(data)
-        called = SocketCalled(call, family, address, port, "", True, source="notify")
+        called = SocketCalled(call, family, address, port, "", True, "notify", 0)
         if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
             self._connecting.append((called, thread, inode))
             self._connected_at = time.monotonic()
@@ -660,7 +566,7 @@ class Notifications:
         workspace = self._scope.workspace
         return not (path == workspace or path.startswith(workspace + "/"))
 
-    def _prevent(self, known: _Known | None, name: bytes, *, directory: bool, link: bool) -> int:
+    def _prevent(self, known: Known | None, name: bytes, *, directory: bool, link: bool) -> int:
         from ..workspace.prevent import objection  # a short run makes no name
 
         path = os.fsdecode(name)
@@ -673,7 +579,7 @@ class Notifications:
     def _shown(self, path: str) -> str:
         return path if self._outside(path) else path[len(self._scope.workspace) + 1 :] or "."
 
-    def _tell_refusal(self, known: _Known | None, place: notify.Place, result: str, operation: Operation) -> None:
+    def _tell_refusal(self, known: Known | None, place: notify.Place, result: str, operation: Operation) -> None:
         """Tell what the boundary will refuse; what the command's own rights do not admit is nobody's refusal."""
         if result not in ("EROFS", "EACCES", "ENOENT") or place.path[:1] != b"/":
             return
@@ -694,7 +600,7 @@ class Notifications:
             self._judge(known, path, result, operation, place.status)
 
     def _judge(
-        self, known: _Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
+        self, known: Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
     ) -> None:
         if self._decider is None:
             from ..policy.decide import Decider  # 10 ms that most runs never need
@@ -712,7 +618,7 @@ class Notifications:
 
     def _deny(
         self,
-        known: _Known | None,
+        known: Known | None,
         path: str,
         reason: str,
         operation: Operation,
@@ -721,16 +627,16 @@ class Notifications:
     ) -> None:
         key = (path, reason, operation)
         if self._quiet:
-            known = self._process(self._thread)
+            known = self._processes.of(self._thread)
             if known is not None:
-                self._read_program(known)
+                self._processes.look_again(known)
         process = known.shown() if known else "null"
         held = self._repeated.get(key)
         if held is not None:
             self._repeated[key] = (held[0], process, held[2] + 1)
             return
         if len(self._repeated) >= MOST_REFUSALS:
-            self._lost["AccessDenied"] = self._lost.get("AccessDenied", 0) + 1
+            self._lose("AccessDenied")
             return
         event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
         self._repeated[key] = (event, process, 0)
@@ -753,43 +659,11 @@ class Notifications:
         for now, process, event in queue:
             if ports and id(event) in ports:
                 event = event.replace(local_port=ports[id(event)])
-            line = self._line(now, process, event)
+            line = self._lines.line(now, process, event)
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)
 
-    def _line(self, now: int, process: str, event: Event) -> bytes:
-        """As ``events.encode`` gives it, in a third of the time."""
-        second, rest = divmod(now, 1_000_000_000)
-        if second != self._second:
-            parts = time.gmtime(second)
-            self._head = (
-                f'{{"time": "{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}'
-                f"T{parts.tm_hour:02}:{parts.tm_min:02}:{parts.tm_sec:02}."
-            )
-            self._second = second
-        self._sequence += 1
-        kind = type(event).__name__
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        fields = event.__dict__
-        body = "".join([f', "{name}": {_value_text(fields[name])}' for name in event.field_names if name != "source"])
-        return (
-            f'{self._head}{rest // 1000:06}Z", "session": "{self._scope.session}", "seq": {self._sequence}, '
-            f'"event": "{kind}", "source": "notify", "process": {process}{body}}}\n'
-        ).encode("ascii")
-
 
 def _name(error: int) -> str:
     return errno.errorcode.get(error, str(error)) if error else ""
-
-
-def _value_text(value: Any) -> str:
-    """``json_text(plain(value))``."""
-    if type(value) is str:
-        if len(value) <= LONGEST and value.isascii() and value.isprintable() and "\\" not in value:
-            return _quoted(value)
-    elif type(value) is bool:
-        return "true" if value else "false"
-    elif type(value) is tuple:
-        return "[" + ", ".join([_value_text(item) for item in value]) + "]"
-    return json_text(plain(value))

@@ -7,7 +7,7 @@ the loaded code) and nothing else: no other descriptor, no environment, no right
 namespace of the sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside
 of the sandbox either: it is given what it reads by descriptor.
 
-One epoll loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
+One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
     supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
                            Y number: tell what is held · end of stream: finish and exit
@@ -275,6 +275,7 @@ def _child(
             keep |= CAP_BPF
         give_up_privileges(keep)
         gc.freeze()
+        gc.set_threshold(20_000)  # events wait in a queue: with the usual 700 it would be gone through again and again
         gc.enable()
         from .notify import Notifications
 
@@ -350,37 +351,44 @@ class _Loop:
         self._lost: dict[str, int] = {}  # not sent
         self._lost_since = 0
         self._fitted = False  # the last line was sent with the others
-        self._epoll = select.epoll()
+        self._poll = select.poll()
+        self._ends = -1  # of the notifications, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
         self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
 
     def run(self) -> None:
         channel = self._channel
-        self._epoll.register(channel.fileno(), select.EPOLLIN)
+        self._poll.register(channel.fileno(), select.POLLIN)
         finishing = False
         while not finishing:
             source = self._source
-            due = source.timeout() if source else None
+            due = None
+            if source is not None:
+                due = source.timeout()
+                self._watch_ends(source.ends())
             kernel = -1 if self._kernel is None or self._spans is None else self._kernel.fileno()
             kernel_is_ready = False
-            for fd, event in self._epoll.poll(-1 if due is None else due):
-                if fd == channel.fileno() and event & (select.EPOLLIN | select.EPOLLHUP):
+            for fd, event in self._poll.poll(None if due is None else 1000 * due):
+                if fd == channel.fileno() and event & (select.POLLIN | select.POLLHUP):
                     finishing = not self._control()
                 elif fd == kernel:
                     kernel_is_ready = True
             if source is not None:  # first: somebody waits for an answer
                 source.drain(self._write)
                 if source.ended:
-                    self._epoll.unregister(source.fileno())
+                    self._watch_ends(-1)
+                    self._poll.unregister(source.fileno())
                     self._finish(source)
                     source = None
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
             if self._asked:
                 self._tell_held()
-            self._record()
-            self._flush()
+            if self._unwritten:
+                self._record()
+            if self._lines or self._refusals or self._asked or self._lost or self._wants_write:
+                self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
             while self._source.drain(self._write):
@@ -401,6 +409,14 @@ class _Loop:
             send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
         except OSError:
             pass  # the supervisor is gone; the record is not
+
+    def _watch_ends(self, fd: int) -> None:
+        if fd != self._ends:
+            if self._ends >= 0:
+                self._poll.unregister(self._ends)
+            if fd >= 0:
+                self._poll.register(fd, select.POLLIN)
+            self._ends = fd
 
     def detach(self) -> None:
         """Let go of the kernel's programs."""
@@ -430,7 +446,7 @@ class _Loop:
             scope = self._scope.replace(roots=tuple(roots))
             quiet = self._spans is not None
             self._source = self._notifications(scope, listener[0], root, self._refused, refusals_only=quiet)
-            self._epoll.register(self._source.fileno(), select.EPOLLIN)
+            self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
         else:
@@ -452,7 +468,7 @@ class _Loop:
             self._kernel = None
             return False
         self._spans = self._make_store("ebpf") if self._make_store is not None else _Nowhere()
-        self._epoll.register(kernel.fileno(), select.EPOLLIN)
+        self._poll.register(kernel.fileno(), select.POLLIN)
         return True
 
     def _finish(self, source: Notifications) -> None:
@@ -546,7 +562,7 @@ class _Loop:
         waits = bool(self._lines or self._refusals or self._asked)
         if waits != self._wants_write:
             self._wants_write = waits
-            self._epoll.modify(self._channel.fileno(), select.EPOLLIN | (select.EPOLLOUT if waits else 0))
+            self._poll.modify(self._channel.fileno(), select.POLLIN | (select.POLLOUT if waits else 0))
 
     def _send_batch(self) -> None:
         lines = self._refusals or self._lines

@@ -1,0 +1,43 @@
+"""The records that user space puts between the kernel's: the time, what was lost, what was repeated.
+
+Theory of operation
+-------------------
+``EbpfSource.drain`` writes them, ``decode`` reads them.  They are here because who writes needs nothing of the decoder.
+"""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+LAYOUT: Final = 1  # native/wire.h
+CLOCK, LOST, REPEATED = 128, 129, 130
+CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
+LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
+REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
+
+# What can be lost, by number (wire.h, LOST_*)
+LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "scope", "unknown")
+
+
+def frame(payload: bytes) -> bytes:
+    """``payload`` as a record, framed as the kernel frames its own (kernel/bpf/ringbuf.c)."""
+    return struct.pack("<II", len(payload), 0) + payload + bytes(-len(payload) % 8)
+
+
+def clock_record(offset: int) -> bytes:
+    """What must stand first in each stored piece; ``offset``: time of day minus time since boot, ns."""
+    return frame(CLOCK_RECORD.pack(CLOCK, LAYOUT, 0, 0, offset))
+
+
+def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
+    """``count`` events of a kind were lost between two moments (ns since boot)."""
+    return frame(LOST_RECORD.pack(LOST, kind, 0, 0, count, start, end))
+
+
+def repeated_record(device: int, inode: int, flags: int, process: int, count: int, time: int) -> bytes:
+    """An open that was told was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
+    return frame(REPEATED_RECORD.pack(REPEATED, 0, 0, 0, device, flags, inode, count, process, time))

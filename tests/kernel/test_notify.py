@@ -561,6 +561,29 @@ def test_equal_refusals_are_counted(workspace: Path) -> None:
     assert len(seen.of("FileCreated")) == 300
 
 
+def test_repetitions_are_told_while_nothing_else_happens(workspace: Path) -> None:
+    told, tell = os.pipe()
+
+    def body() -> bytes:
+        for _ in range(5):
+            outcome(lambda: os.mkdir(".vscode"))
+        return os.read(told, 1) if select.select([told], [], [], SECONDS / 2)[0] else b"never"
+
+    counts: list[int] = []
+
+    def on(line: bytes) -> None:
+        event = json.loads(line)
+        if event["event"] == "AccessDenied":
+            counts.append(event["count"])
+            if sum(counts) == 5:
+                os.write(tell, b"x")
+
+    seen = observe(body, workspace, on=on)
+    os.close(told)
+    os.close(tell)
+    assert seen.answer == b"x" and counts[0] == 1
+
+
 def test_a_view_resolves_as_the_kernel_does(workspace: Path) -> None:
     (workspace / "a/b").mkdir(parents=True)
     (workspace / "l").symlink_to("a/b")

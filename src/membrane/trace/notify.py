@@ -141,6 +141,7 @@ class Notifications:
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
+        self._urgent = False  # a refusal is
         self._asked = b""  # the path that it named last
         self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
         self._lines = Lines(scope.session, self.name)
@@ -178,14 +179,16 @@ class Notifications:
         now = time.monotonic()
         if not ready and not self._due:
             self._reap()
+            if self._repeated:
+                self._write_down(write)
         elif now >= self._due > 0 or len(self._queue) >= MOST_QUEUED:
             self._reap()
             self._write_down(write)
             self._held_since = self._due = 0.0
+            self._urgent = False
         if ready or (self._queue and not self._due):
             self._held_since = self._held_since or now
-            soon = self._connecting or (self._queue and type(self._queue[-1][2]) is AccessDenied)
-            self._due = min(now + (SOON if soon else IDLE), self._held_since + LATEST)
+            self._due = min(now + (SOON if self._urgent or self._connecting else IDLE), self._held_since + LATEST)
         return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
@@ -642,6 +645,7 @@ class Notifications:
         self._repeated[key] = (event, process, 0)
         self._told_at = self._told_at or time.monotonic()
         self._queue.append((self._now, process, event))
+        self._urgent = True
 
     # ------------------------------------------------------------ writing down
 

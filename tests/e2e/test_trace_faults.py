@@ -109,8 +109,7 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
         starting, moment = number < 4, dice.uniform(0.0, 0.2)
         with box.popen("--", PYTHON, "-S", "-c", BUSY, "1000000000", **pipes) as run:
             deadline = time.monotonic() + PATIENCE
-            # The tracer is the first that a run forks.
-            while not (tracer := first_child(run.pid)) or not (starting or (box.workspace / "f").exists()):
+            while not (tracer := tracer_of(run.pid)) or not (starting or (box.workspace / "f").exists()):
                 assert time.monotonic() < deadline and run.poll() is None
             select.select([], [], [], moment)  # which is the time of the fault, and waits for nothing
             os.kill(tracer, signal.SIGKILL)
@@ -142,9 +141,10 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
     assert len(list(record.events())) > 10 and not record.problems and not reading.verify(entry.path).problems
 
 
-def first_child(pid: int) -> int:
+def tracer_of(pid: int) -> int:
+    """The second that a run forks, after the launcher; 0: not yet."""
     words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(words[0]) if words else 0
+    return int(words[1]) if len(words) > 1 else 0
 
 
 PATIENT_COMMAND = """
@@ -160,7 +160,7 @@ def test_while_the_tracer_is_stopped_the_command_waits_and_nothing_is_lost(box: 
     with box.popen("--", PYTHON, "-S", "-c", PATIENT_COMMAND, **pipes) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == b"1\n"
-        tracer = first_child(run.pid)
+        tracer = tracer_of(run.pid)
         os.kill(tracer, signal.SIGSTOP)
         try:
             deadline = time.monotonic() + PATIENCE

@@ -15,7 +15,7 @@ import pytest
 
 from membrane.errors import HostError, PolicyError
 from membrane.journal import Journal
-from membrane.trace import decode, reading, record
+from membrane.trace import decode, reading, record, spans
 from membrane.trace.spans import clock_record, frame
 
 SPARE_TIME = 60  # seconds; a child on a busy machine
@@ -298,6 +298,31 @@ def test_a_flood_neither_fills_the_disk_nor_hides_the_end(tmp_path: Path) -> Non
     found = reading.verify(str(path))
     assert found.problems == () and found.closed
     assert found.removed > 100  # more than the chain has room for
+
+
+def test_a_piece_that_is_larger_than_a_segment_is_cut_between_records() -> None:
+    clock, records = clock_record(7), [frame(bytes([number]) * (number * 3)) for number in range(1, 60)]
+    piece = clock + b"".join(records)
+    for most in (1, 40, 200, 1000, len(piece)):
+        parts = spans.split(piece, most)
+        assert all(part.startswith(clock) and len(part) > len(clock) for part in parts)
+        assert b"".join(part[len(clock) :] for part in parts) == b"".join(records)
+        assert all(len(part) <= max(most, len(clock) + len(records[-1])) for part in parts)
+        assert all(spans.split(part, most) == [part] for part in parts)
+    assert len(spans.split(piece, 1)) == len(records) and spans.split(piece, len(piece)) == [piece]
+
+
+def test_what_came_first_survives_a_flood_in_one_piece(tmp_path: Path) -> None:
+    """A ring that is drained late gives as much at once as the whole record may hold."""
+    path = record.make(str(tmp_path), "0123456789abcdef")
+    writer = record.Writer(path, "ebpf", "spans", limit=1 << 17)
+    flood = [os.urandom(1000) for _ in range(300)]
+    writer.append(clock_record(0) + frame(b"first" + bytes(60)) + b"".join(map(frame, flood)), 301)
+    writer.append(clock_record(0) + frame(b"last" + bytes(60)), 1)
+    writer.close()
+    kept = b"".join(reading.read_segment(path, name) for name in sorted(os.listdir(path)) if ".spans" in name)
+    assert b"first" in kept and b"last" in kept and flood[150] not in kept
+    assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
 
 
 def test_spans_that_went_are_counted_although_nobody_said_how_many_they_were(tmp_path: Path) -> None:

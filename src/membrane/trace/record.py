@@ -235,6 +235,16 @@ class Writer:
             return
         if self.suffix == "jsonl":
             records = data.count(b"\n")
+        elif len(data) > self.segment:  # else the first ones would not fit into the half that is never given up
+            from .spans import split
+
+            parts = split(data, self.segment)
+            for part in parts:
+                self._append(part, records // len(parts))
+            return
+        self._append(data, records)
+
+    def _append(self, data: bytes, records: int) -> None:
         if self._size and self._size + len(data) > self.segment:
             self._close_segment()
         try:

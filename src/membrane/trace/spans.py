@@ -33,6 +33,24 @@ def clock_record(offset: int) -> bytes:
     return frame(CLOCK_RECORD.pack(CLOCK, LAYOUT, 0, 0, offset))
 
 
+def split(piece: bytes, most: int) -> list[bytes]:
+    """``piece``, which the clock's record begins, as pieces of at most ``most`` bytes, or of one record of the kernel.
+
+    What has no end, which no ``drain`` gives, stays in the last one.
+    """
+    head = piece[: 8 + CLOCK_RECORD.size]
+    out, begin, position, last = [], len(head), len(head), len(piece) - 8
+    while position <= last:
+        length = int.from_bytes(piece[position : position + 4], "little") & 0x3FFFFFFF  # BUSY and DISCARD are above
+        after = position + 8 + ((length + 7) & ~7)
+        if after - begin + len(head) > most and position > begin:
+            out.append(head + piece[begin:position])
+            begin = position
+        position = after
+    out.append(head + piece[begin:])
+    return out
+
+
 def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
     """``count`` events of a kind were lost between two moments (ns since boot)."""
     return frame(LOST_RECORD.pack(LOST, kind, 0, 0, count, start, end))

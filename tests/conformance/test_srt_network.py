@@ -24,7 +24,7 @@ def test_unlisted_host_http_says_blocked_by_network_allowlist(box: SrtBox) -> No
     box.settings({"allowedDomains": ["example.com"]})
     done = box.shell(f"{CURL} -w '%{{http_code}}' http://google.com/")
     assert "blocked by network allowlist" in done.stdout and done.stdout.endswith("403"), done
-    assert not box.world.requests(host="google.com")
+    assert not box.world.requests(host="google.com", scheme="http")
 
 
 def test_listed_host_https(box: SrtBox) -> None:

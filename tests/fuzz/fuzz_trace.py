@@ -6,6 +6,7 @@ import struct
 
 from membrane.events import encode
 from membrane.trace import decode as d
+from membrane.trace import spans
 
 
 def fuzz_decode(data: bytes) -> None:
@@ -29,9 +30,9 @@ def seeds() -> list[bytes]:
     for kind in range(12):
         text = b"leaf/dir/usr/" + b"arg\0two\0" + b"cwd/" + b"program/bin/"
         header = d.HEADER.pack(kind, 13, 8, 4, 5, 4, 9, 9, 0, 257, 10**9, 10**8, -(kind % 3), kind, 1, 0o1101, 2, b"sh")
-        pieces.append(d.clock_record(10**18) + d.frame(header + text))
+        pieces.append(spans.clock_record(10**18) + spans.frame(header + text))
         address = struct.pack("<HH4s", 2, 80, b"\x7f\0\0\1") + bytes(8)
         header = d.HEADER.pack(kind, 16, 0, 0, 5, 4, 9, 9, 0, 42, 10**9, 10**8, -111, 0, 0, 3, 1, b"sh")
-        pieces.append(d.frame(header + bytes(64) + address))
-    pieces.append(d.lost_record(1, 5, 1, 2) + d.repeated_record(1, 2, 3, 4, 5, 6))
+        pieces.append(spans.frame(header + bytes(64) + address))
+    pieces.append(spans.lost_record(1, 5, 1, 2) + spans.repeated_record(1, 2, 3, 4, 5, 6))
     return [*pieces, b"".join(pieces)]

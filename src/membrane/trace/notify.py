@@ -133,6 +133,7 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
+        self._look_after = 0.0  # time.monotonic() before which their ports are not looked for
         self._connected_at = 0.0
         self._ports: dict[int, int] = {}  # local, by the id of the event
         self._tables = Tables(nested=scope.nested)
@@ -188,7 +189,8 @@ class Notifications:
             self._urgent = False
         if ready or (self._queue and not self._due):
             self._held_since = self._held_since or now
-            self._due = min(now + (SOON if self._urgent or self._connecting else IDLE), self._held_since + LATEST)
+            wait = SOON if self._urgent else max(SOON, self._look_after - now) if self._connecting else IDLE
+            self._due = min(now + wait, self._held_since + LATEST)
         return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
@@ -542,6 +544,7 @@ class Notifications:
         """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
         if not self._connecting:
             return True
+        begin = time.monotonic()
         for family in ("inet", "inet6"):
             calls = [call for call in self._connecting if call[0].family == family]
             groups = [[call] for call in calls] if self._scope.nested else [calls] if calls else []
@@ -549,7 +552,9 @@ class Notifications:
                 ports = self._tables.ports(group[-1][1], family, [inode for _called, _thread, inode in group])
                 self._ports.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
         self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
-        young = time.monotonic() - self._connected_at < PORTS
+        now = time.monotonic()
+        self._look_after = now + 10 * (now - begin)  # tables may be long, and somebody may wait for an answer
+        young = now - self._connected_at < PORTS
         return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 
     # ------------------------------------------------------------ judgement

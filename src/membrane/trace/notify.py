@@ -66,6 +66,7 @@ MOST_QUEUED = 512  # events not yet written down
 SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
 IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
+LONG_LOOK = 0.001  # seconds of the processor for finding ports, after which the next look waits ten times as long
 PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
@@ -544,7 +545,7 @@ class Notifications:
         """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
         if not self._connecting:
             return True
-        begin = time.monotonic()
+        begin = time.process_time()
         for family in ("inet", "inet6"):
             calls = [call for call in self._connecting if call[0].family == family]
             groups = [[call] for call in calls] if self._scope.nested else [calls] if calls else []
@@ -553,7 +554,9 @@ class Notifications:
                 self._ports.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
         self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
         now = time.monotonic()
-        self._look_after = now + 10 * (now - begin)  # tables may be long, and somebody may wait for an answer
+        cost = time.process_time() - begin
+        # Tables may be long, and somebody may wait for an answer; a short one is read at once, for sockets are closed.
+        self._look_after = now + 10 * cost if cost > LONG_LOOK else 0.0
         young = now - self._connected_at < PORTS
         return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 

@@ -66,6 +66,7 @@ MOST_QUEUED = 512  # events not yet written down
 SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
 IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
+MANY = 50  # connections within a second
 LONG_LOOK = 0.001  # seconds of the processor for finding ports, after which the next look waits ten times as long
 PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_REFUSALS = 512  # kinds of refusals of one second
@@ -134,6 +135,7 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
+        self._counted_from, self._connects = 0.0, 0  # time.monotonic(), and connections since
         self._look_after = 0.0  # time.monotonic() before which their ports are not looked for
         self._connected_at = 0.0
         self._ports: dict[int, int] = {}  # local, by the id of the event
@@ -538,7 +540,11 @@ class Notifications:
         called = SocketCalled(call, family, address, port, "", True, "notify", 0)
         if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
             self._connecting.append((called, thread, inode))
-            self._connected_at = time.monotonic()
+            now = time.monotonic()
+            if now - self._counted_from > 1:
+                self._counted_from, self._connects = now, 0
+            self._connects += 1
+            self._connected_at = now
         return called, 0
 
     def _find_ports(self) -> bool:
@@ -556,7 +562,7 @@ class Notifications:
         now = time.monotonic()
         cost = time.process_time() - begin
         # Tables may be long, and somebody may wait for an answer; a short one is read at once, for sockets are closed.
-        self._look_after = now + 10 * cost if cost > LONG_LOOK else 0.0
+        self._look_after = now + 10 * cost if cost > LONG_LOOK and self._connects > MANY else 0.0
         young = now - self._connected_at < PORTS
         return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PROJECT_FILE = ".membrane.yaml"
 _LARGEST = 1 << 20  # bytes of a policy file
 _LARGEST_CACHED = 16 << 20
-_MOST_CACHED = 256  # files
+_MOST_CACHED = 256  # files of a kind
 # The kernel's timestamps advance in ticks (4 or 10 ms): a file younger than this could change again unseen.
 _SETTLED_NS = 100_000_000
 _CODE = os.path.dirname(os.path.abspath(__file__))
@@ -639,6 +639,20 @@ def _recall(path: str, key: bytes, environ: Mapping[str, str]) -> Loaded | None:
     return Loaded(restored, warnings, found, True)
 
 
+def _forget_old(directory: str, kind: str) -> None:
+    """Keep the newer half of the cache files of a kind when there are too many.
+
+    Raises:
+        OSError: one can not be removed.
+    """
+    paths = [f"{directory}/{name}" for name in os.listdir(directory) if name.startswith(kind)]
+    if len(paths) < _MOST_CACHED:
+        return
+    paths.sort(key=lambda path: os.stat(path, follow_symlinks=False).st_mtime_ns)
+    for path in paths[: len(paths) - _MOST_CACHED // 2]:
+        os.unlink(path)
+
+
 def _remember(
     directory: str, name: str, key: bytes, stamps: Mapping[str, Stamp], result: Result, loaded: Loaded
 ) -> None:
@@ -655,11 +669,8 @@ def _remember(
     temporary = _temporary(f"{directory}/{name}")
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
-        names = os.listdir(directory)
-        if len(names) >= _MOST_CACHED:
-            for old in names:
-                if old.startswith("policy-"):
-                    os.unlink(f"{directory}/{old}")
+        for kind in ("policy-", "scan-"):  # a new workspace has one of each, and always comes by here
+            _forget_old(directory, kind)
         _write_new(temporary, marshal.dumps(record))
         os.rename(temporary, f"{directory}/{name}")
     except OSError:

@@ -590,7 +590,8 @@ def _cache_key(options: Options, workspace: str, home: str, user_home: str) -> b
     fields = dict(options.__dict__)
     fields["command"] = os.path.basename(options.command[0]) if options.command else ""
     del fields["interactive"]
-    return marshal.dumps((codec.LAYOUT, workspace, home, user_home, os.geteuid(), sorted(fields.items())))
+    # Not marshal: what it writes depends on how often an object is referred to.
+    return ascii((codec.LAYOUT, workspace, home, user_home, os.geteuid(), sorted(fields.items()))).encode()
 
 
 def _cache_name(key: bytes) -> str:

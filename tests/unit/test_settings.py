@@ -423,12 +423,27 @@ def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: P
 
 
 def test_cache_is_bounded(place: Place) -> None:
-    place.user("")
-    (place.home / "cache").mkdir()
-    for number in range(settings._MOST_CACHED):
-        (place.home / "cache" / f"policy-{number:08x}").write_text("")
-    place.load_settled()
-    assert len(list((place.home / "cache").iterdir())) == 1
+    """Each kind of file by itself, and what was used last stays: the indexes of many workspaces put out no policy."""
+    cache = place.home / "cache"
+    cache.mkdir(parents=True)
+    most = settings._MOST_CACHED
+    for number in range(most):
+        for kind in ("policy-", "scan-"):
+            path = cache / f"{kind}{number:08}"
+            path.touch()
+            os.utime(path, (number, number))
+    (cache / "other").touch()
+    place.user("allow: [a.com]\n")
+    options = [Options(allow=(f"{name}.com",), interactive=False) for name in "bc"]
+    for each in options:
+        assert not place.load_settled(each).cached
+    assert [place.load(each).cached for each in options] == [True, True]
+    names = os.listdir(cache)
+    for kind in ("policy-", "scan-"):
+        left = sorted(name for name in names if name.startswith(kind))
+        assert most // 2 <= len(left) <= most // 2 + 2 and f"{kind}{most - 1:08}" in left
+        assert f"{kind}{0:08}" not in left
+    assert "other" in names
 
 
 def test_unwritable_cache_is_no_error(place: Place) -> None:

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-``opening.begin`` has made the plan and forked the launcher. While that builds the namespaces, ``run`` begins the
-record and the tracer (``trace.tracer``), reads the secrets and scans the workspace. What runs in the sandbox is read
-back and traced before it is released. Then ``run`` sits in one epoll loop over the launcher's messages, the network
+``opening.begin`` has made the plan and forked the launcher.  While that builds the namespaces, ``run`` begins the
+record and the tracer (``trace.tracer``), reads the secrets and scans the workspace.  What runs in the sandbox is read
+back and traced before it is released.  Then ``run`` sits in one epoll loop over the launcher's messages, the network
 sockets, the workspace watcher and whatever the subclass watches: ``session.Session`` runs one command,
-``api.supervisor.Supervisor`` many. The network process is started when the first of its sockets becomes readable: a
+``api.supervisor.Supervisor`` many.  The network process is started when the first of its sockets becomes readable: a
 run without network pays nothing for it.
 
 Rules
@@ -118,7 +118,7 @@ class Boundary(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Take what can fail, before the launch."""
+        """Take what can fail, before anything is released."""
 
     @abstractmethod
     def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Making namespaces and a view takes about as long as loading the rest of the program.  So this module imports only what
 the launcher needs, and ``begin`` forks it; ``session`` or ``api.supervisor`` are loaded beside it and go on with what
-``begin`` returns.  The launcher inherits nothing that the sandbox may not have: no record, no tracer, no secret.
+``begin`` returns.  The launcher inherits no record, no tracer and no secret that is read from elsewhere; the variables
+of the caller, which it erases, are all that it has seen.
 """
 
 from __future__ import annotations

@@ -15,6 +15,23 @@ from world.box import ROOT
 OTHER = os.environ.get("SRT_UNDER_TEST", "")
 
 
+# Unix sockets at the paths that are its arguments, until its stdin ends; "up" is printed when all listen.
+SOCKET_SERVER = (
+    "import os, socket, sys\n"
+    "kept = []\n"
+    "for name in sys.argv[1:]:\n"
+    "    kept.append(socket.socket(socket.AF_UNIX)); kept[-1].bind(name); kept[-1].listen(); os.chmod(name, 0o777)\n"
+    "print('up', flush=True); sys.stdin.read()"
+)
+# What connecting to each of them comes to: "ok", or the name of the errno.
+SOCKET_CLIENT = (
+    "import errno, socket, sys\n"
+    "for name in sys.argv[1:]:\n"
+    "    try: socket.socket(socket.AF_UNIX).connect(name); print('ok')\n"
+    "    except OSError as error: print(errno.errorcode[error.errno])"
+)
+
+
 def srt_argv() -> list[str]:
     """The program under test: ours as installed, or of this checkout."""
     if OTHER:

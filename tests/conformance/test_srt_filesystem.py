@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from srt_box import SrtBox, outcomes
+from srt_box import SOCKET_CLIENT, SOCKET_SERVER, SrtBox, outcomes
 from world import World
 
 PROTECTED = [
@@ -250,21 +250,6 @@ def test_socket_of_the_host_is_reached_by_its_rule_only(box: SrtBox) -> None:
     assert box.srt(*arguments).stdout.startswith("host unix socket")
 
 
-_SERVER = (
-    "import os, socket, sys\n"
-    "kept = []\n"
-    "for name in sys.argv[1:]:\n"
-    "    kept.append(socket.socket(socket.AF_UNIX)); kept[-1].bind(name); kept[-1].listen(); os.chmod(name, 0o777)\n"
-    "print('up', flush=True); sys.stdin.read()"
-)
-_CONNECT = (
-    "import errno, socket, sys\n"
-    "for name in sys.argv[1:]:\n"
-    "    try: socket.socket(socket.AF_UNIX).connect(name); print('ok')\n"
-    "    except OSError as error: print(errno.errorcode[error.errno])"
-)
-
-
 @pytest.mark.ours
 def test_listed_socket_opens_no_other(box: SrtBox) -> None:
     """Beside the listed one, in a readable directory and in the writable workspace."""
@@ -272,11 +257,11 @@ def test_listed_socket_opens_no_other(box: SrtBox) -> None:
     listed, other = f"{directory}/listed", f"{directory}/other"
     try:
         directory.chmod(0o755)
-        command = ["/usr/bin/python3", "-c", _SERVER, listed, other, "here"]
+        command = ["/usr/bin/python3", "-c", SOCKET_SERVER, listed, other, "here"]
         server = box.world.popen(command, cwd=box.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             assert server.stdout is not None and server.stdout.readline() == b"up\n"
-            connect = ["/usr/bin/python3", "-c", _CONNECT, listed, other, "here"]
+            connect = ["/usr/bin/python3", "-c", SOCKET_CLIENT, listed, other, "here"]
             assert box.world.run(connect, cwd=box.work).stdout.split() == ["ok", "ok", "ok"]
             arguments = ("-s", str(box.settings_path), *connect)
             refused = box.srt(*arguments)

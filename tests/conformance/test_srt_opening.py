@@ -11,21 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from srt_box import SrtBox, outcomes
-
-_SERVER = (
-    "import os, socket, sys\n"
-    "kept = []\n"
-    "for name in sys.argv[1:]:\n"
-    "    kept.append(socket.socket(socket.AF_UNIX)); kept[-1].bind(name); kept[-1].listen(); os.chmod(name, 0o777)\n"
-    "print('up', flush=True); sys.stdin.read()"
-)
-_CONNECT = (
-    "import errno, socket, sys\n"
-    "for name in sys.argv[1:]:\n"
-    "    try: socket.socket(socket.AF_UNIX).connect(name); print('ok')\n"
-    "    except OSError as error: print(errno.errorcode[error.errno])"
-)
+from srt_box import SOCKET_CLIENT, SOCKET_SERVER, SrtBox, outcomes
 
 
 @pytest.fixture
@@ -47,11 +33,11 @@ def test_all_unix_sockets_are_reached(box: SrtBox, short: Path) -> None:
     if os.access("/run", os.W_OK):
         paths.append(str(runtime))
     server = box.world.popen(
-        ["/usr/bin/python3", "-c", _SERVER, *paths], cwd=box.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ["/usr/bin/python3", "-c", SOCKET_SERVER, *paths], cwd=box.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert server.stdout is not None and server.stdout.readline() == b"up\n"
-        arguments = ("-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", _CONNECT, *paths)
+        arguments = ("-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", SOCKET_CLIENT, *paths)
         assert "ok" not in box.srt(*arguments).stdout
         box.settings({"allowAllUnixSockets": True})
         done = box.srt(*arguments)

@@ -254,3 +254,34 @@ def test_a_dead_tracer_ends_the_command(box: Box, number: int) -> None:
             process.communicate()
     assert process.returncode == 125
     assert b"the tracer died; the command was killed" in err
+
+
+CHROOT = """
+import os
+for where in ("before", "after"):
+    for name in (f"{where}-plain", ".vscode"):
+        try:
+            os.mkdir(("" if where == "before" else "/") + name)
+            print(where, name, "made", flush=True)
+        except OSError as error:
+            print(where, name, error.strerror, flush=True)
+    if where == "before":
+        os.chroot(".")
+"""
+
+
+@pytest.mark.as_user
+def test_a_root_of_its_own_hides_no_path(box: Box) -> None:
+    """With namespaces of users a command may call chroot(2): what it names then is judged and told as what it is."""
+    box.allow(user_namespaces="allowed")
+    done = box.run(f"--events={box.events_path}", "-q", "--", "unshare", "-r", "/usr/bin/python3", "-S", "-c", CHROOT)
+    assert done.stdout.splitlines() == [
+        "before before-plain made",  # the control
+        "before .vscode Permission denied",
+        "after after-plain made",
+        "after .vscode Permission denied",
+    ], done
+    made = {event["path"]: event["result"] for event in box.events("FileCreated")}
+    assert made[f"{box.workspace}/before-plain"] == made[f"{box.workspace}/after-plain"] == ""
+    assert made[f"{box.workspace}/.vscode"] == "EACCES"
+    assert not any(path.startswith(("/after", "/.vscode")) for path in made)

@@ -136,6 +136,7 @@ class Notifications:
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
         self._counted_from, self._connects = 0.0, 0  # time.monotonic(), and connections since
+        self._many = False  # in the second before that
         self._look_after = 0.0  # time.monotonic() before which their ports are not looked for
         self._connected_at = 0.0
         self._ports: dict[int, int] = {}  # local, by the id of the event
@@ -542,6 +543,7 @@ class Notifications:
             self._connecting.append((called, thread, inode))
             now = time.monotonic()
             if now - self._counted_from > 1:
+                self._many = self._connects > MANY and now - self._counted_from < 2
                 self._counted_from, self._connects = now, 0
             self._connects += 1
             self._connected_at = now
@@ -562,7 +564,7 @@ class Notifications:
         now = time.monotonic()
         cost = time.process_time() - begin
         # Tables may be long, and somebody may wait for an answer; a short one is read at once, for sockets are closed.
-        self._look_after = now + 10 * cost if cost > LONG_LOOK and self._connects > MANY else 0.0
+        self._look_after = now + 10 * cost if cost > LONG_LOOK and (self._many or self._connects > MANY) else 0.0
         young = now - self._connected_at < PORTS
         return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
 

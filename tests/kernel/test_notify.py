@@ -45,6 +45,10 @@ class Observed:
         return [event for event in self.events if event["event"] == kind]
 
 
+def _install(*, reads: bool) -> int:
+    return sc.seccomp_listen(seccomp.notify_program(reads=reads, machine=sc.MACHINE))
+
+
 def _inside(body: Callable[[], Any], channel: socket.socket, pipe: int, main: bool, reads: bool) -> None:
     """The process with the filter: pid 2 of a pid namespace, with its own proc(5), without a capability."""
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
@@ -52,7 +56,7 @@ def _inside(body: Callable[[], Any], channel: socket.socket, pipe: int, main: bo
     sc.drop_capabilities()
     sc.no_new_privs()
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    listener = notify.install(reads=reads)
+    listener = _install(reads=reads)
     if main:
         sc.seccomp_set_filter(seccomp.program(machine=sc.MACHINE))
     socket.send_fds(channel, [b"x"], [listener, root])
@@ -511,7 +515,7 @@ def test_the_other_filter_refuses_first(workspace: Path) -> None:
 
 
 def test_nobody_makes_a_listener_below_ours(workspace: Path) -> None:
-    assert observe(outcomes({"second": lambda: notify.install(reads=False)}), workspace).answer == {"second": "EBUSY"}
+    assert observe(outcomes({"second": lambda: _install(reads=False)}), workspace).answer == {"second": "EBUSY"}
 
 
 def test_children_and_threads_keep_the_filter(workspace: Path) -> None:

@@ -21,12 +21,11 @@ import errno
 import fcntl
 import marshal
 import os
-import resource
 import select
 import struct
 
 from ..escaping import escape
-from . import landlock, notify, seccomp, view
+from . import landlock, seccomp, view
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
 from .confine import give_up_privileges
@@ -274,7 +273,7 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
         listener, error = -1, 0
         if start.notify and start.commands == "one":  # else the spawner has it
             try:
-                listener = notify.install(reads=start.notify == "reads")
+                listener = sc.seccomp_listen(seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
         sc.seccomp_set_filter(
@@ -317,18 +316,16 @@ def _take_job(start: Start, channel: _socket.socket) -> Start:
 
 
 def _limits(limits: Limits) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sc.limit(sc.RLIMIT_CORE, 0)
     for kind, value in (
-        (resource.RLIMIT_DATA, limits.memory),
-        (resource.RLIMIT_NPROC, limits.pids),
-        (resource.RLIMIT_CPU, limits.cpu),
-        (resource.RLIMIT_NOFILE, limits.files),
-        (resource.RLIMIT_FSIZE, limits.disk),
+        (sc.RLIMIT_DATA, limits.memory),
+        (sc.RLIMIT_NPROC, limits.pids),
+        (sc.RLIMIT_CPU, limits.cpu),
+        (sc.RLIMIT_NOFILE, limits.files),
+        (sc.RLIMIT_FSIZE, limits.disk),
     ):
         if value:
-            hard = resource.getrlimit(kind)[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (value, value))
+            sc.limit(kind, value)
 
 
 def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-``install`` gives the calling thread the filter of ``seccomp.notify_program`` and returns its listener
+The command process has given itself the filter of ``seccomp.notify_program`` and sent its listener out
 (seccomp_unotify(2)).  A process that makes one of those calls sleeps until the reader of the listener has answered.
 ``Listener`` reads one call at a time and lets it go on, or refuses it with an errno.
 
@@ -27,7 +27,6 @@ import stat
 import struct
 
 from . import ffi as ctypes
-from . import seccomp
 from . import syscalls as sc
 
 TYPE_CHECKING = False
@@ -49,23 +48,6 @@ _SHORT = 512  # bytes that are tried first: most strings are shorter
 LARGEST_READ = 1 << 20  # bytes of one piece of memory
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
 ST_RDONLY, ST_NOEXEC = 1, 8  # statvfs(3)
-
-
-def install(*, reads: bool) -> int:
-    """Install the filter on this thread; the listener, close-on-exec.
-
-    Raises:
-        OSError: EBUSY when a filter of this process has a listener already (a tracer around this one).
-    """
-    program = seccomp.notify_program(reads=reads, machine=sc.MACHINE)
-    flags = sc.SECCOMP_FILTER_FLAG_NEW_LISTENER
-    try:
-        # Once a call was received only a fatal signal ends it: Go interrupts its threads all the time.
-        return sc.seccomp_set_filter(program, flags | sc.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # before Linux 5.19
-            raise
-    return sc.seccomp_set_filter(program, flags)
 
 
 class Listener:

@@ -45,7 +45,7 @@ import select
 
 from ..errors import HostError
 from ..value import Value
-from . import landlock, notify, view
+from . import landlock, seccomp, view
 from . import syscalls as sc
 from .channel import (
     MESSAGE,
@@ -189,7 +189,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
     listener, error = -1, 0
     if start.notify:
         try:
-            listener = notify.install(reads=start.notify == "reads")
+            listener = sc.seccomp_listen(seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
         except OSError as failed:
             error = failed.errno or 0  # the supervisor decides whether the run needs it
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))

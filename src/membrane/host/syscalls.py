@@ -11,6 +11,7 @@ refused at import, because a wrong number would be another system call.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from . import ffi as ctypes
@@ -269,6 +270,20 @@ def inotify_rm_watch(fd: int, watch: int) -> None:
     _check(_libc.inotify_rm_watch(ctypes.c_int(fd), ctypes.c_int(watch)), "inotify_rm_watch", watch)
 
 
+# ---------------------------------------------------------------- limits
+
+# asm-generic/resource.h; the module ``resource`` is a file of its own to load
+RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE = 0, 1, 2, 4, 6, 7
+
+
+def limit(kind: int, value: int) -> None:
+    """Make ``value`` the soft and the hard limit of this process, or the hard limit it has if that is lower."""
+    limits = (ctypes.c_uint64 * 2)()  # struct rlimit: soft, hard
+    _check(_libc.prlimit(0, ctypes.c_int(kind), None, limits), "prlimit", kind)
+    limits[:] = [min(value, limits[1])] * 2
+    _check(_libc.prlimit(0, ctypes.c_int(kind), limits, None), "prlimit", kind)
+
+
 # ---------------------------------------------------------------- seccomp and Landlock
 
 SECCOMP_SET_MODE_FILTER = 1
@@ -285,6 +300,22 @@ def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
     fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
     value = _syscall(_NR["seccomp"], ctypes.c_uint(SECCOMP_SET_MODE_FILTER), ctypes.c_uint(flags), ctypes.byref(fprog))
     return _check(value, "seccomp")
+
+
+def seccomp_listen(program: bytes) -> int:
+    """Install a filter that asks; its listener (seccomp_unotify(2)), close-on-exec.
+
+    Raises:
+        OSError: EBUSY when a filter of this process has a listener already (a tracer around this one).
+    """
+    try:
+        # Once a call was received only a fatal signal ends it: Go interrupts its threads all the time.
+        flags = SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+        return seccomp_set_filter(program, flags)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 5.19
+            raise
+    return seccomp_set_filter(program, SECCOMP_FILTER_FLAG_NEW_LISTENER)
 
 
 def landlock_create_ruleset(attributes: bytes | None, flags: int = 0) -> int:

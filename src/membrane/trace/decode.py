@@ -151,15 +151,23 @@ class Decoder:
         """The records of one draining, which come ring after ring: an exec must be read before the opens after it."""
         pending.sort(key=_by_time)
         processes, paths, all_flags, opened = self._processes, self._paths, self._flags, self._opened
+        programs = self._programs
         offset, workspace, length = self._offset, self._workspace, len(self._workspace)
         # ``Value`` checks the names of its fields, which is half of the time of an event
         new, template = FileOpened.__new__, FileOpened("", ()).__dict__
         for fields, text, stop in pending:
-            kind, l1, _l2, _l3, pid, _ppid, tgid, _tid, _uid, _nr, time, begun, result, a, b, aux, count, comm = fields
+            kind, l1, l2, l3, pid, ppid, tgid, _tid, _uid, _nr, time, begun, result, a, b, aux, count, comm = fields
+            if kind == FORK:
+                if len(programs) < _MOST_KEPT:
+                    programs[aux] = programs.get(pid, "")
+                continue
             key = (pid, begun, comm)
-            process = processes.get(key)
-            if process is None:
-                process = self._process(key)
+            executed = None
+            if kind == EXEC:
+                executed = self._executed(l1, l2, l3, bool(a), pid, ppid, data[text:stop])
+                process = self._process(key)  # with the program that it has now
+            else:
+                process = processes.get(key) or self._process(key)
             if kind == OPEN and result >= 0:  # the most frequent one, spelled out
                 raw = data[text : min(text + l1, stop)]
                 path = paths.get(raw)
@@ -176,11 +184,9 @@ class Decoder:
                 found.__dict__.update(template, path=path, flags=flags, count=count, outside_workspace=outside)
                 yield time + offset, found, process
                 continue
-            event = self._event(fields, data[text:stop])
+            event = executed or self._event(fields, data[text:stop])
             if workspace and isinstance(event, _PLACED) and self._is_outside(event.path, getattr(event, "to", "")):
                 event = event.replace(outside_workspace=True)
-            if kind == EXEC:
-                process = self._process(key)
             if event is not None:
                 yield time + offset, event, process
             if kind == EXIT:
@@ -228,13 +234,7 @@ class Decoder:
     # ------------------------------------------------------------ one event
 
     def _event(self, fields: tuple[int, ...], text: bytes) -> Event | None:
-        kind, l1, l2, l3, pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, b, aux, count, _comm = fields
-        if kind == FORK:
-            if len(self._programs) < _MOST_KEPT:
-                self._programs[aux] = self._programs.get(pid, "")
-            return None
-        if kind == EXEC:
-            return self._executed(l1, l2, l3, bool(a), pid, ppid, text)
+        kind, l1, l2, l3, _pid, ppid, _tgid, _tid, _uid, nr, time, begun, result, a, b, aux, count, _comm = fields
         if kind == EXIT:
             return ProcessExited(result >> 8 & 0xFF, result & 0x7F, round((time - begun) / 1e6, 3), 0, "ebpf")
         name = NAMES.get(nr, f"call {nr}")
@@ -277,8 +277,9 @@ class Decoder:
 
     def _executed(self, l1: int, l2: int, l3: int, script: bool, pid: int, ppid: int, text: bytes) -> Event:
         second, third = l1 + l2, l1 + l2 + l3
-        cwd = self._walked(text[second:third])
-        program = self._walked(text[third:])
+        known, inner, outer = self._paths, text[second:third], text[third:]
+        cwd = known.get(inner) or self._walked(inner)
+        program = known.get(outer) or self._walked(outer)
         arguments = text[l1:second].split(b"\0")
         if arguments and not arguments[-1]:
             arguments.pop()

@@ -104,7 +104,7 @@ def _drain(master: int, until: bytes = b"") -> bytes:
 
 def test_O14_a_stopped_job_is_a_stopped_sandbox(box: Box) -> None:
     """The command stops itself, and with it the supervisor: what it left in the background must not go on unguarded."""
-    background = "i=0; while :; do i=$((i+1)); echo $i > count; [ $i = 50 ] && mkdir -p .vscode; sleep 0.01; done"
+    background = "i=0; while :; do i=$((i+1)); echo $i >> count; [ $i = 50 ] && mkdir -p .vscode; sleep 0.01; done"
     script = f"setsid sh -c '{background}' & while [ ! -s count ]; do sleep 0.01; done; kill -STOP $$; echo resumed"
     pid, master = _terminal(box, script)
     try:

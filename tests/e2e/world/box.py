@@ -122,7 +122,7 @@ def describe(pid: int) -> str:
         return f"{pid}: gone"
 
 
-def wait_until_gone(before: set[int], patience: float = 10.0) -> set[int]:
+def wait_until_gone(before: set[int], patience: float = 60.0) -> set[int]:
     """Reap what ends within ``patience`` seconds; return the rest."""
     deadline = time.monotonic() + patience
     while left := children() - before:

@@ -82,11 +82,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """The suite takes the programs away again."""
-    if _shares_programs(session):
-        from membrane.trace import ebpf
+    from membrane.trace import pins
 
-        if os.path.isdir(ebpf.STATE):
-            ebpf.remove()
+    if _shares_programs(session) and os.path.isdir(pins.STATE):
+        pins.remove()
 
 
 def _shares_programs(session: pytest.Session) -> bool:

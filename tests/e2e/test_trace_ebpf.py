@@ -18,7 +18,7 @@ from world.box import Box
 
 import membrane
 from membrane.host import bpf
-from membrane.trace import ebpf, permission
+from membrane.trace import ebpf, permission, pins
 
 PYTHON = "/usr/bin/python3"
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
@@ -117,19 +117,21 @@ def test_a_tracer_that_is_killed_ends_the_command_and_leaves_nothing(box: Box) -
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # another test's sandbox has it by now, which emptied it first
-        assert ring_of(number) is None  # nobody can take it now
+        assert owner_of(number) == 0  # nobody can take it now
     assert box.run("--", "true").returncode == 0
 
 
-def ring_of(slot: bytes) -> bytes | None:
-    """What the pinned map has as the first ring of a slot."""
-    place = ebpf.SYSTEM_BPFFS if ebpf.is_bpffs(ebpf.SYSTEM_BPFFS) else f"{ebpf.STATE}/bpf"
-    directory = os.path.join(place, "membrane" if place == ebpf.SYSTEM_BPFFS else "", ebpf.identity())
-    rings = bpf.Map(bpf.reuse(f"{directory}/rings"), ebpf._specs()["rings"])
+def owner_of(slot: bytes) -> int:
+    """Whose the slot is, as the pinned map says; 0: nobody's."""
+    place = pins.SYSTEM_BPFFS if pins.is_bpffs(pins.SYSTEM_BPFFS) else f"{pins.STATE}/bpf"
+    directory = os.path.join(place, "membrane" if place == pins.SYSTEM_BPFFS else "", ebpf.identity())
+    slots = bpf.Map(bpf.reuse(f"{directory}/slots"), ebpf._specs()["slots"])
     try:
-        return rings.get(struct.pack("<I", 2 * struct.unpack("<I", slot)[0]))
+        value = slots.get(slot)
+        assert value is not None
+        return int(struct.unpack_from("<Q", value)[0])
     finally:
-        os.close(rings.fd)
+        os.close(slots.fd)
 
 
 def children_of(pid: int) -> list[int]:
@@ -143,7 +145,7 @@ def slot_of(pid: int) -> str:
             path = os.readlink(f"/proc/{pid}/fd/{name}")
         except FileNotFoundError:
             continue  # closed meanwhile
-        if path.startswith(f"{ebpf.STATE}/slots/"):
+        if path.startswith(f"{pins.STATE}/slots/"):
             return path
     return ""
 

@@ -47,7 +47,7 @@ from membrane.events import (
 )
 from membrane.host import bpf, seccomp
 from membrane.host import syscalls as sc
-from membrane.trace import ebpf, grant
+from membrane.trace import ebpf, grant, pins
 from membrane.trace.ebpf import EbpfSource, Scope
 
 PYTHON = os.path.realpath(sys.executable)
@@ -614,7 +614,7 @@ def test_two_sandboxes_share_the_programs(tmp_path) -> None:
             len(pinned),
             [name for name in os.listdir(f"{state}/bpf") if name.startswith("trace-")] == pinned,
         )
-        ebpf.remove(state, "/nonexistent")
+        pins.remove(state, "/nonexistent")
         out["removed"] = os.listdir(f"{state}/bpf")
         return out
 
@@ -722,8 +722,67 @@ def test_nothing_of_a_killed_tracer_stays(tmp_path) -> None:
         "before": [True] * 4,
         "after": [False] * 4,
         "collected": (1, 0),
-        "left": [0, 0, 0],
+        "left": [2 * ebpf.STAYING, 0, 0],
         "idle": True,
+    }
+
+
+@pytest.mark.as_root
+def test_the_first_slot_s_rings_stay_and_hold_nothing_of_their_last_sandbox(tmp_path) -> None:
+    state = str(tmp_path / "state")
+
+    def usual() -> EbpfSource:
+        return EbpfSource(state=state, system="/nonexistent")
+
+    def numbers(source: EbpfSource) -> list[int]:
+        return [bpf.map_number(ring.fd) for ring in source._rings]
+
+    def body() -> dict[str, object]:
+        private_mounts()
+        found: dict[str, list[int]] = {}
+        first, second = usual(), usual()
+        first.reserve()
+        second.reserve()  # another slot
+        found["first"], found["second"] = numbers(first), numbers(second)
+        first.close()
+        second.close()
+        with waiting(execute("/bin/mkdir", str(tmp_path / "one"))) as (pid, go):
+            unread = usual()
+            unread.open(Scope(pid))
+            go()
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            found["unread"] = numbers(unread)
+            written = unread._rings[0].written > unread._rings[0]._read_to[0]
+            unread.close()
+        later = trace(execute("/bin/mkdir", str(tmp_path / "two")), usual())
+        small = _shared(state)
+        small.reserve()
+        found["small"] = numbers(small)
+        small.close()
+        again = usual()  # what is pinned is in its place no more
+        again.reserve()
+        found["again"] = numbers(again)
+        rings = again._set.maps["rings"]
+        placed = [struct.unpack("<I", rings.get(struct.pack("<I", index)) or bytes(4))[0] for index in (0, 1)]
+        left = len(list(rings.keys()))
+        again.close()
+        made = [event.path for event in of_type(later, FileCreated)]  # type: ignore[attr-defined]
+        return {
+            "same": found["first"] == found["unread"],
+            "other": len({*found["first"], *found["second"], *found["small"], *found["again"]}),
+            "written": written,
+            "placed": placed == found["again"],
+            "left": left,
+            "made": made,
+        }
+
+    assert children.run(body, seconds=90) == {
+        "same": True,
+        "other": 8,
+        "written": True,  # the control: there was something to be dropped
+        "placed": True,
+        "left": 2 * ebpf.STAYING,
+        "made": [str(tmp_path / "two")],
     }
 
 
@@ -902,7 +961,7 @@ def test_who_traces_goes_on_when_the_pins_are_taken_away(tmp_path) -> None:
         first = _shared(state)
         with waiting(execute("/bin/mkdir", str(tmp_path / "one"))) as (pid, go):
             first.open(Scope(pid))
-            ebpf.remove(state, "/nonexistent")
+            pins.remove(state, "/nonexistent")
             later = trace(execute("/bin/mkdir", str(tmp_path / "two")), _shared(state))
             pieces: list[bytes] = []
             go()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 import sys
 from pathlib import Path
@@ -180,7 +181,10 @@ def test_handlers_and_calls(source: ObjectFile) -> None:
     rows = calls.rows()
     assert len({key for key, _value in rows}) == len(rows)
     assert all(struct.unpack("<I", key)[0] < source.maps["calls"].max_entries for key, _value in rows)
-    assert {value[0] for _key, value in rows} == set(calls.HANDLERS)
+    walker = {number for number, name in calls.HANDLERS.items() if name == "do_walk"}
+    assert {value[0] for _key, value in rows} == set(calls.HANDLERS) - walker
+    defined = re.search(r"#define DO_WALK (\d+)", (ROOT / "src/membrane/native/trace.bpf.c").read_text())
+    assert defined and {int(defined[1])} == walker
 
 
 # ---------------------------------------------------------------- the build

@@ -32,7 +32,7 @@ from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
 VMLINUX = "/sys/kernel/btf/vmlinux"
@@ -322,8 +322,8 @@ class Map:
             raise
         return True
 
-    def items(self) -> list[tuple[bytes, bytes]]:
-        """BPF_MAP_LOOKUP_BATCH (Linux 5.6): what is in a hash map now.
+    def contents(self) -> tuple[bytes, bytes]:
+        """BPF_MAP_LOOKUP_BATCH (Linux 5.6): what is in a hash map now, all keys and all values in the same order.
 
         Raises:
             OSError: as bpf(2).
@@ -350,15 +350,7 @@ class Map:
             if error.errno != errno.ENOENT:  # ENOENT: that was all
                 raise
         (found,) = struct.unpack_from("<I", data.raw, 32)
-        names, contents = keys.raw, values.raw
-        return [
-            (names[key : key + spec.key_size], contents[value : value + spec.value_size])
-            for key, value in zip(
-                range(0, found * spec.key_size, spec.key_size),
-                range(0, found * spec.value_size, spec.value_size),
-                strict=True,
-            )
-        ]
+        return keys.raw[: found * spec.key_size], values.raw[: found * spec.value_size]
 
     def keys(self) -> Iterator[bytes]:
         """BPF_MAP_GET_NEXT_KEY; at most as many as the map can hold, whatever happens to it meanwhile."""
@@ -464,7 +456,7 @@ def kernel_types(path: str = VMLINUX) -> btf.Btf:
 def load(source: ObjectFile, kernel: btf.Btf) -> Loaded:
     """Make all maps and programs of an object.
 
-    The verifier takes most of the time, on one processor for one program: so each has a thread, the largest first.
+    The verifier works on one processor for one program: so each has a thread, the largest first.
 
     Raises:
         HostError: the kernel refused one; says which, and the verifier's last lines.
@@ -581,6 +573,13 @@ def program_info(program: int) -> tuple[int, str]:
     return number, tag.hex()
 
 
+def map_number(fd: int) -> int:
+    """BPF_OBJ_GET_INFO_BY_FD of a map: its number, which a map of maps answers with."""
+    info = _buffer(bytes(64))
+    sc.bpf(_OBJ_INFO, struct.pack("<IIQ", fd, 64, ctypes.addressof(info)))
+    return int(struct.unpack_from("<I", info.raw, 4)[0])
+
+
 def pin(fd: int, path: str) -> None:
     """BPF_OBJ_PIN: a name in a BPF file system keeps the object.
 
@@ -604,6 +603,26 @@ def reuse(path: str, *, read_only: bool = False) -> int:
 # ---------------------------------------------------------------- ring buffers
 
 _BUSY, _LENGTH = 0x80000000, 0x3FFFFFFF
+_TRIES = 8  # to find a moment at which no record is half written; one takes a writer about a microsecond
+
+
+class Words:
+    """An array map of 64-bit words that can be mapped, read without a system call.
+
+    Raises:
+        OSError: mmap(2).
+    """
+
+    def __init__(self, fd: int, length: int) -> None:
+        self._memory = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._view = memoryview(self._memory).cast("Q")
+
+    def __getitem__(self, index: int) -> int:
+        return self._view[index]
+
+    def close(self) -> None:
+        self._view.release()
+        self._memory.close()
 
 
 class Ring:
@@ -629,16 +648,21 @@ class Ring:
         """The writer's position: bytes since the ring was made, of half written records as well."""
         return self._written_to[0]
 
-    def ready(self, finished: int = -1) -> memoryview:
+    def ready(self, finished: Callable[[], int] | None = None) -> memoryview:
         """All finished records that were not released yet, as they are; call ``release`` with its length after use.
 
         Args:
-            finished: a writer's position for which it is known that nothing before it is half written.
+            finished: how much was finished at the moment, in the writer's positions.  What was counted as finished and
+                is, a moment later, all that was ever begun has no gap: then no record has to be looked at.
         """
-        begin, end = self._read_to[0], self._written_to[0]
+        begin = self._read_to[0]
         base = begin % self.size
-        if end == finished:
-            return self._data[base : base + (end - begin)]
+        if finished is not None:
+            for _ in range(_TRIES):
+                done = finished()
+                if self._written_to[0] == done:
+                    return self._data[base : base + (done - begin)]
+        end = self._written_to[0]
         # in words of 4 bytes; the data is mapped twice, so that nothing wraps
         at, limit, words = base >> 2, base + (end - begin) >> 2, self._words
         while at < limit:

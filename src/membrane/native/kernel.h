@@ -42,7 +42,7 @@ static struct task_struct *(*const current_task)(void) = (void *)158;
 #define __array(name, value) __typeof__(value) *name[]
 enum {
 	HASH = 1, ARRAY = 2, PROG_ARRAY = 3, PERCPU_ARRAY = 6, LRU_HASH = 9, HASH_OF_MAPS = 13, RINGBUF = 27,
-	NO_PREALLOC = 1,
+	NO_PREALLOC = 1, MMAPABLE = 1024,
 };
 
 struct qstr { union { struct { u32 hash; u32 len; } CORE; } CORE; const u8 *name; } CORE;

@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define COMPONENTS 48
 #define NESTING 3
 #define LEVELS 8 /* pid namespaces inside each other that are looked through; the kernel allows 32 */
-#define QUIET 80000000ull /* ns between two wake-ups of the reader */
+#define QUIET 240000000ull /* ns between two wake-ups of the reader */
 #define TELL_AGAIN 10000000000ull /* ns after which a repeated open is told again, with its count */
 
 #define SEE_NOISE 1 /* slot.flags: also failed look-ups */
@@ -43,9 +43,13 @@ struct call { u8 handler, fd, path, fd2, path2, x1, x2, flags; };
 /* State of a walk lives in map memory, not in registers: every turn of the loop then looks the same to the verifier,
  * and 48 components cost it 25,000 instructions instead of more than its limit. */
 struct walk { struct vfsmount *mount, *root_mount; struct dentry *top, *at, *root; u64 offset, limit, cut; };
-struct scratch { u32 busy, pad; struct walk walk; struct event e; };
+/* What do_walk is to walk for a handler: from `first`, whose length is the part `goal` of the event (0: the rest), then
+ * from `second`; `length` is how much of the text there is. */
+struct start { struct vfsmount *mount; struct dentry *at; };
+struct todo { struct start first, second; u64 length; u32 goal, bulk, kind, pad; };
+struct scratch { u32 busy, pad; struct walk walk; struct todo todo; struct event e; };
 
-struct { __uint(type, ARRAY); __uint(max_entries, SLOTS); __type(key, u32); __type(value, struct slot); } slots SEC(".maps");
+struct { __uint(type, ARRAY); __uint(max_entries, SLOTS); __uint(map_flags, MMAPABLE); __type(key, u32); __type(value, struct slot); } slots SEC(".maps");
 struct { __uint(type, HASH); __uint(max_entries, 65536); __uint(map_flags, NO_PREALLOC); __type(key, u32); __type(value, struct member); } members SEC(".maps");
 struct { __uint(type, HASH); __uint(max_entries, SLOTS); __type(key, struct seed); __type(value, struct place); } seeds SEC(".maps");
 struct { __uint(type, HASH); __uint(max_entries, SLOTS); __type(key, u64); __type(value, struct place); } cgroups SEC(".maps");
@@ -76,17 +80,24 @@ INLINE u64 control_value(u32 key)
 
 /* ------------------------------------------------------------------ scope */
 
+/* Pointers are read and not followed as typed ones: the verifier looks through all types of the kernel for each of
+ * those (btf_nested_type_is_trusted, kernel/bpf/btf.c), which was most of what a load took. */
+#define POINTER(type, base, field) ({ __typeof__(((type *)0)->field) _p = NULL; READ(_p, base, type, field); _p; })
+
 /* Is it a process that the owner of this set could not look into either?  As ptrace(2): other uids, or capabilities
  * over the host. */
 INLINE int foreign(struct task_struct *t)
 {
 	u32 key = 0, *uid = map_lookup(&owner, &key);
-	u64 capabilities = 0;
+	u64 capabilities = 0; u32 real = 0, saved = 0, effective = 0; s32 level = 0;
 	if (!uid || !*uid) return 0;
-	const struct cred *c = t->cred;
-	if (c->uid.val != *uid || c->suid.val != *uid || c->euid.val != *uid) return 1;
+	const struct cred *c = POINTER(struct task_struct, t, cred);
+	struct user_namespace *owner_of = POINTER(struct cred, c, user_ns);
+	READ(real, c, struct cred, uid.val); READ(saved, c, struct cred, suid.val); READ(effective, c, struct cred, euid.val);
+	if (real != *uid || saved != *uid || effective != *uid) return 1;
 	READ(capabilities, c, struct cred, cap_permitted);
-	return capabilities && !c->user_ns->level;
+	READ(level, owner_of, struct user_namespace, level);
+	return capabilities && !level;
 }
 INLINE u32 pid_at(struct pid *pid, u32 level)
 {
@@ -95,13 +106,21 @@ INLINE u32 pid_at(struct pid *pid, u32 level)
 	READ(nr, numbers + (level & (LEVELS - 1)), struct upid, nr);
 	return nr;
 }
+INLINE u32 level_of(struct pid *pid)
+{
+	u32 level = 0;
+	READ(level, pid, struct pid, level);
+	return level;
+}
 INLINE struct member *admit(struct task_struct *leader, struct slot *s, u64 id, u32 slot, u32 level, u32 parent)
 {
 	struct member m = {};
-	struct pid *pid = leader->thread_pid;
-	u32 tgid = leader->tgid;
-	m.id = id; m.slot = slot; m.ppid = parent; m.start = leader->start_boottime;
-	m.level = level < pid->level ? level : pid->level;
+	struct pid *pid = POINTER(struct task_struct, leader, thread_pid);
+	u32 tgid = 0, own = level_of(pid);
+	READ(tgid, leader, struct task_struct, tgid);
+	READ(m.start, leader, struct task_struct, start_boottime);
+	m.id = id; m.slot = slot; m.ppid = parent;
+	m.level = level < own ? level : own;
 	m.pid = pid_at(pid, m.level);
 	if (map_update(&members, &tgid, &m, 1 /* BPF_NOEXIST */)) {
 		if (map_lookup(&members, &tgid)) map_update(&members, &tgid, &m, 0); /* of a sandbox that is gone */
@@ -119,42 +138,44 @@ INLINE struct slot *slot_of(struct member *m)
 /* Is this the process that user space named?  It named it as its own pid namespace counts. */
 INLINE struct member *seeded(struct task_struct *t)
 {
-	struct task_struct *leader = t->group_leader;
-	struct pid *pid = leader->thread_pid;
+	struct task_struct *leader = POINTER(struct task_struct, t, group_leader);
+	struct pid *pid = POINTER(struct task_struct, leader, thread_pid);
 	struct upid *numbers = (void *)pid + OFFSET(struct pid, numbers);
-	u32 level = pid->level;
-	for (u32 i = 0; i < LEVELS; i++) {
-		struct seed key = {}; struct pid_namespace *ns = NULL;
-		if (i > level) break;
+	u32 level = level_of(pid), slot = 0, came_up = 1;
+	u64 id = 0;
+	struct seed key = {};
+	for (u32 i = 0; i < LEVELS && i <= level; i++) {
+		struct pid_namespace *ns = NULL;
 		READ(key.pid, numbers + i, struct upid, nr);
 		READ(ns, numbers + i, struct upid, ns);
 		READ(key.ns, ns, struct pid_namespace, ns.inum);
 		struct place *p = map_lookup(&seeds, &key);
-		if (!p || foreign(t)) continue;
-		u64 id = p->id; u32 slot = p->slot, came_up = 1;
-		if (map_delete(&seeds, &key)) return NULL; /* another thread was first */
-		u64 *n = map_lookup(&control, &came_up);
-		if (n) __sync_fetch_and_add(n, 1);
-		struct slot *s = map_lookup(&slots, &slot);
-		if (!s || s->id != id) return NULL;
-		s->level = level;
-		return admit(leader, s, id, slot, level, 0);
+		if (!p) continue;
+		id = p->id; slot = p->slot;
+		break;
 	}
-	return NULL;
+	if (!id || foreign(t)) return NULL;
+	if (map_delete(&seeds, &key)) return NULL; /* another thread was first */
+	u64 *n = map_lookup(&control, &came_up);
+	if (n) __sync_fetch_and_add(n, 1);
+	struct slot *s = map_lookup(&slots, &slot);
+	if (!s || s->id != id) return NULL;
+	s->level = level;
+	return admit(leader, s, id, slot, level, 0);
 }
 INLINE struct member *in_cgroup(struct task_struct *t)
 {
-	for (int level = 1; level < 8; level++) {
+	struct place *p = NULL;
+	for (int level = 1; level < 8 && !p; level++) {
 		u64 id = ancestor_cgroup_id(level);
 		if (!id) return NULL;
-		struct place *p = map_lookup(&cgroups, &id);
-		if (!p || foreign(t)) continue;
-		u32 slot = p->slot;
-		struct slot *s = map_lookup(&slots, &slot);
-		if (!s || s->id != p->id) return NULL;
-		return admit(t->group_leader, s, s->id, slot, s->level, 0);
+		p = map_lookup(&cgroups, &id);
 	}
-	return NULL;
+	if (!p || foreign(t)) return NULL;
+	u32 slot = p->slot;
+	struct slot *s = map_lookup(&slots, &slot);
+	if (!s || s->id != p->id) return NULL;
+	return admit(POINTER(struct task_struct, t, group_leader), s, s->id, slot, s->level, 0);
 }
 INLINE struct member *member(struct task_struct *t)
 {
@@ -193,6 +214,16 @@ INLINE struct scratch *begin(u16 type, u32 kind, struct member *m, struct slot *
 	get_comm(e->comm, sizeof e->comm);
 	return x;
 }
+/* The scratch that this chain of programs took: the last one, for what interrupts it gives its own back before. */
+INLINE struct scratch *begun(void)
+{
+	for (int i = NESTING - 1; i >= 0; i--) {
+		u32 key = i;
+		struct scratch *x = map_lookup(&scratches, &key);
+		if (x && x->busy) return x;
+	}
+	return NULL;
+}
 /* bulk: which ring, kind: under what it is counted when the ring is full */
 INLINE void end(struct scratch *x, u64 length, struct member *m, struct slot *s, u32 bulk, u32 kind)
 {
@@ -226,7 +257,8 @@ INLINE u64 walk(struct scratch *x, u64 offset, struct vfsmount *mount, struct de
 	struct walk *w = &x->walk;
 	struct event *e = &x->e;
 	if (!mount || !at) return offset;
-	w->root_mount = t->fs->root.mnt; w->root = t->fs->root.dentry;
+	struct fs_struct *fs = POINTER(struct task_struct, t, fs);
+	READ(w->root_mount, fs, struct fs_struct, root.mnt); READ(w->root, fs, struct fs_struct, root.dentry);
 	w->mount = mount; w->at = at; w->offset = offset; w->limit = offset + 4000; w->cut = 1;
 	READ(w->top, mount, struct vfsmount, mnt_root);
 	for (int i = 0; i < COMPONENTS; i++) {
@@ -263,35 +295,36 @@ INLINE u64 walk(struct scratch *x, u64 offset, struct vfsmount *mount, struct de
 }
 INLINE struct file *file_of(struct task_struct *t, u32 fd)
 {
+	struct files_struct *open = POINTER(struct task_struct, t, files);
 	struct fdtable *table; struct file **files, *f = NULL;
-	if (!t->files) return NULL;
-	table = t->files->fdt;
-	if (fd >= table->max_fds) return NULL;
-	files = table->fd;
+	u32 most = 0;
+	if (!open) return NULL;
+	table = POINTER(struct files_struct, open, fdt);
+	READ(most, table, struct fdtable, max_fds);
+	if (fd >= most) return NULL;
+	files = POINTER(struct fdtable, table, fd);
 	read_kernel(&f, sizeof f, files + fd);
 	return f;
 }
-INLINE u64 walk_file(struct scratch *x, u64 offset, struct file *f, struct task_struct *t)
+INLINE void start_at_file(struct start *start, struct file *f)
 {
-	struct path p = {};
-	if (!f) return offset;
-	READ(p.mnt, f, struct file, f_path.mnt);
-	READ(p.dentry, f, struct file, f_path.dentry);
-	return walk(x, offset, p.mnt, p.dentry, t);
+	start->mount = NULL; start->at = NULL;
+	if (!f) return;
+	READ(start->mount, f, struct file, f_path.mnt);
+	READ(start->at, f, struct file, f_path.dentry);
+}
+INLINE void start_at_directory(struct start *start, struct task_struct *t)
+{
+	struct fs_struct *fs = POINTER(struct task_struct, t, fs);
+	READ(start->mount, fs, struct fs_struct, pwd.mnt);
+	READ(start->at, fs, struct fs_struct, pwd.dentry);
 }
 #define AT_FDCWD -100
 /* where a relative path starts: the working directory or the directory behind a descriptor */
-INLINE u64 walk_base(struct scratch *x, u64 offset, int fd, struct task_struct *t)
+INLINE void start_at_base(struct start *start, int fd, struct task_struct *t)
 {
-	struct path p = {};
-	if (fd == AT_FDCWD) { p.mnt = t->fs->pwd.mnt; p.dentry = t->fs->pwd.dentry; }
-	else {
-		struct file *f = file_of(t, fd);
-		if (!f) return offset;
-		READ(p.mnt, f, struct file, f_path.mnt);
-		READ(p.dentry, f, struct file, f_path.dentry);
-	}
-	return walk(x, offset, p.mnt, p.dentry, t);
+	if (fd == AT_FDCWD) start_at_directory(start, t);
+	else start_at_file(start, file_of(t, fd));
 }
 INLINE u64 user_path(struct scratch *x, u64 offset, u64 address, struct member *m)
 {
@@ -300,18 +333,27 @@ INLINE u64 user_path(struct scratch *x, u64 offset, u64 address, struct member *
 	if (n <= 0) { count(m->slot, UNREADABLE, 1); return offset; }
 	return offset + BOUND(n - 1, 4095);
 }
-/* the argument -> l1, its base when it is relative -> l2; without one (fchmod) the open file stands for its base */
-INLINE u64 path_argument(struct scratch *x, int fd, int named, u64 address, struct task_struct *t, struct member *m)
+/* Begin an event that ends with paths; without a start it has none. */
+INLINE struct scratch *begin_path(u16 type, u32 kind, u32 bulk, struct member *m, struct slot *s)
 {
-	struct event *e = &x->e;
-	u64 end1 = 0, end2;
-	e->text[0] = 0;
-	if (named) end1 = user_path(x, 0, address, m);
-	end2 = end1;
-	e->l1 = end1;
-	if (e->text[0] != '/') end2 = walk_base(x, end1, fd, t);
-	e->l2 = end2 - end1;
-	return end2;
+	struct scratch *x = begin(type, kind, m, s);
+	if (!x) return NULL;
+	struct todo *todo = &x->todo;
+	todo->first.mount = todo->second.mount = NULL;
+	todo->first.at = todo->second.at = NULL;
+	todo->length = 0;
+	todo->goal = 0; todo->bulk = bulk; todo->kind = kind;
+	x->e.text[0] = 0;
+	return x;
+}
+/* the argument -> l1, its base when it is relative -> l2; without one (fchmod) the open file stands for its base */
+INLINE void path_argument(struct scratch *x, int fd, int named, u64 address, struct task_struct *t, struct member *m)
+{
+	struct todo *todo = &x->todo;
+	if (named) todo->length = user_path(x, 0, address, m);
+	x->e.l1 = todo->length;
+	todo->goal = 2;
+	if (x->e.text[0] != '/') start_at_base(&todo->first, fd, t);
 }
 
 /* ------------------------------------------------------------------ system calls */
@@ -361,6 +403,15 @@ INLINE int directory(struct task_struct *t, struct pt_regs *r, u32 i)
 	if (!c || !m) return 0; \
 	struct slot *s = slot_of(m); \
 	if (!s) return 0
+
+#define DO_WALK 8 /* in `handlers`, as in trace/calls.py */
+/* The end of a handler that has paths.  Only where somebody took do_walk out of the map it goes on. */
+#define WALK(ctx, x) do { \
+	tail_call(ctx, &handlers, DO_WALK); \
+	count(m->slot, (x)->todo.kind, 1); \
+	(x)->busy = 0; \
+	return 0; \
+} while (0)
 
 SEC("tp_btf/sys_exit") int on_sys_exit(u64 *ctx)
 {
@@ -432,57 +483,80 @@ SEC("tp_btf/sys_exit") int do_open(u64 *ctx)
 		if (flags & (O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC)) key.process = tgid;
 		if (!(s->flags & SEE_REPEATS)) times = told_before(s, m, &key);
 		if (!times) return 0;
-		struct scratch *x = begin(OPEN, LOST_FILE, m, s);
+		struct scratch *x = begin_path(OPEN, LOST_FILE, 1, m, s);
 		if (!x) return 0;
 		struct event *e = &x->e;
 		e->nr = nr; e->result = result; e->aux = flags; e->count = times;
 		e->a = key.inode; e->b = key.device | ((u64)mode << 32);
-		u64 length = walk_file(x, 0, f, t);
-		e->l1 = length;
-		end(x, length, m, s, 1, LOST_FILE);
-		return 0;
+		x->todo.goal = 1;
+		start_at_file(&x->todo.first, f);
+		WALK(ctx, x);
 	}
 	if (is_noise(m, s, result)) return 0;
-	struct scratch *x = begin(OPEN, LOST_FILE, m, s);
+	struct scratch *x = begin_path(OPEN, LOST_FILE, 0, m, s);
 	if (!x) return 0;
 	struct event *e = &x->e;
 	u64 flags = c->x1 > 5 ? O_CREAT | O_TRUNC | 1 : argument(t, r, c->x1);
 	if (c->flags & OPEN_HOW) { u64 p = flags; flags = 0; read_user(&flags, 8, (void *)p); }
 	e->nr = nr; e->result = result; e->aux = (u32)flags;
-	end(x, path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m), m, s, 0, LOST_FILE);
-	return 0;
+	path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m);
+	WALK(ctx, x);
 }
 SEC("tp_btf/sys_exit") int do_path(u64 *ctx)
 {
 	CALL_OR_RETURN(ctx);
 	u16 type = c->flags & FAILED_ONLY ? EXEC_FAILED : PATH;
 	if (type == EXEC_FAILED && is_noise(m, s, result)) return 0;
-	struct scratch *x = begin(type, LOST_CHANGE, m, s);
+	struct scratch *x = begin_path(type, LOST_CHANGE, 0, m, s);
 	if (!x) return 0;
 	struct event *e = &x->e;
 	e->nr = nr; e->result = result; e->a = argument(t, r, c->x1); e->b = argument(t, r, c->x2);
-	end(x, path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m), m, s, 0, LOST_CHANGE);
-	return 0;
+	path_argument(x, directory(t, r, c->fd), c->path < 6, argument(t, r, c->path), t, m);
+	WALK(ctx, x);
 }
 SEC("tp_btf/sys_exit") int do_path2(u64 *ctx)
 {	/* first -> l1, second -> l2, base of the first -> l3, base of the second: the rest */
 	CALL_OR_RETURN(ctx);
-	struct scratch *x = begin(PATH2, LOST_CHANGE, m, s);
+	struct scratch *x = begin_path(PATH2, LOST_CHANGE, 0, m, s);
 	if (!x) return 0;
 	struct event *e = &x->e;
+	struct todo *todo = &x->todo;
 	e->nr = nr; e->result = result; e->aux = argument(t, r, c->x1);
-	u64 o1 = 0, o2, o3, o4;
-	e->text[0] = 0;
+	u64 o1 = 0, o2;
 	if (c->path < 6) o1 = user_path(x, 0, argument(t, r, c->path), m); /* else the open file stands for its base */
-	int relative = e->text[0] != '/';
+	if (e->text[0] != '/') start_at_base(&todo->first, directory(t, r, c->fd), t);
 	e->l1 = o1; o1 = BOUND(o1, 4095);
 	o2 = user_path(x, o1, argument(t, r, c->path2), m);
-	e->l2 = o2 - o1; o3 = o4 = o2;
-	int relative2 = e->text[o1] != '/';
-	if (relative) o3 = o4 = walk_base(x, o2, directory(t, r, c->fd), t);
-	e->l3 = o3 - o2;
-	if (relative2) o4 = walk_base(x, o3, directory(t, r, c->fd2), t);
-	end(x, o4, m, s, 0, LOST_CHANGE);
+	e->l2 = o2 - o1;
+	if (e->text[o1] != '/') start_at_base(&todo->second, directory(t, r, c->fd2), t);
+	todo->goal = 3; todo->length = o2;
+	WALK(ctx, x);
+}
+/* Every path of a system call is walked here: the verifier's time goes into the loop of walk(). */
+SEC("tp_btf/sys_exit") int do_walk(u64 *ctx)
+{
+	struct task_struct *t = current_task();
+	u32 tgid = t->tgid;
+	struct scratch *x = begun();
+	if (!x) return 0;
+	struct member *m = map_lookup(&members, &tgid);
+	struct slot *s = m ? slot_of(m) : NULL;
+	if (!s) { x->busy = 0; return 0; }
+	struct event *e = &x->e;
+	struct todo *todo = &x->todo;
+	u64 from = todo->length, length = walk(x, from, todo->first.mount, todo->first.at, t);
+	u16 part = length - from;
+	if (todo->goal == 1) e->l1 = part;
+	if (todo->goal == 2) e->l2 = part;
+	if (todo->goal == 3) e->l3 = part;
+	todo->length = length;
+	if (todo->second.mount) {
+		todo->first.mount = todo->second.mount; todo->first.at = todo->second.at;
+		todo->second.mount = NULL;
+		todo->goal = 0;
+		tail_call(ctx, &handlers, DO_WALK);
+	}
+	end(x, length, m, s, todo->bulk, todo->kind);
 	return 0;
 }
 INLINE int read_endpoint(struct endpoint *p, struct task_struct *t, u32 fd)
@@ -599,21 +673,27 @@ SEC("tp_btf/sched_process_exec") int on_exec(u64 *ctx)
 	struct scratch *x = begin(EXEC, LOST_PROCESS, m, s);
 	if (!x) return 0;
 	struct event *e = &x->e;
-	struct mm_struct *mm = t->mm;
-	long n = read_kernel_string(e->text, 4096, b->filename);
+	struct mm_struct *mm = POINTER(struct task_struct, t, mm);
+	const char *filename = POINTER(struct linux_binprm, b, filename), *interp = POINTER(struct linux_binprm, b, interp);
+	long n = read_kernel_string(e->text, 4096, filename);
 	u64 offset = n > 0 ? BOUND(n - 1, 4095) : 0;
 	e->l1 = offset;
-	u64 from = mm->arg_start, length = mm->arg_end - from;
+	u64 from = 0, length = 0;
+	READ(from, mm, struct mm_struct, arg_start); READ(length, mm, struct mm_struct, arg_end);
+	length -= from;
 	e->aux = length > 4095 ? (u32)length : 0; /* true length of arguments that were cut */
 	if (length > 4095) length = 4095;
 	length = BOUND(length, 4095);
 	if (read_user(e->text + offset, length, (void *)from)) length = 0;
 	e->l2 = length;
 	offset += length;
-	u64 after = walk(x, offset, t->fs->pwd.mnt, t->fs->pwd.dentry, t);
+	e->a = filename != interp; /* a script: the program is its interpreter */
+	struct start start = {};
+	start_at_directory(&start, t);
+	u64 after = walk(x, offset, start.mount, start.at, t);
 	e->l3 = after - offset;
-	e->a = b->filename != b->interp; /* a script: the program is its interpreter */
-	after = walk_file(x, after, mm->exe_file, t);
+	start_at_file(&start, POINTER(struct mm_struct, mm, exe_file));
+	after = walk(x, after, start.mount, start.at, t);
 	end(x, after, m, s, 0, LOST_PROCESS);
 	return 0;
 }
@@ -622,7 +702,10 @@ SEC("tp_btf/sched_process_exit") int on_exit(u64 *ctx)
 	struct task_struct *t = (void *)ctx[0];
 	u32 tgid = t->tgid;
 	struct member *found = map_lookup(&members, &tgid), copy, *m = &copy;
-	if (!found || t->signal->live.counter != 0) return 0; /* other threads are left */
+	struct signal_struct *group = POINTER(struct task_struct, t, signal);
+	s32 live = 0;
+	READ(live, group, struct signal_struct, live.counter);
+	if (!found || live) return 0; /* other threads are left */
 	copy = *found;
 	if (map_delete(&members, &tgid)) return 0; /* two last threads: the other one was first */
 	struct slot *s = slot_of(m);

@@ -27,8 +27,9 @@ HANDLERS: Final = {
     5: "do_send",
     6: "do_message",
     7: "do_refused",
+    8: "do_walk",  # of no call: the end of those that have paths
 }
-_OPEN, _PATH, _PATH2, _SOCKET, _SEND, _MESSAGE, _REFUSED = HANDLERS
+_OPEN, _PATH, _PATH2, _SOCKET, _SEND, _MESSAGE, _REFUSED, _ = HANDLERS
 _NO = NO
 _FAILED_ONLY, _OPEN_HOW = 1, 2
 COMPAT: Final = 512

@@ -19,7 +19,7 @@ A plain user has the sets that root gave to him with ``membrane setup tracing`` 
 rings, one for each of his sandboxes at a time, which trace his own processes only.  He attaches them himself.
 
 Without a place to pin (no CAP_SYS_ADMIN, a read-only ``/run``) a tracer loads a set for itself alone: the same events,
-half a second later.
+a moment later.
 
 ``drain`` copies what is in the rings, behind a record that says what time it is, and before one that says what was
 lost; ``decode`` reads that.
@@ -44,6 +44,7 @@ from ..host import syscalls as sc
 from ..value import Value
 from . import spans
 from .permission import CAP_BPF, CAP_SYS_ADMIN, GRANTED, effective_capabilities, missing_capabilities, why_not
+from .pins import PREFIX, STATE, SYSTEM_BPFFS, Lock, Unlocked, bpffs, cloexec, lock_of, place_of, remove_pins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,15 +52,12 @@ if TYPE_CHECKING:
     from typing import Final
 
 OBJECT: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "native", "trace.bpf.o")
-SYSTEM_BPFFS: Final = "/sys/fs/bpf"
-STATE: Final = "/run/membrane"
 
 SLOTS: Final = 128  # native/wire.h
 ATTACHED: Final = ("on_sys_exit", "on_fork", "on_exec", "on_exit")
 # Maps that a tracer holds: those used from here, and the tail calls, which the kernel takes out of their array when
 # neither a pin nor a descriptor of it is left (kernel/bpf/arraymap.c, prog_array_map_clear).
 _KEPT: Final = ("slots", "seeds", "control", "counted", "rings", "seen", "cgroups", "members", "handlers")
-_PREFIX: Final = "trace-"  # of the directory of pins; the object's digest follows
 _LAST: Final = "control"  # pinned last: its name says that the set is whole
 
 # Bytes of the rings: what must be kept, and the bulk of opens.  With many sandboxes at once they are smaller.
@@ -67,18 +65,24 @@ KEEP, BULK = 4 << 20, 16 << 20
 KEEP_OF_MANY, BULK_OF_MANY = 1 << 20, 4 << 20
 MANY = 8
 
-GRANTED_RINGS: Final = ("ring-keep", "ring-bulk")
+# Slots whose rings are pinned beside the programs and stay when their tracer ends: to make and to free them takes
+# 20 ms, most of it waiting for RCU.  They are 20 MB of the kernel's memory.
+STAYING = 1
+
+RINGS: Final = ("ring-keep", "ring-bulk")  # pinned, of a set with one slot's; what must be kept, and the bulk
 
 _SEE_NOISE, _SEE_REPEATS = 1, 2
 _SLOT = struct.Struct("<QQQQQIIII")  # trace.bpf.c, struct slot
+_WORDS = _SLOT.size // 8
+_POPULATION, _KEPT_BYTES, _BULK_BYTES = 2, 3, 4  # among them
 _PLACE = struct.Struct("<QII")
 _SEED = struct.Struct("<II")
 _OPENED = struct.Struct("<QQIIII")  # id, inode, device, name, flags, process
 _REPEATS = struct.Struct("<QQ")
 _COUNTERS = 16
 _LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
-_LOOK_AT_LOSSES_EVERY = 0.1  # s
-_AGAIN = 100_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
+_LOOK_AT_LOSSES_EVERY = 1.0  # s
+_AGAIN = 250_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
 
 
 class Scope(Value):
@@ -137,6 +141,7 @@ class EbpfSource:
         self._set = bpf.Loaded()
         self._links: list[int] = []
         self._joined = False  # the links are shared
+        self._directory = ""  # of the pins of a shared set
         self._rings: list[bpf.Ring] = []
         self._epoll: select.epoll | None = None
         self._timer = -1
@@ -151,7 +156,8 @@ class EbpfSource:
         self._looked_boot = 0
         self._processors = 0
         self._before = [0] * _COUNTERS  # of the slot's counters, when we began
-        self._begun: list[int] = []  # positions in the rings, when we began
+        self._slots: bpf.Words | None = None
+        self._finished: list[Callable[[], int]] = []  # for each ring: the position up to which records are finished
 
     # ------------------------------------------------------------ life
 
@@ -232,11 +238,10 @@ class EbpfSource:
         """
         assert self._epoll is not None
         self._epoll.poll(0)  # edge-triggered: the wake-up is taken, whatever is written from now on
-        finished = self._finished()
-        pieces = [ring.ready(position) for ring, position in zip(self._rings, finished, strict=True)]
+        pieces = [ring.ready(finished) for ring, finished in zip(self._rings, self._finished, strict=True)]
         now = time.monotonic()
         own: list[bytes] = []
-        if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY:
+        if now - self._looked_at >= _LOOK_AT_LOSSES_EVERY or (not self.ended and not self.alive()):
             self._looked_at = now
             own = self._own_records()
         length = sum(map(len, pieces))
@@ -249,16 +254,6 @@ class EbpfSource:
             ring.release(len(taken))
             taken.release()
         return len(piece)
-
-    def _finished(self) -> list[int]:
-        """For each ring a position before which every record was finished when we asked.
-
-        The programs count a record when it is finished, and the ring when it is begun.  What was counted first as
-        finished and is then all that was ever begun has no gap.
-        """
-        value = self._set.maps["slots"].get(struct.pack("<I", self._slot))
-        counted = _SLOT.unpack(value)[3:5] if value else (0,) * len(self._rings)
-        return [begun + bytes_ for begun, bytes_ in zip(self._begun, counted, strict=True)]
 
     @property
     def needs_capability(self) -> bool:
@@ -289,8 +284,7 @@ class EbpfSource:
 
     def alive(self) -> int:
         """Processes of the sandbox that are alive and seen; 0 before the first one was released."""
-        value = self._set.maps["slots"].get(struct.pack("<I", self._slot))
-        return int(_SLOT.unpack(value)[2]) if value else 0
+        return self._slots[_WORDS * self._slot + _POPULATION] if self._slots is not None else 0
 
     def close(self) -> None:
         """End it.  The programs are detached when this was the last tracer."""
@@ -305,6 +299,10 @@ class EbpfSource:
         for ring in self._rings:
             ring.close()
         self._rings = []
+        self._finished = []
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
         if self._epoll is not None:
             self._epoll.close()
             self._epoll = None
@@ -325,25 +323,25 @@ class EbpfSource:
 
     # ------------------------------------------------------------ programs
 
-    def _detaching(self) -> _Lock | _Unlocked:
+    def _detaching(self) -> Lock | Unlocked:
         if not self._joined:
-            return _Unlocked()
+            return Unlocked()
         try:
-            return _Lock(self._state)
+            return Lock(self._state)
         except (OSError, HostError):
-            return _Unlocked()  # the state is gone: nobody finds these links any more
+            return Unlocked()  # the state is gone: nobody finds these links any more
 
     def _prepare_shared(self) -> bool:
         """False: there is no place to pin here, or no right to."""
         if not self._shared or not effective_capabilities() >> CAP_SYS_ADMIN & 1:
             return False
         try:
-            lock = _Lock(self._state)
+            lock = Lock(self._state)
         except OSError:
             return False
         with lock:
             try:
-                place = _bpffs(self._state, self._system)
+                place = bpffs(self._state, self._system)
             except OSError:
                 return False
             self._share(place)
@@ -357,7 +355,7 @@ class EbpfSource:
             self._reuse(directory)
         except FileNotFoundError:
             for other in os.listdir(place):  # half made, or another version's: who uses it holds it
-                if other.startswith(_PREFIX):
+                if other.startswith(PREFIX):
                     remove_pins(os.path.join(place, other))
             self._set = load_programs()
             os.mkdir(directory, 0o700)
@@ -365,7 +363,7 @@ class EbpfSource:
                 bpf.pin(self._set.programs[name], f"{directory}/{name}")
             for name in sorted(self._set.maps, key=lambda name: name == _LAST):
                 bpf.pin(self._set.maps[name].fd, f"{directory}/{name}")
-        self._joined = True
+        self._joined, self._directory = True, directory
         self._join(os.path.join(self._state, f"links-{own}"))
 
     def _reuse(self, directory: str) -> None:
@@ -411,7 +409,7 @@ class EbpfSource:
                 self._set.maps[kind] = bpf.Map(bpf.reuse(f"{directory}/{kind}", read_only=read_only), specs[kind])
             for program in ATTACHED:
                 self._set.programs[program] = bpf.reuse(f"{directory}/{program}")
-            for ring, size in zip(GRANTED_RINGS, (KEEP_OF_MANY, BULK_OF_MANY), strict=True):
+            for ring, size in zip(RINGS, (KEEP_OF_MANY, BULK_OF_MANY), strict=True):
                 self._rings.append(bpf.Ring(bpf.reuse(f"{directory}/{ring}"), size))
             return
         raise HostError(
@@ -473,31 +471,57 @@ class EbpfSource:
 
     def _take_rings(self) -> None:
         maps, slot = self._set.maps, self._slot
-        keep, bulk = self._sizes
-        many = slot >= MANY
-        sizes: tuple[int, ...] = (keep or (KEEP_OF_MANY if many else KEEP), bulk or (BULK_OF_MANY if many else BULK))
-        if self._rings:  # granted: they are in their places, with what the last tracer left
-            for ring in self._rings:
-                left = ring.ready()
-                ring.release(len(left))
-                left.release()
-        else:
-            for size in sizes:
-                self._rings.append(bpf.Ring(bpf.create_ring(size), size))
-            places = [struct.pack("<I", 2 * slot + number) for number in (0, 1)]
-            maps["rings"].set_many(
-                [(place, struct.pack("<I", ring.fd)) for place, ring in zip(places, self._rings, strict=True)]
-            )
+        # The slot has an owner from now on: ``collect`` looks at this.
+        self._id = clock.since_boot()
+        maps["slots"].set(struct.pack("<I", slot), _SLOT.pack(self._id, *[0] * 8))
+        if not self._rings:  # else they are granted, and in their places
+            default = (KEEP_OF_MANY, BULK_OF_MANY) if slot >= MANY else (KEEP, BULK)
+            sizes = tuple(wanted or size for wanted, size in zip(self._sizes, default, strict=True))
+            stay = self._directory and slot < STAYING and sizes == default
+            pins = [f"{self._directory}/{name}" for name in RINGS] if stay else []
+            if not pins or not self._take_staying(pins, sizes):
+                self._rings = [bpf.Ring(bpf.create_ring(size), size) for size in sizes]
+                rows = zip(self._places(), self._rings, strict=True)
+                maps["rings"].set_many([(place, struct.pack("<I", ring.fd)) for place, ring in rows])
+                for path, ring in zip(pins, self._rings, strict=bool(pins)):
+                    if os.path.exists(path):
+                        os.unlink(path)
+                    bpf.pin(ring.fd, path)
+        for ring in self._rings:
+            left = ring.ready()  # of the last tracer
+            ring.release(len(left))
+            left.release()
+
+    def _places(self) -> list[bytes]:
+        return [struct.pack("<I", 2 * self._slot + number) for number in (0, 1)]
+
+    def _take_staying(self, pins: list[str], sizes: tuple[int, ...]) -> bool:
+        """The rings that an earlier tracer left for us; false: they are not there, or not in their places."""
+        try:
+            self._rings = [bpf.Ring(bpf.reuse(path), size) for path, size in zip(pins, sizes, strict=True)]
+        except FileNotFoundError:
+            pass
+        found = [self._set.maps["rings"].get(place) for place in self._places()] if self._rings else []
+        if found and found == [struct.pack("<I", bpf.map_number(ring.fd)) for ring in self._rings]:
+            return True
+        for ring in self._rings:
+            ring.close()
+        self._rings = []
+        return False
 
     def _begin(self, scope: Scope) -> None:
         maps, slot = self._set.maps, self._slot
         sizes = [ring.size for ring in self._rings]
         key = struct.pack("<I", slot)
-        self._id = clock.since_boot()
-        self._looked_boot = self._id
+        self._looked_boot = clock.since_boot()
         self._before = self._raw_counters()
         flags = (_SEE_NOISE if scope.noise else 0) | (_SEE_REPEATS if scope.repeats else 0)
-        self._begun = [ring.written for ring in self._rings]
+        words = self._slots = bpf.Words(maps["slots"].fd, _SLOT.size * SLOTS)
+        first = _WORDS * slot
+        self._finished = [
+            _sum(words, first + place, ring.written)
+            for ring, place in zip(self._rings, (_KEPT_BYTES, _BULK_BYTES), strict=True)
+        ]
         maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, 0, 0, flags, min(sizes) // 4, 0, 0))
         self._epoll = select.epoll()
         self._timer = sc.timerfd_create()
@@ -505,7 +529,7 @@ class EbpfSource:
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
         place = _PLACE.pack(self._id, slot, 0)
         namespace = os.stat("/proc/self/ns/pid").st_ino
-        with _Lock(self._state) if self._shared else _Unlocked():
+        with Lock(self._state) if self._shared else Unlocked():
             if scope.cgroup:
                 maps["cgroups"].set(struct.pack("<Q", scope.cgroup), place)
                 self._cgroup = scope.cgroup
@@ -514,7 +538,7 @@ class EbpfSource:
             _add(maps["control"], 0, 1)
 
     def _unwatch_cgroup(self) -> None:
-        with _Lock(self._state) if self._shared else _Unlocked():
+        with Lock(self._state) if self._shared else Unlocked():
             self._set.maps["cgroups"].delete(struct.pack("<Q", self._cgroup))
             _count_cgroups(self._set.maps)
 
@@ -549,13 +573,23 @@ class EbpfSource:
         return out
 
     def _repeats(self, now: int) -> list[bytes]:
+        """Of all sandboxes' opens those of ours, which are found in C."""
+        keys, values = self._set.maps["seen"].contents()
+        wanted = self._id.to_bytes(8, "little")
         out = []
-        for key, value in self._set.maps["seen"].items():
-            owner, inode, device, _name, flags, process = _OPENED.unpack(key)
-            _told, count = _REPEATS.unpack(value)
-            if owner == self._id and count:
+        at = keys.find(wanted)
+        while at >= 0:
+            number, within = divmod(at, _OPENED.size)
+            _told, count = _REPEATS.unpack_from(values, number * _REPEATS.size)
+            if not within and count:
+                _owner, inode, device, _name, flags, process = _OPENED.unpack_from(keys, at)
                 out.append(spans.repeated_record(device, inode, flags, process, count, now))
+            at = keys.find(wanted, at + 1)
         return out
+
+
+def _sum(words: bpf.Words, place: int, begun: int) -> Callable[[], int]:
+    return lambda: begun + words[place]
 
 
 def load_programs() -> bpf.Loaded:
@@ -565,7 +599,7 @@ def load_programs() -> bpf.Loaded:
         HostError: the file can not be read, or the kernel refused.
     """
     try:
-        with open(OBJECT, "rb", opener=_cloexec) as file:
+        with open(OBJECT, "rb", opener=cloexec) as file:
             source = bpf.ObjectFile(file.read())
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
@@ -582,33 +616,6 @@ def load_programs() -> bpf.Loaded:
 # ---------------------------------------------------------------- what is shared
 
 
-class _Lock:
-    """``state/lock``, held by who loads, attaches or counts seeds."""
-
-    def __init__(self, state: str) -> None:
-        os.makedirs(state, 0o700, exist_ok=True)
-        status = os.stat(state, follow_symlinks=False)
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise HostError("use the tracer's state", "somebody else can write to it", target=state)
-        self._fd = os.open(os.path.join(state, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def __enter__(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-
-    def __exit__(self, *_exception: object) -> None:
-        os.close(self._fd)
-
-
-class _Unlocked:
-    """Nobody shares a private set."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
-
-
 def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loaded | None = None) -> int:
     """Empty the slots whose tracers are gone: how many there were.  For root; without a pinned set: 0.
 
@@ -620,15 +627,16 @@ def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loade
     try:
         if opened is None:
             try:
-                directory = os.path.join(_place(state, system), identity())
+                directory = os.path.join(place_of(state, system), identity())
                 specs = _specs()
                 for name in ("rings", "slots", "seeds", "control"):
                     loaded.maps[name] = bpf.Map(bpf.reuse(f"{directory}/{name}"), specs[name])
             except OSError:
                 return 0
-        for number in range(SLOTS):
-            if loaded.maps["rings"].get(struct.pack("<I", 2 * number)) is None:
-                continue
+        words = bpf.Words(loaded.maps["slots"].fd, _SLOT.size * SLOTS)
+        taken = [number for number in range(SLOTS) if words[_WORDS * number]]
+        words.close()
+        for number in taken:
             try:
                 fd = os.open(os.path.join(state, "slots", str(number)), os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -643,7 +651,7 @@ def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loade
             finally:
                 if fd >= 0:
                     os.close(fd)
-        with _Lock(state):
+        with Lock(state):
             _forget_seeds(loaded)
     finally:
         if opened is None:
@@ -651,28 +659,10 @@ def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: bpf.Loade
     return found
 
 
-def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
-    """Take the pinned programs and maps away; tracers that run keep theirs.
-
-    Raises:
-        OSError: they can not be removed.
-    """
-    place = _place(state, system)
-    with _Lock(state):
-        for name in os.listdir(place) if is_bpffs(os.path.dirname(place)) or is_bpffs(place) else ():
-            if name.startswith(_PREFIX):
-                remove_pins(os.path.join(place, name))
-        if place == os.path.join(state, "bpf"):
-            if is_bpffs(place):
-                sc.umount(place)
-        elif os.path.isdir(place):
-            os.rmdir(place)
-
-
 def _release(loaded: bpf.Loaded, slot: int) -> None:
     """The slot is nobody's: no events any more, its rings are freed."""
     loaded.maps["slots"].set(struct.pack("<I", slot), bytes(_SLOT.size))
-    if "rings" in loaded.maps:  # a granted set keeps its own
+    if "rings" in loaded.maps and slot >= STAYING:  # a granted set keeps its own
         loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])
 
 
@@ -704,53 +694,16 @@ def _count_cgroups(maps: dict[str, bpf.Map]) -> None:
     maps["control"].set(struct.pack("<I", 2), struct.pack("<Q", len(list(maps["cgroups"].keys()))))
 
 
-def _place(state: str, system: str) -> str:
-    return os.path.join(system, "membrane") if is_bpffs(system) else os.path.join(state, "bpf")
-
-
-def _bpffs(state: str, system: str) -> str:
-    """A directory of a BPF file system that only we can enter, made if it is not there.
-
-    Raises:
-        HostError: it belongs to somebody else.
-        OSError: mount(2), mkdir(2).
-    """
-    place = _place(state, system)
-    if place == os.path.join(state, "bpf") and not is_bpffs(place):
-        os.makedirs(place, 0o700, exist_ok=True)
-        sc.mount("bpf", place, "bpf", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC, "mode=0700")
-    else:
-        os.makedirs(place, 0o700, exist_ok=True)
-    status = os.stat(place, follow_symlinks=False)
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise HostError("use the pinned tracing programs", "others can enter the directory", target=place)
-    return place
-
-
-def is_bpffs(path: str) -> bool:
-    """proc(5), mountinfo: the fields after the dash are type, source, options."""
-    with open("/proc/self/mountinfo", opener=_cloexec) as file:
-        lines = [line.split() for line in file]
-    return any(line[4] == path and line[line.index("-") + 1] == "bpf" for line in lines)
-
-
-def lock_of(directory: str) -> str:
-    """The file that a tracer holds while it uses a granted set; it can not be in a BPF file system."""
-    home, number = os.path.split(directory)
-    granted, user = os.path.split(home)
-    return os.path.join(f"{granted}.locks", f"{user}-{number}")
-
-
 def identity() -> str:
     """A name for exactly this object file: another version's pins are not ours."""
     from _blake2 import blake2b  # hashlib loads OpenSSL, which takes longer than all the rest
 
     try:
-        with open(OBJECT, "rb", opener=_cloexec) as file:
+        with open(OBJECT, "rb", opener=cloexec) as file:
             digest = blake2b(file.read(), digest_size=8).hexdigest()
     except OSError as error:
         raise HostError("read the tracing programs", error.strerror or "", target=OBJECT) from None
-    return _PREFIX + digest
+    return PREFIX + digest
 
 
 def _specs() -> dict[str, bpf.MapSpec]:
@@ -774,24 +727,13 @@ def _specs() -> dict[str, bpf.MapSpec]:
 
 def _numbers(path: str) -> dict[str, int]:
     try:
-        with open(path, opener=_cloexec) as file:
+        with open(path, opener=cloexec) as file:
             return {name: int(number) for name, number in (line.split() for line in file)}
     except (OSError, ValueError):
         return {}
 
 
-def remove_pins(directory: str) -> None:
-    if os.path.isdir(directory):
-        for name in os.listdir(directory):
-            os.unlink(os.path.join(directory, name))
-        os.rmdir(directory)
-
-
 def _possible_processors() -> int:
     """How many values a per-processor map has: /sys/devices/system/cpu/possible, ``0-3`` or ``0``."""
-    with open("/sys/devices/system/cpu/possible", opener=_cloexec) as file:
+    with open("/sys/devices/system/cpu/possible", opener=cloexec) as file:
         return int(file.read().strip().rpartition("-")[2].rpartition(",")[2]) + 1
-
-
-def _cloexec(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC)

@@ -22,14 +22,14 @@ import struct
 
 from ..host import bpf
 from ..host import syscalls as sc
-from . import ebpf, permission
+from . import ebpf, permission, pins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
 EACH: Final = 4  # sandboxes of a user that are traced at the same time
-_WRITES: Final = ("slots", "seeds", "control", *ebpf.GRANTED_RINGS)
+_WRITES: Final = ("slots", "seeds", "control", *ebpf.RINGS)
 _READS: Final = ("counted", "seen")
 
 
@@ -43,7 +43,7 @@ def grant(user: int, *, directory: str = permission.GRANTED, each: int = EACH) -
     if user == 0:
         raise ValueError("root needs no permission")
     os.makedirs(directory, 0o755, exist_ok=True)
-    if not ebpf.is_bpffs(directory):
+    if not pins.is_bpffs(directory):
         sc.mount("bpf", directory, "bpf", sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC, "mode=0755")
     home = os.path.join(directory, str(user))
     locks = f"{directory}.locks"
@@ -53,13 +53,13 @@ def grant(user: int, *, directory: str = permission.GRANTED, each: int = EACH) -
     wanted = [f"{identity}-{number}" for number in range(each)]
     for name in os.listdir(home):
         if name not in wanted:
-            ebpf.remove_pins(os.path.join(home, name))  # of another version; who uses it holds it
+            pins.remove_pins(os.path.join(home, name))  # of another version; who uses it holds it
     made = 0
     for name in wanted:
         target = os.path.join(home, name)
         if not os.path.exists(os.path.join(target, "owner")):
-            ebpf.remove_pins(target)
-            lock = os.open(ebpf.lock_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            pins.remove_pins(target)
+            lock = os.open(pins.lock_of(target), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             os.fchown(lock, user, -1)
             os.close(lock)
             _make(target, user)
@@ -74,9 +74,7 @@ def _make(directory: str, user: int) -> None:
         loaded.maps["owner"].freeze()
         os.mkdir(directory, 0o755)
         pinned = {name: loaded.programs[name] for name in ebpf.ATTACHED}
-        for place, (name, size) in enumerate(
-            zip(ebpf.GRANTED_RINGS, (ebpf.KEEP_OF_MANY, ebpf.BULK_OF_MANY), strict=True)
-        ):
+        for place, (name, size) in enumerate(zip(ebpf.RINGS, (ebpf.KEEP_OF_MANY, ebpf.BULK_OF_MANY), strict=True)):
             pinned[name] = bpf.create_ring(size)
             loaded.maps["rings"].set(struct.pack("<I", place), struct.pack("<I", pinned[name]))
         pinned.update((name, loaded.maps[name].fd) for name in (*_WRITES, *_READS) if name in loaded.maps)
@@ -88,7 +86,7 @@ def _make(directory: str, user: int) -> None:
             os.chmod(path, 0o400 if name in _READS else 0o600)
             if name not in ("handlers", "owner"):
                 os.chown(path, user, -1)
-        for name in ebpf.GRANTED_RINGS:
+        for name in ebpf.RINGS:
             os.close(pinned[name])
     finally:
         loaded.close()
@@ -100,14 +98,14 @@ def revoke(user: int | None = None, *, directory: str = permission.GRANTED) -> N
     Raises:
         OSError: they can not be removed.
     """
-    if not ebpf.is_bpffs(directory):
+    if not pins.is_bpffs(directory):
         return
     for name in os.listdir(directory):
         if name.isdigit() and user in (None, int(name)):
             home = os.path.join(directory, name)
             for entry in os.listdir(home):
-                ebpf.remove_pins(os.path.join(home, entry))
-                if os.path.exists(lock := ebpf.lock_of(os.path.join(home, entry))):
+                pins.remove_pins(os.path.join(home, entry))
+                if os.path.exists(lock := pins.lock_of(os.path.join(home, entry))):
                     os.unlink(lock)
             os.rmdir(home)
     if user is None:

@@ -12,7 +12,7 @@ import os
 import stat
 
 from ..errors import HostError
-from ..trace import ebpf, grant, permission
+from ..trace import grant, permission, pins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tracing(
     _only_root()
     users = members()
     try:
-        for name in os.listdir(granted) if ebpf.is_bpffs(granted) else ():
+        for name in os.listdir(granted) if pins.is_bpffs(granted) else ():
             if name.isdigit() and int(name) not in users.values():
                 grant.revoke(int(name), directory=granted)
                 say(f"uid {name} is no member of the group {GROUP} any more: tracing taken away")
@@ -100,7 +100,7 @@ def tracing(
 
 
 def no_tracing(
-    say: Callable[[str], object], *, units: str = UNITS, granted: str = permission.GRANTED, state: str = ebpf.STATE
+    say: Callable[[str], object], *, units: str = UNITS, granted: str = permission.GRANTED, state: str = pins.STATE
 ) -> None:
     """Take everything of ``tracing`` away, and root's own pinned programs with their file system.
 
@@ -114,7 +114,7 @@ def no_tracing(
                 os.unlink(path)
         grant.revoke(directory=granted)
         if os.path.isdir(state):
-            ebpf.remove(state)
+            pins.remove(state)
     except OSError as error:
         raise HostError("take tracing away", error.strerror or "", target=error.filename or granted) from None
     say("plain users can not trace by eBPF any more; root's next run loads the programs anew")

@@ -27,7 +27,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* kept, bulk: bytes of finished records in each ring, since the sandbox began.  Where the writer's position in the ring
  * says the same, no record is half written, and the reader need not look at each. */
-struct slot { u64 id, woken, population, kept, bulk; u32 flags, wake, level, pad; };
+struct slot { u64 id, woken, population, kept, bulk; u32 flags, wake, level, wake_bulk; };
 struct member { u64 id, start; u32 slot, level, pid, ppid; };
 struct seed { u32 ns, pid; };
 struct place { u64 id; u32 slot, pad; };
@@ -234,7 +234,7 @@ INLINE void end(struct scratch *x, u64 length, struct member *m, struct slot *s,
 		/* A wake-up costs ten times what an event costs: one for the first event after a pause and one when a quarter
 		 * is full; in between the reader comes by itself. */
 		u64 flags = 1; /* BPF_RB_NO_WAKEUP */
-		if (e->time - s->woken > QUIET || ring_query(ring, 0) >= s->wake) {
+		if (e->time - s->woken > QUIET || ring_query(ring, 0) >= (bulk ? s->wake_bulk : s->wake)) {
 			s->woken = e->time;
 			flags = 2; /* BPF_RB_FORCE_WAKEUP */
 		}

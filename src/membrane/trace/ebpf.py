@@ -511,7 +511,7 @@ class EbpfSource:
 
     def _begin(self, scope: Scope) -> None:
         maps, slot = self._set.maps, self._slot
-        sizes = [ring.size for ring in self._rings]
+        keep, bulk = (ring.size for ring in self._rings)
         key = struct.pack("<I", slot)
         self._looked_boot = clock.since_boot()
         self._before = self._raw_counters()
@@ -522,7 +522,7 @@ class EbpfSource:
             _sum(words, first + place, ring.written)
             for ring, place in zip(self._rings, (_KEPT_BYTES, _BULK_BYTES), strict=True)
         ]
-        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, 0, 0, flags, min(sizes) // 4, 0, 0))
+        maps["slots"].set(key, _SLOT.pack(self._id, 0, 0, 0, 0, flags, keep // 4, 0, bulk // 4))
         self._epoll = select.epoll()
         self._timer = sc.timerfd_create()
         for fd in (self._timer, *(ring.fd for ring in self._rings)):
@@ -575,16 +575,19 @@ class EbpfSource:
     def _repeats(self, now: int) -> list[bytes]:
         """Of all sandboxes' opens those of ours, which are found in C."""
         keys, values = self._set.maps["seen"].contents()
-        wanted = self._id.to_bytes(8, "little")
+        wanted, size, step = self._id.to_bytes(8, "little"), _OPENED.size, _REPEATS.size
+        find, key, value, record = keys.find, _OPENED.unpack_from, _REPEATS.unpack_from, spans.repeated_record
         out = []
-        at = keys.find(wanted)
+        at = find(wanted)
         while at >= 0:
-            number, within = divmod(at, _OPENED.size)
-            _told, count = _REPEATS.unpack_from(values, number * _REPEATS.size)
-            if not within and count:
-                _owner, inode, device, _name, flags, process = _OPENED.unpack_from(keys, at)
-                out.append(spans.repeated_record(device, inode, flags, process, count, now))
-            at = keys.find(wanted, at + 1)
+            if at % size:
+                at = find(wanted, at + 1)
+                continue
+            _told, count = value(values, at // size * step)
+            if count:
+                _owner, inode, device, _name, flags, process = key(keys, at)
+                out.append(record(device, inode, flags, process, count, now))
+            at = find(wanted, at + size)
         return out
 
 

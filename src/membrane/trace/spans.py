@@ -18,6 +18,7 @@ CLOCK, LOST, REPEATED = 128, 129, 130
 CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
 LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
 REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
+_FRAMED_REPEATED = struct.Struct("<II" + REPEATED_RECORD.format[1:])
 
 # What can be lost, by number (wire.h, LOST_*)
 LOST_KINDS: Final = ("process", "file", "change", "socket", "call", "nested", "scope", "unknown")
@@ -58,4 +59,5 @@ def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
 
 def repeated_record(device: int, inode: int, flags: int, process: int, count: int, time: int) -> bytes:
     """An open that was told was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
-    return frame(REPEATED_RECORD.pack(REPEATED, 0, 0, 0, device, flags, inode, count, process, time))
+    # framed at once: a session ends with thousands
+    return _FRAMED_REPEATED.pack(REPEATED_RECORD.size, 0, REPEATED, 0, 0, 0, device, flags, inode, count, process, time)

@@ -66,8 +66,9 @@ MOST_QUEUED = 512  # events not yet written down
 SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
 IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
-MANY = 50  # connections within a second
-LONG_LOOK = 0.001  # seconds of the processor for finding ports, after which the next look waits ten times as long
+LONG_LOOK = 0.003  # seconds of the processor for finding ports; a shorter look is always taken
+LOOKS = 0.03  # seconds for longer ones in each second; then the next look waits 20 times what the last one took,
+FEW = 16  # unless there were no more connections in this second
 PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
@@ -135,8 +136,8 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
-        self._counted_from, self._connects = 0.0, 0  # time.monotonic(), and connections since
-        self._many = False  # in the second before that
+        self._counted_from, self._spent = 0.0, 0.0  # time.monotonic(), and seconds of long looks since
+        self._connects = 0  # the same
         self._look_after = 0.0  # time.monotonic() before which their ports are not looked for
         self._connected_at = 0.0
         self._ports: dict[int, int] = {}  # local, by the id of the event
@@ -193,8 +194,8 @@ class Notifications:
             self._urgent = False
         if ready or (self._queue and not self._due):
             self._held_since = self._held_since or now
-            wait = SOON if self._urgent else max(SOON, self._look_after - now) if self._connecting else IDLE
-            self._due = min(now + wait, self._held_since + LATEST)
+            due = min(now + (SOON if self._urgent or self._connecting else IDLE), self._held_since + LATEST)
+            self._due = max(due, self._look_after) if self._connecting else due
         return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
@@ -541,18 +542,17 @@ class Notifications:
         called = SocketCalled(call, family, address, port, "", True, "notify", 0)
         if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
             self._connecting.append((called, thread, inode))
-            now = time.monotonic()
-            if now - self._counted_from > 1:
-                self._many = self._connects > MANY and now - self._counted_from < 2
-                self._counted_from, self._connects = now, 0
+            self._connected_at = time.monotonic()
             self._connects += 1
-            self._connected_at = now
         return called, 0
 
     def _find_ports(self) -> bool:
         """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
         if not self._connecting:
             return True
+        full = self.ended or len(self._queue) >= MOST_QUEUED
+        if not full and time.monotonic() < self._look_after:
+            return False
         begin = time.process_time()
         for family in ("inet", "inet6"):
             calls = [call for call in self._connecting if call[0].family == family]
@@ -563,10 +563,13 @@ class Notifications:
         self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
         now = time.monotonic()
         cost = time.process_time() - begin
-        # Tables may be long, and somebody may wait for an answer; a short one is read at once, for sockets are closed.
-        self._look_after = now + 10 * cost if cost > LONG_LOOK and (self._many or self._connects > MANY) else 0.0
+        if now - self._counted_from > 1:
+            self._counted_from, self._spent, self._connects = now, 0.0, 0
+        self._spent += cost if cost > LONG_LOOK else 0.0
+        # Tables may be long, and who connects waits while we look; a few looks come at once, for sockets are closed.
+        self._look_after = now + 20 * cost if self._spent > LOOKS and self._connects > FEW else 0.0
         young = now - self._connected_at < PORTS
-        return self.ended or not self._connecting or not young or len(self._queue) >= MOST_QUEUED
+        return full or not self._connecting or not young
 
     # ------------------------------------------------------------ judgement
 

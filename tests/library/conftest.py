@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from library_support import descendants, gone, until
+from library_support import Later, descendants, describe, gone, until
 
 
 class _Hello(http.server.BaseHTTPRequestHandler):
@@ -54,9 +54,13 @@ def nothing_left() -> Iterator[None]:
     """At the end no process of the test may be left, and no descriptor open, and no mount made."""
     before, files, mounts = descendants(os.getpid()), _files(), _mounts()
     yield
-    until(lambda: all(gone(pid) for pid in descendants(os.getpid()) - before), "the end of every process")
-    until(lambda: _files() <= files, f"closed descriptors: {_files() - files}")
+    until(lambda: not _left(before), Later(lambda: f"the end of every process: {[describe(p) for p in _left(before)]}"))
+    until(lambda: _files() <= files, Later(lambda: f"closed descriptors: {_files() - files}"))
     assert _mounts() == mounts
+
+
+def _left(before: set[int]) -> list[int]:
+    return [pid for pid in descendants(os.getpid()) - before if not gone(pid)]
 
 
 def _files() -> set[tuple[str, str]]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 60.0  # seconds for a condition on a machine under load
 
 
-def until(condition: object, what: str) -> None:
+class Later:
+    """A text that is made when it is shown."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+
+    def __str__(self) -> str:
+        return self._make()
+
+
+def until(condition: object, what: str | Later) -> None:
     """Wait for ``condition()``."""
     assert callable(condition)
     deadline = time.monotonic() + PATIENCE
@@ -43,3 +54,14 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def describe(pid: int) -> str:
+    """What a process is and waits for (proc(5)), for whoever reads of a failure."""
+    found = []
+    for name in ("comm", "cmdline", "wchan", "stat"):
+        try:
+            found.append(Path(f"/proc/{pid}/{name}").read_bytes()[:200].replace(b"\0", b" ").decode(errors="replace"))
+        except OSError as error:
+            found.append(error.strerror or "")
+    return f"{pid}: {' | '.join(found)}"

@@ -253,6 +253,37 @@ def test_a_stopped_keeper_does_not_save_a_persistent_command(make: Maker) -> Non
         assert sandbox.run(["true"]).exit_code == 0
 
 
+SUBREAPER = """
+import ctypes, os, sys, time
+from membrane import Policy, Sandbox
+sys.path.insert(0, {support!r})
+from library_support import descendants, describe, gone
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER, <linux/prctl.h>
+made = set()
+for _ in range(20):
+    with Sandbox(Policy(), workspace={workspace!r}, persistent={persistent!r}) as sandbox:
+        assert sandbox.run(["true"]).exit_code == 0
+    made |= descendants(os.getpid())
+deadline = time.monotonic() + 30
+while (left := [pid for pid in made if not gone(pid)]) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(len(made), [describe(pid) for pid in left])
+"""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_every_process_ends_though_the_one_that_adopts_orphans_waits_for_none(
+    workspace: Path, environ: dict[str, str], persistent: bool
+) -> None:
+    """As the first process of a container often is."""
+    code = SUBREAPER.format(support=str(Path(__file__).parent), workspace=str(workspace), persistent=persistent)
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    count, _, left = done.stdout.strip().partition(" ")
+    assert (done.returncode, left) == (0, "[]"), done
+    assert int(count) >= 20  # the control: it did adopt
+
+
 def test_terminals_of_other_commands_are_not_there(make: Maker) -> None:
     with make() as sandbox:
         first = "import os, pty; m, s = pty.openpty(); print(os.ttyname(s), flush=True); input()"

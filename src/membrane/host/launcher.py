@@ -21,7 +21,8 @@ mounts, and passes them in; nothing on a disk ever gets a kuid of the range.
 Rules
 -----
 1. Nothing here decides; a call that fails ends the launch with the errno, the call and its object.
-2. Each process asks for SIGKILL when its parent dies, after its last change of credentials (prctl(2)).
+2. Each process asks for SIGKILL when its parent dies, after its last change of credentials (prctl(2)); only the
+   spawner waits for the end of its channel, and then for its children.
 3. No descriptor but stdin, stdout and stderr reaches the command.
 4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by somebody else moves no mask.
 5. The command is released by the supervisor, after it has read back what was set.
@@ -535,7 +536,6 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_s
     """Fork the process that forks the commands; when it ends the supervisor sees it on its channel."""
     from .spawner import spawner
 
-    launcher = os.getpid()
     if os.fork():
         os.close(end)
         return
@@ -543,7 +543,7 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_s
         if each is not None:
             each.close()
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, end)
-    run_child(lambda: spawner(start, channel, namespaces, launcher), channel)
+    run_child(lambda: spawner(start, channel, namespaces), channel)
 
 
 def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: dict[str, int]) -> NoReturn:

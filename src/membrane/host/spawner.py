@@ -25,7 +25,8 @@ Rules
 2. The commands of a ``kept`` sandbox are one principal: they may signal and trace each other.  But none can trace one
    that is not confined yet: that one has capabilities until then.
 3. A command confines itself before it knows what it is to run, so one can wait ready for the next job.
-4. Everybody dies with its parent (prctl(2), PR_SET_PDEATHSIG): nothing outlives the launcher.
+4. Keepers and commands die with their parent (prctl(2), PR_SET_PDEATHSIG); the spawner ends with its channel, which the
+   supervisor holds, and waits for its keepers before.
 5. No descriptor of one job reaches another.
 
 Messages (as in ``host.launcher``)
@@ -42,6 +43,7 @@ import gc
 import marshal
 import os
 import select
+import time
 
 from ..errors import HostError
 from ..value import Value
@@ -54,7 +56,6 @@ from .channel import (
     LaunchFailed,
     Start,
     Step,
-    die_with,
     pair,
     receive,
     receive_with_sender,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+LAST = 10.0  # seconds for the keepers to end; then they are killed
 READY = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
 KINDS = ("user", "mnt", "ipc", "uts", "cgroup")  # of the namespaces that it enters, besides that of the network
 _FLAGS = {
@@ -165,9 +167,11 @@ def release(channel: _socket.socket, job: Job, streams: Sequence[int]) -> None:
 # ---------------------------------------------------------------- the process
 
 
-def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], launcher: int) -> None:
-    """In a child of the launcher: enter the namespaces and serve until the channel ends."""
-    die_with(launcher)
+def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -> None:
+    """In a child of the launcher: enter the namespaces and serve until the channel ends.
+
+    It asks for no signal when the launcher dies: its keepers would be orphans (``_wait_for_all``).
+    """
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     replace_streams(os.dup(null))
     with Step(channel, "enter the sandbox"):
@@ -204,6 +208,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int], l
                 continue
             message, _payload, fds = receive(channel)
             if message != b"F":
+                _wait_for_all(wake_read)
                 return
             _fork(start, fds[0], null, (wake_read, wake_write, channel.fileno()))
             os.close(fds[0])
@@ -229,6 +234,21 @@ def _reap(wake: int) -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        pass
+
+
+def _wait_for_all(wake: int) -> None:
+    """Until every keeper has ended, which they do with the supervisor or with pid 1; at most ``LAST`` seconds.
+
+    Pid 1 can not end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to whoever adopts
+    it: a container's first process, or a subreaper, which may wait for nobody.
+    """
+    deadline = time.monotonic() + LAST
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            if not os.waitpid(-1, os.WNOHANG)[0] and select.select([wake], [], [], left)[0]:
+                os.read(wake, MESSAGE)
     except ChildProcessError:
         pass
 

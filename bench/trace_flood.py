@@ -44,7 +44,7 @@ def lines(dice: random.Random, noise: bool, source: str) -> tuple[bytes, int]:
             "name": "make",
             "exe": "/usr/bin/make",
         }
-        what = {"event": "FileOpened", "source": source, "process": process, "path": f"/srv/work/{name}"}
+        what = {"event": "FileOpened", "source": source, "process": process, "path": f"/project/{name}"}
         rest = {"flags": ["wronly", "creat"], "result": "", "requested": True, "outside_workspace": False, "count": 1}
         out.append(record.json_text({**head, **what, **rest}).encode() + b"\n")
         size += len(out[-1])
@@ -55,7 +55,7 @@ def spans(dice: random.Random, noise: bool, _source: str) -> tuple[bytes, int]:
     out, size, count = [raw.clock_record(10**18)], 0, 0
     while size < PIECE:
         name = dice.randbytes(40).hex() if noise else f"file{dice.randrange(10000)}.py"
-        walked = f"{name}/module{dice.randrange(400)}/src/work/srv/".encode()
+        walked = f"{name}/module{dice.randrange(400)}/src/project/".encode()
         pid = dice.randrange(2, 30000)
         at = 10**12 + count
         fields = (decode.OPEN, len(walked), 0, 0, pid, 2, pid, pid, 0, 257, at, pid, 3, 0, 0, 0o101, 1, b"make")

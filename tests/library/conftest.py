@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from library_support import Later, descendants, describe, gone, until
+from library_support import descendants, describe, gone, until
 
 
 class _Hello(http.server.BaseHTTPRequestHandler):
@@ -54,8 +54,8 @@ def nothing_left() -> Iterator[None]:
     """At the end no process of the test may be left, and no descriptor open, and no mount made."""
     before, files, mounts = descendants(os.getpid()), _files(), _mounts()
     yield
-    until(lambda: not _left(before), Later(lambda: f"the end of every process: {[describe(p) for p in _left(before)]}"))
-    until(lambda: _files() <= files, Later(lambda: f"closed descriptors: {_files() - files}"))
+    until(lambda: not _left(before), lambda: f"the end of every process: {[describe(p) for p in _left(before)]}")
+    until(lambda: _files() <= files, lambda: f"closed descriptors: {_files() - files}")
     assert _mounts() == mounts
 
 

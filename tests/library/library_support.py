@@ -10,22 +10,12 @@ from pathlib import Path
 PATIENCE = 60.0  # seconds for a condition on a machine under load
 
 
-class Later:
-    """A text that is made when it is shown."""
-
-    def __init__(self, make: Callable[[], str]) -> None:
-        self._make = make
-
-    def __str__(self) -> str:
-        return self._make()
-
-
-def until(condition: object, what: str | Later) -> None:
-    """Wait for ``condition()``."""
+def until(condition: object, what: str | Callable[[], str]) -> None:
+    """Wait for ``condition()``; ``what`` is told when that was in vain."""
     assert callable(condition)
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
+        assert time.monotonic() < deadline, f"in vain: {what() if callable(what) else what}"
         time.sleep(0.01)
 
 

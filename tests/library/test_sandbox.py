@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from library_support import PATIENCE, descendants, gone, until
+from library_support import PATIENCE, descendants, describe, gone, until
 
 from membrane import (
     DEVNULL,
@@ -676,6 +676,53 @@ def test_nothing_stays_when_the_caller_is_killed(make: Maker, workspace: Path, m
         # Those that were forked after the look are in a pid namespace or die with their parent as well; the fixture
         # of this directory sees whoever is still a child of this process.
         until(lambda: all(gone(pid) for pid in left), f"the end of {left}")
+
+
+CLINGING = """
+import os, resource, signal, subprocess, time
+for number in range(1, 32):
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_IGN)
+for pid in (1, os.getppid()):
+    for attempt in (
+        lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0)),
+        lambda: os.kill(pid, signal.SIGSTOP),
+    ):
+        try:
+            attempt()
+        except OSError:
+            pass
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+os.write(1, b"clings")
+time.sleep(600)
+"""
+HOLDING = """
+import sys
+from membrane import Policy, Sandbox
+with Sandbox(Policy(), workspace=sys.argv[1], persistent=sys.argv[2] == "True") as sandbox:
+    command = sandbox.popen(["/usr/bin/python3", "-c", sys.argv[3]], stdout=-1)
+    print(command.stdout.read(6).decode(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_command_that_stops_its_keepers_does_not_outlive_the_caller(
+    make: Maker, workspace: Path, persistent: bool
+) -> None:
+    """It may stop what waits for it, and limit it, but not keep it from being killed."""
+    argv = [sys.executable, "-c", HOLDING, str(workspace), str(persistent), CLINGING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(argv, env=make.environ, text=True, **pipes) as caller:  # type: ignore[call-overload]
+        assert caller.stdout.readline() == "clings\n"
+        left = descendants(caller.pid)
+        alive = [pid for pid in left if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00"]
+        assert len(alive) == 1 and not gone(alive[0])  # the control
+        caller.kill()
+        caller.wait()
+        until(
+            lambda: all(gone(pid) for pid in left), lambda: f"the end of {[describe(p) for p in left if not gone(p)]}"
+        )
 
 
 def test_many_leave_nothing(make: Maker, tmp_path: Path) -> None:

@@ -214,13 +214,14 @@ INLINE struct scratch *begin(u16 type, u32 kind, struct member *m, struct slot *
 	get_comm(e->comm, sizeof e->comm);
 	return x;
 }
-/* The scratch that this chain of programs took: the last one, for what interrupts it gives its own back before. */
+/* The scratch that this chain of programs took: that of its own thread, whoever else has one on this processor. */
 INLINE struct scratch *begun(void)
 {
-	for (int i = NESTING - 1; i >= 0; i--) {
+	u32 tid = (u32)get_pid_tgid();
+	for (u32 i = 0; i < NESTING; i++) {
 		u32 key = i;
 		struct scratch *x = map_lookup(&scratches, &key);
-		if (x && x->busy) return x;
+		if (x && x->busy && x->e.tid == tid) return x;
 	}
 	return NULL;
 }
@@ -702,10 +703,11 @@ SEC("tp_btf/sched_process_exit") int on_exit(u64 *ctx)
 	struct task_struct *t = (void *)ctx[0];
 	u32 tgid = t->tgid;
 	struct member *found = map_lookup(&members, &tgid), copy, *m = &copy;
+	if (!found) return 0;
 	struct signal_struct *group = POINTER(struct task_struct, t, signal);
 	s32 live = 0;
 	READ(live, group, struct signal_struct, live.counter);
-	if (!found || live) return 0; /* other threads are left */
+	if (live) return 0; /* other threads are left */
 	copy = *found;
 	if (map_delete(&members, &tgid)) return 0; /* two last threads: the other one was first */
 	struct slot *s = slot_of(m);

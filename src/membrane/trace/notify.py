@@ -68,7 +68,8 @@ IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
 LONG_LOOK = 0.003  # seconds of the processor for finding ports; a shorter look is always taken
 LOOKS = 0.03  # seconds for longer ones in each second; then the next look waits 20 times what the last one took,
-FEW = 16  # unless there were no more connections in this second
+FEW = 16  # unless there were no more connections in this second,
+PUT_OFF = 0.25  # and so many seconds at most: what waits with them is not on the record yet
 PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
@@ -93,6 +94,11 @@ _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
 UNREADABLE = "caller can not be read"  # reason of a refusal
+
+
+def put_off(cost: float, spent: float, connections: int) -> float:
+    """Seconds until the next look for ports: after one that took ``cost``, and those of this second ``spent``."""
+    return min(20 * cost, PUT_OFF) if spent > LOOKS and connections > FEW else 0.0
 
 
 class Notifications:
@@ -567,7 +573,7 @@ class Notifications:
             self._counted_from, self._spent, self._connects = now, 0.0, 0
         self._spent += cost if cost > LONG_LOOK else 0.0
         # Tables may be long, and who connects waits while we look; a few looks come at once, for sockets are closed.
-        self._look_after = now + 20 * cost if self._spent > LOOKS and self._connects > FEW else 0.0
+        self._look_after = now + put_off(cost, self._spent, self._connects)
         young = now - self._connected_at < PORTS
         return full or not self._connecting or not young
 

@@ -70,11 +70,16 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
 
 
 def place_of(state: str, system: str) -> str:
+    """The directory of the sets, there or not; the arguments as of ``bpffs``."""
     return os.path.join(system, "membrane") if is_bpffs(system) else os.path.join(state, "bpf")
 
 
 def bpffs(state: str, system: str) -> str:
     """A directory of a BPF file system that only we can enter, made if it is not there.
+
+    Args:
+        state: of ours, which takes a file system of our own where ``system`` is none.
+        system: where the machine's BPF file system would be.
 
     Raises:
         HostError: it belongs to somebody else.
@@ -107,6 +112,7 @@ def lock_of(directory: str) -> str:
 
 
 def remove_pins(directory: str) -> None:
+    """Take away one set, if it is there."""
     if os.path.isdir(directory):
         for name in os.listdir(directory):
             os.unlink(os.path.join(directory, name))
@@ -114,4 +120,5 @@ def remove_pins(directory: str) -> None:
 
 
 def cloexec(path: str, flags: int) -> int:
+    """An opener for open(): no program that is executed inherits the file."""
     return os.open(path, flags | os.O_CLOEXEC)

@@ -263,6 +263,8 @@ class Boundary(ABC):
     def _start(self, facts: HostFacts) -> None:
         launch = self.launch
         launch.grant()
+        if self._tracer is not None:
+            self._tracer.prepare()
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
@@ -284,8 +286,6 @@ class Boundary(ABC):
             operations += mounts.frozen("/", installed.running())
         operations += self._hold(facts, [root for root, _rules in roots])
         launch.send_late(operations, self.plan.environment)
-        if self._tracer is not None:
-            self._tracer.prepare()
         if not self.plan.trust:
             self._take_network(facts, b"")
         from .workspace.guard import Guard  # while the view is made

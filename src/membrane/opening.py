@@ -2,10 +2,11 @@
 
 Theory of operation
 -------------------
-Making namespaces and a view takes about as long as loading the rest of the program.  So this module imports only what
-the launcher needs, and ``begin`` forks it; ``session`` or ``api.supervisor`` are loaded beside it and go on with what
-``begin`` returns.  The launcher inherits no record, no tracer and no secret that is read from elsewhere; the variables
-of the caller, which it erases, are all that it has seen.
+Making namespaces and a view takes about as long as loading the rest of the program.  So the launcher was forked before
+anything else was loaded (``host.launch``), and this module imports only what the plan needs; ``session`` or
+``api.supervisor`` are loaded while it is carried out and go on with what ``begin`` returns.  The launcher inherits no
+record, no tracer and no secret that is read from elsewhere; the variables of the caller, which it erases, are all that
+it has seen.
 """
 
 from __future__ import annotations
@@ -14,22 +15,19 @@ import os
 
 from . import homes
 from .errors import PolicyError
-from .host.channel import HELD_DURING_FORK, Start
 from .host.facts import gather
-from .host.launcher import Launch, ensure_streams
+from .host.start import Start
 from .plan import mounts
 from .plan.build import build
 from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal as _signal
     from typing import Literal
 
+    from .host.launch import Launch
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import Policy
-else:
-    import _signal
 
 VERSION = "0.1.0"
 
@@ -68,7 +66,7 @@ class Opening:
         launch: its launcher; it dies with this process, and is killed by ``boundary.Boundary.run``.
     """
 
-    def __init__(self, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
+    def __init__(self, launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
         policy, options = request.policy, request.options
         if options.launcher != "native":
             raise PolicyError(
@@ -83,7 +81,6 @@ class Opening:
                 "it is made from the record, which --no-trace or trace.mode off switched off",
                 fix=("leave --trace-log or --no-trace away",),
             )
-        ensure_streams()  # before anything is opened: it would take the number of a closed stream
         self.request = request
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy)
@@ -99,26 +96,23 @@ class Opening:
         umask = os.umask(0o077)
         os.umask(umask)
         argv = request.command if one else ()
-        start = Start(self.plan, argv, self.terminal, self.id, umask, notify, commands)
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
-        try:
-            self.launch = Launch(start)
-        finally:
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        self.launch = launch
+        launch.begin(Start(self.plan, argv, self.terminal, self.id, umask, notify, commands))
 
 
-def begin(request: RunRequest, commands: Literal["one", "fresh", "kept"] = "one") -> Opening:
+def begin(launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"] = "one") -> Opening:
     """Plan the sandbox for ``request`` and begin to make it.
 
     Args:
+        launch: the launcher that makes it; on an error its maker gives it up.
         request: what is to be run.
         commands: that one command, or any number in views of their own or shared (``host.spawner``).
 
     Raises:
         PolicyError: a rule can not be bound.
-        HostError: the machine refused a step; nothing is left running.
+        HostError: the machine refused a step.
     """
-    return Opening(request, commands)
+    return Opening(launch, request, commands)
 
 
 def facts_for(policy: Policy, workspace: str = "") -> HostFacts:

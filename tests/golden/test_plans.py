@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from golden_cases import CASES, DIRECTORY, REFUSALS, path_of, refusals, texts
 
+from membrane.host import start
+from membrane.host.start import Start
 from membrane.plan.build import build
 
 ADVICE = "the plan changed; if that is meant: python tests/golden/update.py"
@@ -23,6 +25,13 @@ def test_no_golden_file_is_left_over() -> None:
 def test_the_same_input_gives_the_same_plan() -> None:
     for policy, facts in CASES.values():
         assert build(policy, facts) == build(policy, facts)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_travels_to_the_launcher_whole(case: str) -> None:
+    plan = build(*CASES[case])
+    begun = Start(plan, ("a", "\udcff\n"), (True, False, True), "id", 0o22, "reads", "kept")
+    assert start.restore(start.dump(begun)) == begun.replace(plan=plan.replace(bindings=()))
 
 
 def test_every_refusal_names_a_place_or_what_to_do() -> None:

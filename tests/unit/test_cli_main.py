@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import membrane
 import membrane.host
 from membrane import opening, runs, settings
 from membrane.errors import HostError, InternalError, PolicyError
+from membrane.host import launch
 from membrane.opening import RunOptions, RunRequest
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
@@ -72,7 +74,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     fake.run = made.run  # gets what ``begin`` returns
     monkeypatch.setitem(sys.modules, "membrane.session", fake)
     monkeypatch.setattr(membrane, "session", fake, raising=False)
-    monkeypatch.setattr(opening, "begin", lambda request: request)
+    monkeypatch.setattr(launch, "Launch", contextlib.nullcontext)
+    monkeypatch.setattr(opening, "begin", lambda _launch, request: request)
     monkeypatch.setattr(opening, "make_plan", made.make_plan)
     monkeypatch.setattr(opening, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)

@@ -331,16 +331,3 @@ def test_a_link_on_the_way_is_refused(host: Path, kind: str) -> None:
     (host / "work" / "swapped").symlink_to("real")
     answer = inside(plan(host), lambda: None, ((kind, f"{WORK}/swapped/.env"),))
     assert answer[:2] == ["failed", errno.ELOOP]
-
-
-def test_what_is_known_late_travels_through_a_memfd() -> None:
-    import marshal
-
-    rows = [("Mask", "/w/\udcff\n", b""), ("Pin", "/w/" + "x" * 5000, b"")] * 2000
-    fd = os.memfd_create("late")
-    data = memoryview(marshal.dumps((rows, (("KEY", "\udcff"),))))
-    while data:
-        data = data[os.write(fd, data) :]
-    assert view.read_late(fd) == (rows, (("KEY", "\udcff"),))
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)

@@ -38,6 +38,7 @@ from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import owner, view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_sender, send
+from ..host.launch import Launch
 from ..host.spawner import Job, Spawner, release
 from ..opening import RunOptions, RunRequest, begin
 from ..policy.codec import restore
@@ -773,7 +774,9 @@ def main(argv: list[str]) -> int:
         # What ``ps`` and the record show as its command.
         command, options = (f"[{config['program']}]",), RunOptions(quiet=True, no_trace=not config["record"])
         request = RunRequest(command, restore(binascii.a2b_base64(config["policy"])), options)
-        return Supervisor(channel, begin(request, "kept" if config["persistent"] else "fresh"), config).run()
+        with Launch() as launch:
+            begun = begin(launch, request, "kept" if config["persistent"] else "fresh")
+        return Supervisor(channel, begun, config).run()
     except MembraneError as error:
         told = wire.error_as_data(error)
     except Exception as error:

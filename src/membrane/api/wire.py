@@ -23,7 +23,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from ..host.channel import MESSAGE, receive, send
+from ..host.channel import MESSAGE, receive, send, send_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,14 +49,7 @@ def put(channel: _socket.socket, kind: bytes, value: Any, fds: Sequence[int] = (
     if len(data) <= INLINE:
         send(channel, kind, b"." + data, fds)
         return
-    memory = os.memfd_create("message", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(memory, view) :]
-        send(channel, kind, b"m", (memory, *fds))
-    finally:
-        os.close(memory)
+    send_data(channel, kind + b"m", data, fds)
 
 
 def take(channel: _socket.socket) -> tuple[bytes, Any, list[int]]:

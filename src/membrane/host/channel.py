@@ -10,16 +10,13 @@ import _socket
 import os
 import struct
 
-from ..value import Value
 from .syscalls import set_parent_death_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable, Sequence
-    from typing import Literal, NoReturn
-
-    from ..plan.model import SandboxPlan
+    from typing import NoReturn
 else:
     import _signal  # the module behind ``signal``, without the 6 ms of its enums
 
@@ -28,24 +25,6 @@ FDS_PER_MESSAGE = 200  # SCM_MAX_FD is 253
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGCHLD, SIGCONT, SIGSTOP = 1, 2, 3, 9, 15, 17, 18, 19
 SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH = 20, 21, 22, 28
 HELD_DURING_FORK = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH)
-
-
-class Start(Value):
-    """What every process of one launch knows.
-
-    ``terminal``: for stdin, stdout and stderr, whether it becomes the sandbox's own terminal.
-    ``notify``: whether the tracer asks for notification, of opens for reading as well with "reads".
-    ``commands``: one, or any number in views and processes of their own (``fresh``) or shared (``kept``;
-    ``host.spawner``).
-    """
-
-    plan: SandboxPlan
-    argv: tuple[str, ...]
-    terminal: tuple[bool, bool, bool]
-    session: str
-    umask: int
-    notify: Literal["", "writes", "reads"] = ""
-    commands: Literal["one", "fresh", "kept"] = "one"
 
 
 class LaunchFailed(Exception):
@@ -61,6 +40,26 @@ def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequen
     """One message with descriptors."""
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     channel.sendmsg([kind + payload], rights)
+
+
+def send_data(channel: _socket.socket, kind: bytes, data: bytes, fds: Sequence[int] = ()) -> None:
+    """One message whose first descriptor is a file in memory (memfd_create(2)) that holds ``data`` of any length."""
+    memory = os.memfd_create("data", os.MFD_CLOEXEC)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(memory, rest) :]
+        send(channel, kind, b"", (memory, *fds))
+    finally:
+        os.close(memory)
+
+
+def take_data(memory: int) -> bytes:
+    """What ``send_data`` wrote; the descriptor is closed.  From our own processes only: its length is not bounded."""
+    try:
+        return os.pread(memory, os.fstat(memory).st_size, 0)
+    finally:
+        os.close(memory)
 
 
 def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:

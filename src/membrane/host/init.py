@@ -25,9 +25,10 @@ import select
 import struct
 
 from ..escaping import escape
+from ..value import Value
 from . import landlock, seccomp, view
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Start, Step, receive, run_child, send
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Step, receive, run_child, send, take_data
 from .confine import give_up_privileges
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..policy.model import Limits
+    from .start import Start
 else:
     import _signal
 
@@ -55,11 +57,13 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     for sock in listening:
         send(channel, b"L", b"", (sock.fileno(),))
         sock.close()
+    with Step(channel, "assemble the seccomp filter"):
+        filters = assemble(start)  # while the supervisor looks through the workspace
     kind, _payload, fds = receive(channel)
     if kind != b"W":
         os._exit(1)
     with Step(channel, "bind a file rule"):
-        rows, environment = view.read_late(fds[0])
+        rows, environment = marshal.loads(take_data(fds[0]))  # noqa: S302 - from our own supervisor
         start = start.replace(plan=plan.replace(environment=environment))
         masks = view.Masks()
         for row in rows:
@@ -76,13 +80,35 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     if any(start.terminal):
         with Step(channel, "make a terminal"):
             slave = _terminal(channel)
-    run_command(start, channel, -1, slave)
+    run_command(start, filters, channel, -1, slave)
 
 
-def run_command(start: Start, channel: _socket.socket, null: int, slave: int = -1) -> NoReturn:
+class Filters(Value):
+    """The programs for seccomp(2).  ``notifying``: empty when the command is not to install it."""
+
+    refusing: bytes
+    notifying: bytes
+
+
+def assemble(start: Start) -> Filters:
+    """The filters of each command of ``start``."""
+    hardening = start.plan.hardening
+    refusing = seccomp.program(
+        nested=hardening.nested,
+        user_namespaces=hardening.user_namespaces,
+        unix=hardening.unix,
+        machine=sc.MACHINE,
+    )
+    if not start.notify or start.commands != "one":  # the spawner has the second one
+        return Filters(refusing, b"")
+    return Filters(refusing, seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
+
+
+def run_command(start: Start, filters: Filters, channel: _socket.socket, null: int, slave: int = -1) -> NoReturn:
     """Fork the command and keep it: reap, forward signals, tell its status.
 
     Args:
+        filters: as ``assemble`` made them.
         null: an open /dev/null; -1: it is opened here.
         slave: the terminal of the command; -1: none.
     """
@@ -90,7 +116,7 @@ def run_command(start: Start, channel: _socket.socket, null: int, slave: int = -
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
-        run_child(lambda: _command(start, channel, slave, exec_status), channel)
+        run_child(lambda: _command(start, filters, channel, slave, exec_status), channel)
     os.close(exec_status)
     give_up_privileges(bounding=start.commands == "one")
     _reap(channel, pid, slave, failed_exec, null)
@@ -246,7 +272,7 @@ def _collect(channel: _socket.socket, command: int, slave: int, freezer: _Freeze
             os._exit(0)
 
 
-def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int) -> None:
+def _command(start: Start, filters: Filters, channel: _socket.socket, slave: int, exec_status: int) -> None:
     sc.set_parent_death_signal(SIGKILL)
     plan = start.plan
     if slave >= 0:
@@ -271,19 +297,12 @@ def _command(start: Start, channel: _socket.socket, slave: int, exec_status: int
             landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
-        if start.notify and start.commands == "one":  # else the spawner has it
+        if filters.notifying:
             try:
-                listener = sc.seccomp_listen(seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
+                listener = sc.seccomp_listen(filters.notifying)
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        sc.seccomp_set_filter(
-            seccomp.program(
-                nested=hardening.nested,
-                user_namespaces=hardening.user_namespaces,
-                unix=hardening.unix,
-                machine=sc.MACHINE,
-            )
-        )
+        sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
         sc.drop_capabilities(bounding=start.commands == "one")
@@ -306,8 +325,7 @@ def _take_job(start: Start, channel: _socket.socket) -> Start:
     if kind != b"J":
         os._exit(1)
     memory, *streams = fds
-    data = os.pread(memory, os.fstat(memory).st_size, 0)
-    argv, environment, cwd, umask = marshal.loads(data)  # noqa: S302 - from our own supervisor
+    argv, environment, cwd, umask = marshal.loads(take_data(memory))  # noqa: S302 - from our own supervisor
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
     with Step(channel, "enter the directory"):

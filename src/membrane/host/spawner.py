@@ -54,23 +54,25 @@ from .channel import (
     SIGCHLD,
     SIGKILL,
     LaunchFailed,
-    Start,
     Step,
     pair,
     receive,
     receive_with_sender,
     run_child,
     send,
+    send_data,
 )
 from .confine import give_up_privileges
-from .init import replace_streams, run_command
+from .init import assemble, replace_streams, run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Sequence
 
-    from .launcher import Launch
+    from .init import Filters
+    from .launch import Launch
+    from .start import Start
 else:
     import _signal
 
@@ -154,14 +156,7 @@ def release(channel: _socket.socket, job: Job, streams: Sequence[int]) -> None:
     Raises:
         OSError: it has ended.
     """
-    memory = os.memfd_create("job", os.MFD_CLOEXEC)
-    try:
-        data = memoryview(marshal.dumps((job.argv, job.environment, job.cwd, job.umask)))
-        while data:
-            data = data[os.write(memory, data) :]
-        send(channel, b"J", b"", (memory, *streams))
-    finally:
-        os.close(memory)
+    send_data(channel, b"J", marshal.dumps((job.argv, job.environment, job.cwd, job.umask)), streams)
 
 
 # ---------------------------------------------------------------- the process
@@ -199,6 +194,8 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
+    with Step(channel, "assemble the seccomp filter"):
+        filters = assemble(start)
     gc.freeze()  # a collection would write to every page that is shared with whoever forked us
     poll, wake_read, wake_write = _waiting_for(channel)
     while True:
@@ -210,7 +207,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -
             if message != b"F":
                 _wait_for_all(wake_read)
                 return
-            _fork(start, fds[0], null, (wake_read, wake_write, channel.fileno()))
+            _fork(start, filters, fds[0], null, (wake_read, wake_write, channel.fileno()))
             os.close(fds[0])
 
 
@@ -253,7 +250,7 @@ def _wait_for_all(wake: int) -> None:
         pass
 
 
-def _fork(start: Start, end: int, null: int, ours: Sequence[int]) -> None:
+def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[int]) -> None:
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(end))
     spawner_pid = os.getpid()
     flags = 0 if start.commands == "kept" else sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWIPC
@@ -279,7 +276,7 @@ def _fork(start: Start, end: int, null: int, ours: Sequence[int]) -> None:
         if flags:
             with Step(channel, "make a view of its own"):
                 view.refresh(start.plan.mounts)
-        run_command(start, channel, null)
+        run_command(start, filters, channel, null)
 
     run_child(body, channel)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import _socket
 import errno
-import marshal
 import os
 import stat
 
@@ -543,14 +542,6 @@ def _devices(target: str, devices: Iterable[tuple[str, int]], root: _Root) -> No
 def _seal(path: str) -> None:
     """Remount one of our tmpfs read-only: the command, whose uid owns it, must not change it."""
     sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | sc.MS_NOSUID | sc.MS_NODEV)
-
-
-def read_late(fd: int) -> tuple[list[tuple[str, str, bytes]], tuple[tuple[str, str], ...]]:
-    """From a memfd of the supervisor: (kind, target, content) of workspace operations; the command's environment."""
-    data = os.pread(fd, os.fstat(fd).st_size, 0)
-    os.close(fd)
-    rows, environment = marshal.loads(data)  # noqa: S302 - from our own supervisor
-    return rows, environment
 
 
 def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:

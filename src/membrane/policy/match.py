@@ -628,10 +628,11 @@ class Pattern:
     """One gitignore(5) pattern, translated.
 
     ``by_name``: it is matched against the last component at any depth, else against the whole relative path.
-    ``literal``: the name it stands for when it has no wildcard; ``suffix``: what follows the star in ``*.ext``.
+    ``literal``: the name it stands for when it has no wildcard; ``ends``: what stands before and after its only one,
+    a star.  Such patterns need no ``re``, which takes 8 ms to load.
     """
 
-    __slots__ = ("_compiled", "by_name", "directories_only", "literal", "negated", "regex", "suffix")
+    __slots__ = ("_compiled", "by_name", "directories_only", "ends", "literal", "negated", "regex")
 
     def __init__(self, text: str) -> None:
         """Translate ``text``.
@@ -668,12 +669,13 @@ class Pattern:
         if len(segments) == 2 and segments[0] == "**":
             segments, anchored = segments[1:], False
         self.literal: str | None = None
-        self.suffix: str | None = None
+        self.ends: tuple[str, str] | None = None
         self.by_name = not anchored
         if self.by_name:
             self.regex, self.literal = _segment(segments[0])
-            if segments[0].startswith("*") and not any(char in segments[0][1:] for char in "*?[\\"):
-                self.suffix = segments[0][1:]
+            before, star, after = segments[0].partition("*")
+            if star and not any(char in before + after for char in "*?[\\"):
+                self.ends = before, after
         else:
             self.regex = self._path(segments)
         self._compiled: Callable[[str], object] | None = None
@@ -706,30 +708,35 @@ class Pattern:
 
 
 class _Group:
-    """Consecutive patterns of one sign, matched as a set of names, a tuple of suffixes and two regexes."""
+    """Consecutive patterns of one sign, matched as a set of names, their ends and two regexes."""
 
-    __slots__ = ("names", "negated", "path", "regex", "suffixes")
+    __slots__ = ("ends", "names", "negated", "path", "prefixes", "regex", "suffixes")
 
     def __init__(self, patterns: Iterable[Pattern], negated: bool) -> None:
-        import re
-
-        names, suffixes, by_name, by_path = set(), [], [], []
+        names, by_name, by_path = set(), [], []
+        ends: list[tuple[str, str]] = []
         for pattern in patterns:
             if not pattern.by_name:
                 by_path.append(pattern.regex)
             elif pattern.literal is not None:
                 names.add(pattern.literal)
-            elif pattern.suffix is not None:
-                suffixes.append(pattern.suffix)
+            elif pattern.ends is not None:
+                ends.append(pattern.ends)
             else:
                 by_name.append(pattern.regex)
 
         def combined(parts: list[str]) -> Callable[[str], object] | None:
-            return re.compile("|".join(f"(?:{part})" for part in parts), re.S).fullmatch if parts else None
+            if not parts:
+                return None
+            import re
+
+            return re.compile("|".join(f"(?:{part})" for part in parts), re.S).fullmatch
 
         self.negated = negated
         self.names = frozenset(names)
-        self.suffixes = tuple(suffixes)
+        self.prefixes = tuple(before for before, after in ends if not after)
+        self.suffixes = tuple(after for before, after in ends if after and not before)
+        self.ends = tuple(pair for pair in ends if all(pair))
         self.regex = combined(by_name)
         self.path = combined(by_path)
 
@@ -737,8 +744,17 @@ class _Group:
         return (
             name in self.names
             or name.endswith(self.suffixes)
+            or name.startswith(self.prefixes)
+            or (bool(self.ends) and self._has_ends(name))
             or (self.regex is not None and self.regex(name) is not None)
             or (self.path is not None and self.path(relpath) is not None)
+        )
+
+    def _has_ends(self, name: str) -> bool:
+        length = len(name)
+        return any(
+            length >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
+            for before, after in self.ends
         )
 
 

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-``main`` parses, loads the policy, hands the run to ``opening.begin`` and ``session.run``, and turns errors into lines
-and exit statuses.  It decides nothing about the sandbox.  A run imports only this module, ``options``, ``settings``,
-``opening`` and ``session``; each subcommand imports what it needs when it is called.
+``main`` parses, forks the launcher, loads the policy, hands the run to ``opening.begin`` and ``session.run``, and turns
+errors into lines and exit statuses.  It decides nothing about the sandbox.  A run imports only this module,
+``options``, ``host.launch``, ``settings``, ``opening`` and ``session``; each subcommand imports what it needs when it
+is called.
 
 Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
 130 interrupted before the command ran.
@@ -162,21 +163,19 @@ def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
 def _run(invocation: Invocation) -> int:
     if invocation.has("yes"):
         raise options.UsageError("parse the command line", "--yes goes with --reset")
-    quiet = invocation.has("quiet")
-    if invocation.has("no-update") and not quiet:
+    if invocation.has("no-update") and not invocation.has("quiet"):
         _note("--no-update does nothing: membrane never updates itself")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
-    loaded = _load(invocation, command)
-    from .. import opening
+    from ..host.launch import Launch
 
-    fields: dict[str, Any] = dict(invocation.fields("run"))
-    request = opening.RunRequest(
-        command=command,
-        policy=loaded.policy,
-        options=opening.RunOptions(debug=invocation.has("debug"), **fields),
-    )
+    with Launch() as launch:  # before the policy is loaded: see there
+        loaded = _load(invocation, command)
+        from .. import opening
+
+        fields: dict[str, Any] = dict(invocation.fields("run"))
+        reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
+        begun = opening.begin(launch, opening.RunRequest(command, loaded.policy, reported))
     try:
-        begun = opening.begin(request)
         from .. import session  # beside the launcher
 
         return session.run(begun)

@@ -42,6 +42,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
     from .. import opening, session
+    from ..host.launch import Launch
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -61,7 +62,9 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
         stdout = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     fields: dict[str, Any] = dict(invocation.fields("run"))
     options = opening.RunOptions(debug=invocation.has("debug"), **fields)
-    run = session.Session(opening.begin(opening.RunRequest(invocation.words, policy, options)))
+    with Launch() as launch:
+        begun = opening.begin(launch, opening.RunRequest(invocation.words, policy, options))
+    run = session.Session(begun)
     status = run.run()
     return _print(invocation, [reading.find(state, run.id)], status, stdout)
 

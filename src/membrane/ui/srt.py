@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..events import AccessDenied
+    from ..host.launch import Launch
+    from ..opening import Opening
     from ..policy.srt import Converted, Settings
     from ..session import Session
 
@@ -382,6 +384,16 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: Arguments, debug: bool) -> int:
+    from ..host.launch import Launch
+
+    with Launch() as launch:  # before the settings are loaded: see there
+        begun, control = _begin(launch, arguments, debug)
+    from .. import session  # beside the launcher
+
+    return session.run(begun, control)
+
+
+def _begin(launch: Launch, arguments: Arguments, debug: bool) -> tuple[Opening, Control]:
     from .. import opening
     from ..host.facts import home_dir
     from ..policy import srt
@@ -412,10 +424,8 @@ def _run(arguments: Arguments, debug: bool) -> int:
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
     control = Control(arguments, argv, converted, home, base)
-    begun = opening.begin(opening.RunRequest(argv, policy, opening.RunOptions(debug=debug, quiet=not debug)))
-    from .. import session  # beside the launcher
-
-    return session.run(begun, control)
+    options = opening.RunOptions(debug=debug, quiet=not debug)
+    return opening.begin(launch, opening.RunRequest(argv, policy, options)), control
 
 
 def _proxy_socket(path: str) -> str:

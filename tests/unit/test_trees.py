@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from membrane.host.launcher import id_map
+from membrane.host.trees import id_map
 
 BASE = 1_000_000
 

@@ -1,0 +1,116 @@
+"""For root callers: the id maps of the private kuid range, and the trees of the plan, cloned and idmapped.
+
+Theory of operation
+-------------------
+Only real root may write these maps and clone mounts of the host, so the supervisor does it, for a launcher that has
+made its user namespace and waits.  Writable trees become idmapped mounts (mount_setattr(2)), so nothing on a disk ever
+gets a kuid of the range.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+
+from ..plan.build import RANGE
+from ..plan.model import Bind
+from . import syscalls as sc
+from .channel import FDS_PER_MESSAGE, send, write_file
+from .view import clone_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+
+    from ..plan.model import SandboxPlan
+
+
+def map_range(pid: int, base: int) -> int:
+    """Map 0 to 65535 of the user namespace of ``pid`` to ``base`` and above; a descriptor of that namespace.
+
+    Raises:
+        OSError: a map can not be written.
+    """
+    for name in ("uid_map", "gid_map"):
+        write_file(f"/proc/{pid}/{name}", f"0 {base} {RANGE}\n")
+    return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def pass_in(channel: _socket.socket, plan: SandboxPlan, userns: int) -> None:
+    """Send the launcher clones of the trees of ``plan``, with the indices of their operations.
+
+    Args:
+        userns: as ``map_range`` gave it; closed.
+
+    Raises:
+        OSError: the kernel refuses idmapped mounts of a tree, or a tree does not exist.
+    """
+    trees: list[int] = []
+    owners = {(0, 0): userns}
+    try:
+        indices = []
+        for index, op in enumerate(plan.mounts):
+            if isinstance(op, Bind):
+                fd = clone_tree(op, _owner_namespace(op, plan.base_kuid, owners) if op.own else 0)
+                if fd is not None:
+                    trees.append(fd)
+                    indices.append(index)
+        for start in range(0, len(trees), FDS_PER_MESSAGE):
+            part = slice(start, start + FDS_PER_MESSAGE)
+            send(channel, b"M", marshal.dumps(indices[part]), trees[part])
+        send(channel, b"M")
+    finally:
+        for fd in (*trees, *owners.values()):
+            os.close(fd)
+
+
+def id_map(owner: int, base: int) -> str:
+    """The id map (user_namespaces(7)) of an idmapped mount whose files of ``owner`` are root's inside.
+
+    Root inside has no capability: in a tree that belongs to somebody else (a checkout that a CI runner mounts) it
+    could write nothing.  Root's own files take the owner's place there; an id outside of the range just replaces 0.
+    """
+    if owner == 0:
+        return f"0 {base} {RANGE}\n"
+    if owner >= RANGE:
+        return f"{owner} {base} 1\n1 {base + 1} {RANGE - 1}\n"
+    rows = [(owner, base, 1), (0, base + owner, 1)]
+    if owner > 1:
+        rows.append((1, base + 1, owner - 1))
+    if owner < RANGE - 1:
+        rows.append((owner + 1, base + owner + 1, RANGE - 1 - owner))
+    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
+
+
+def _owner_namespace(op: Bind, base: int, known: dict[tuple[int, int], int]) -> int:
+    """A user namespace that carries the id map for ``op``'s owner; it holds no process."""
+    if not op.writable:
+        return known[0, 0]
+    try:
+        details = os.stat(op.source)
+    except OSError:
+        return known[0, 0]  # clone_tree tells
+    owner = details.st_uid, details.st_gid
+    if owner not in known:
+        ready, done = os.pipe(), os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                sc.unshare(sc.CLONE_NEWUSER)
+                os.write(ready[1], b"x")
+                os.close(done[1])
+                os.read(done[0], 1)
+            finally:
+                os._exit(0)
+        for fd in (ready[1], done[0]):
+            os.close(fd)
+        try:
+            os.read(ready[0], 1)
+            for name, number in zip(("uid_map", "gid_map"), owner, strict=True):
+                write_file(f"/proc/{pid}/{name}", id_map(number, base))
+            known[owner] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            for fd in (ready[0], done[1]):
+                os.close(fd)
+            os.waitpid(pid, 0)
+    return known[owner]

@@ -376,6 +376,8 @@ class Boundary(ABC):
         if sources:
             if listener < 0:
                 self._warn(f"new protected names are taken away, not refused: {why}")
+            if "ebpf" in sources:
+                self.network.without("diag")  # it tells the ports
             source = ", ".join((*sources, "network"))
             self._show(self.record.replace(trace_source=source))
             return source, why_not
@@ -486,7 +488,7 @@ class Boundary(ABC):
         launch = self.launch
         self._watch(launch.launcher.fileno(), self._on_launcher)
         for role, fd in self.network.sockets:
-            if role != "mint":
+            if role not in ("mint", "diag"):  # nothing arrives there
                 self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()

@@ -62,7 +62,11 @@ class NameResolved(Value):
 
 
 class ConnectionOpened(Value):
-    """``id`` joins it with ``ConnectionClosed``; ``address`` is the one that was dialled."""
+    """``id`` joins it with ``ConnectionClosed``; ``address`` is the one that was dialled.
+
+    ``client_port`` and ``client_socket`` are of the client: its port, and where ``SocketCalled`` names it, the inode of
+    its socket (else 0).
+    """
 
     id: int
     protocol: str  # tcp, udp, tls, http/1.1, h2
@@ -72,6 +76,7 @@ class ConnectionOpened(Value):
     sni: str = ""
     client_port: int = 0
     source: Source = "network"
+    client_socket: int = 0
 
 
 class ConnectionClosed(Value):
@@ -237,7 +242,8 @@ class SocketCalled(Value):
     """connect(2), bind(2) or a datagram: what the command asked for, before the data plane saw it.
 
     ``family``: inet, inet6, unix, netlink, ...; ``address`` is a path for unix, a leading ``@`` for an abstract name.
-    ``local_port``: of the socket after the call, which is ``client_port`` of its connection; 0 where it is not known.
+    ``local_port``: of the socket after the call, which is ``client_port`` of its connection (eBPF); ``socket``: its
+    inode, which is ``client_socket`` (notification: the call is not over).  0 where it is not known.
     """
 
     call: str  # connect, bind, sendto
@@ -248,6 +254,7 @@ class SocketCalled(Value):
     requested: bool = False
     source: Source = "ebpf"
     local_port: int = 0
+    socket: int = 0
 
 
 class EventsLost(Value):

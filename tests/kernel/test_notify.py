@@ -243,25 +243,21 @@ def test_modes_owners_and_attributes_are_told(workspace: Path) -> None:
     assert {name: answer for name, answer in seen.answer.items() if answer != "ok"} == refused
 
 
-def test_a_connection_is_told_with_its_local_port(workspace: Path) -> None:
+def test_a_connection_is_told_with_its_socket(workspace: Path) -> None:
     def body() -> list[int]:
-        ports = []
+        found = []
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             with socket.socket(family) as server, socket.socket(family) as client:
                 server.bind((host, 0))
                 server.listen()
                 client.connect(server.getsockname())
-                ports += [server.getsockname()[1], client.getsockname()[1]]
-                os.mkdir(f"{family}")
-                while not told.exists():  # it is open as long as it was not looked at
-                    time.sleep(0.005)
-                told.unlink()
-        return ports
+                found += [server.getsockname()[1], os.fstat(client.fileno()).st_ino]
+        return found
 
-    told = workspace / "told"
-    seen = observe(body, workspace, on=lambda line: b'"connect"' in line and told.touch())
-    calls = [(event["port"], event["local_port"]) for event in seen.of("SocketCalled") if event["call"] == "connect"]
+    seen = observe(body, workspace)
+    calls = [(event["port"], event["socket"]) for event in seen.of("SocketCalled") if event["call"] == "connect"]
     assert [number for pair in calls for number in pair] == seen.answer
+    assert {event["socket"] for event in seen.of("SocketCalled") if event["call"] == "bind"} == {0}
 
 
 def test_opens_for_reading_are_told_when_asked(workspace: Path) -> None:

@@ -73,6 +73,7 @@ def test_encode_puts_the_common_fields_first_and_the_event_s_own_after_them() ->
         "port": 443,
         "sni": "pypi.org",
         "client_port": 4711,
+        "client_socket": 0,
     }
 
 

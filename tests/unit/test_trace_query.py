@@ -125,13 +125,14 @@ def test_connections_of_two_processes_are_told_apart() -> None:
     assert found == [SHELL, CURL, None, None]
 
 
-def test_a_local_port_joins_exactly() -> None:
+@pytest.mark.parametrize(("ours", "theirs"), [("local_port", "client_port"), ("socket", "client_socket")])
+def test_a_port_or_a_socket_joins_exactly(ours: str, theirs: str) -> None:
     fields = {"call": "connect", "family": "inet", "address": "198.18.0.1", "port": 443, "result": ""}
     events = [
-        event("SocketCalled", 1, SHELL, **fields, local_port=4001),
-        event("SocketCalled", 1, CURL, **fields, local_port=4002),
-        event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, client_port=4002),
-        event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, client_port=4001),
+        event("SocketCalled", 1, SHELL, **fields, **{ours: 4001}),
+        event("SocketCalled", 1, CURL, **fields, **{ours: 4002}),
+        event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, **{theirs: 4002}),
+        event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, **{theirs: 4001}),
     ]
     found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
     assert found == [CURL, SHELL]

@@ -29,7 +29,7 @@ Rules
 5. The command is released by the supervisor, after it has read back what was set.
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
-    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; role ``mint``: see ``_mint``)
+    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; ``mint``, ``diag``: see there)
     launcher -> supervisor: P pidfd of init · k masks mounted
     init -> supervisor:     L listening unix socket of the plan (in its order)
     init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
     from .start import Start
 
+_SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
@@ -145,6 +146,8 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
 
     with Step(channel, "set up the network namespace"):
         mode, sockets = configure(plan.network)
+        if start.notify:
+            sockets += _diagnosing()
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
         words = " ".join((mode, *(role for role, _sock in part)))
@@ -170,6 +173,14 @@ def _close_all_but(keep: Sequence[int]) -> None:
             sc.close_range(first, fd - 1)
         first = fd + 1
     sc.close_range(first)
+
+
+def _diagnosing() -> list[tuple[str, _socket.socket]]:
+    """A socket of sock_diag(7), for ``network.clients``; none where the kernel has no such family."""
+    try:
+        return [("diag", _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]
+    except OSError:
+        return []
 
 
 def _mint(channel: _socket.socket) -> bool:

@@ -173,6 +173,7 @@ class Inspected(Connection):
 
     def __init__(self, engine: Engine, connection: Connection, inspector: Inspector) -> None:
         super().__init__(engine, connection._client, connection.id, connection.client_port)
+        self.client_socket = connection.client_socket
         self._inspector = inspector
         self._phase = _HELLO
         self._stream = Stream(self._client)

@@ -196,7 +196,7 @@ class Journal:
                 f'{head}"ConnectionOpened", "source": "network", "process": null, "id": {event.id}, '
                 f'"protocol": "{event.protocol}", "host": {quoted(escape(event.host))}, '
                 f'"address": "{event.address}", "port": {event.port}, "sni": {quoted(escape(event.sni))}, '
-                f'"client_port": {event.client_port}}}'
+                f'"client_port": {event.client_port}, "client_socket": {event.client_socket}}}'
             )
         return (
             f'{head}"ConnectionClosed", "source": "network", "process": null, "id": {event.id}, '

@@ -48,7 +48,7 @@ class Listener:
 
     Args:
         dnat: the original destination is ``SO_ORIGINAL_DST``, not the accepted socket's own address.
-        arrived: takes an accepted, non-blocking socket, its original address and port, and the client's port.
+        arrived: takes an accepted, non-blocking socket, its original address and port, and the client's.
         exhausted: takes the listener when no descriptor or memory is left; it has stopped until ``start``.
     """
 
@@ -59,7 +59,7 @@ class Listener:
         reactor: Reactor,
         socket: Socket,
         dnat: bool,
-        arrived: Callable[[Socket, str, int, int], None],
+        arrived: Callable[[Socket, str, int, tuple[str, int]], None],
         exhausted: Callable[[Listener], None],
     ) -> None:
         self._reactor, self._socket, self._dnat = reactor, socket, dnat
@@ -96,7 +96,7 @@ class Listener:
             except OSError:
                 client.close()
                 continue
-            self._arrived(client, destination[0], destination[1], peer[1])
+            self._arrived(client, destination[0], destination[1], peer[:2])
         self._tries = min(self._tries + 1, _MOST)
 
 

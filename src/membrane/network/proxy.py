@@ -145,6 +145,8 @@ class Proxied(Connection):
         super().__init__(engine, client, engine.number(), port)
         self._router = router
         self._asked: Asked | None = asked  # until it is answered
+        if engine.clients is not None:
+            self.client_socket = engine.clients.tcp(client.getpeername()[:2], client.getsockname()[:2])
         engine.connections.add(self)
 
     @guarded

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from .asking import Asking
     from .budgets import Ledger
+    from .clients import Clients
     from .dns import Answerer
     from .intercept import Inspector
     from .proxy import Front
@@ -115,6 +116,7 @@ class Engine:
         inspector: Inspector | None = None,
     ) -> None:
         self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.clients: Clients | None = None  # without one, nobody wants to know the inodes of the clients' sockets
         self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
         self.emit, self.crashed = emit, crashed
         self.limit = connections
@@ -156,11 +158,13 @@ class Engine:
             connection.finish("session ended")
         self.pump.close()
 
-    def _arrived(self, client: Socket, address: str, port: int, client_port: int) -> None:
+    def _arrived(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> None:
         self.accepted += 1
-        if self.front is not None and self.front.takes(client, address, port, client_port):
+        if self.front is not None and self.front.takes(client, address, port, peer[1]):
             return
-        connection = Connection(self, client, self.number(), client_port)
+        connection = Connection(self, client, self.number(), peer[1])
+        if self.clients is not None:
+            connection.client_socket = self.clients.tcp(peer, (address, port))
         self.connections.add(connection)
         connection.begin(address, port)
 
@@ -205,12 +209,14 @@ class Connection:
         "_upstream_ended",
         "address",
         "client_port",
+        "client_socket",
         "id",
         "told",
     )
 
     def __init__(self, engine: Engine, client: Socket, ident: int, client_port: int) -> None:
         self.id, self.client_port = ident, client_port
+        self.client_socket = 0  # its inode
         self.address = ""  # dialled last
         self.told = False  # ConnectionOpened was emitted
         self._engine = engine
@@ -821,7 +827,7 @@ class Connection:
                 route.port,
                 self._sni,
                 self.client_port,
-                "network",
+                client_socket=self.client_socket,
             )
         )
 

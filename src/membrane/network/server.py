@@ -53,6 +53,7 @@ from ..policy.decide import Decider
 from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
+from .clients import Clients
 from .dns import Answerer, Names
 from .exposed import Exposed
 from .journal import Journal
@@ -421,6 +422,8 @@ class Service:
             self._exposed.listen(socket, int(port))
         elif kind == "mint":
             pass  # not served: it answers
+        elif kind == "diag":
+            self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:

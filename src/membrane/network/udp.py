@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from .asking import Asking
     from .budgets import Ledger
+    from .clients import Clients
     from .dns import Answerer
     from .reactor import Reactor
     from .route import Relay, Router
@@ -124,6 +125,7 @@ class _Flow:
     __slots__ = (
         "address",
         "client",
+        "client_socket",
         "control",
         "down",
         "id",
@@ -142,6 +144,7 @@ class _Flow:
     ) -> None:
         self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
         self.route, self.router = route, router
+        self.client_socket = 0
         self.upstream: Socket | None = None
         self.address = ""
         self.waiting: list[bytes] | None = []
@@ -177,6 +180,7 @@ class UdpRelay:
         self._flows: dict[Any, _Flow] = {}
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
         self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.clients: Clients | None = None  # as of the engine
         self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
 
     def listen(self, socket: Socket, port: int) -> None:
@@ -259,6 +263,8 @@ class UdpRelay:
             return None
         flow = _Flow(key, self._number(), listener, client, from_address(six, target), route, router or self._router)
         flow.started = self._reactor.now
+        if self.clients is not None:
+            flow.client_socket = self.clients.udp(client[:2], (address, port))
         self._flows[key] = flow
         self.opened += 1
         if route.addresses:
@@ -394,4 +400,8 @@ class UdpRelay:
     def _tell_opened(self, flow: _Flow) -> None:
         route = flow.route
         host = route.host or route.address
-        self._emit(ConnectionOpened(flow.id, "udp", host, flow.address, route.port, "", flow.client[1]))
+        self._emit(
+            ConnectionOpened(
+                flow.id, "udp", host, flow.address, route.port, "", flow.client[1], client_socket=flow.client_socket
+            )
+        )

@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
-(``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port is the same number on both
-sides.  Where the tracer did not see it, the place, the port and the time decide, which is a conclusion and no
-observation.  Requests and the end of the connection follow by its id.  A refused connection or name is of who asked
-last; its repetitions, told together later, of who was first.
+(``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port, or the inode of the socket,
+is the same number on both sides.  Where neither is known, the place, the port and the time decide, which is a
+conclusion and no observation.  Requests and the end of the connection follow by its id.  A refused connection or name
+is of who asked last; its repetitions, told together later, of who was first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Joiner:
         self._names: dict[str, str] = {}  # the address that was answered: its name
         self._connections: dict[int, dict[str, Any]] = {}
         self._refusals: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
-        self._ports: dict[int, dict[str, Any]] = {}  # local port: process, where the tracer saw it
+        # Local port, or inode of the socket: process, where the tracer saw it.
+        self._ports: dict[int, dict[str, Any]] = {}
+        self._sockets: dict[int, dict[str, Any]] = {}
 
     def add(self, event: dict[str, Any]) -> dict[str, Any]:
         """The event, with ``process`` and ``joined`` where they were found; ``host`` where the connection has one."""
@@ -44,8 +46,9 @@ class Joiner:
             if name:
                 event = {**event, "host": name}
             self._calls.append((_seconds(event), name or address, number(event.get("port")), process))
-            if number(event.get("local_port")) and len(self._ports) < MOST:
-                self._ports[number(event.get("local_port"))] = process
+            for known, name_of in ((self._ports, "local_port"), (self._sockets, "socket")):
+                if number(event.get(name_of)) and len(known) < MOST:
+                    known[number(event.get(name_of))] = process
         elif process is None and kind == "ConnectionOpened":
             event = self._with(event, self._opener(event))
             if len(self._connections) < MOST:
@@ -83,7 +86,8 @@ class Joiner:
 
     def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
         at, port = _seconds(event), number(event.get("port"))
-        known = self._ports.pop(number(event.get("client_port")), None)
+        known = self._sockets.pop(number(event.get("client_socket")), None)
+        known = self._ports.pop(number(event.get("client_port")), known)
         if known is not None:
             for index, call in enumerate(self._calls):
                 if call[2] == port and call[3] is known:

@@ -49,7 +49,7 @@ from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .lines import Lines
 from .processes import Known, Processes
-from .sockets import Tables, address_of, inode_of
+from .sockets import address_of, inode_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,14 +63,9 @@ if TYPE_CHECKING:
 
 LONG_ARGUMENTS = 4095  # bytes of arguments after which eBPF cuts (native/wire.h)
 MOST_QUEUED = 512  # events not yet written down
-SOON = 0.001  # seconds without a call before refusals are written down, and ports looked for
+SOON = 0.001  # seconds without a call before refusals are written down
 IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
-LONG_LOOK = 0.003  # seconds of the processor for finding ports; a shorter look is always taken
-LOOKS = 0.03  # seconds for longer ones in each second; then the next look waits 20 times what the last one took,
-FEW = 16  # unless there were no more connections in this second,
-PUT_OFF = 0.25  # and so many seconds at most: what waits with them is not on the record yet
-PORTS = 0.05  # seconds after a call in which its socket gets a port
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
 LAST_EXITS = 0.05  # seconds in which the ends of the last processes are waited for
@@ -94,11 +89,6 @@ _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
 UNREADABLE = "caller can not be read"  # reason of a refusal
-
-
-def put_off(cost: float, spent: float, connections: int) -> float:
-    """Seconds until the next look for ports: after one that took ``cost``, and those of this second ``spent``."""
-    return min(20 * cost, PUT_OFF) if spent > LOOKS and connections > FEW else 0.0
 
 
 class Notifications:
@@ -141,13 +131,6 @@ class Notifications:
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
-        self._connecting: list[tuple[SocketCalled, int, int]] = []  # in the queue; thread and inode
-        self._counted_from, self._spent = 0.0, 0.0  # time.monotonic(), and seconds of long looks since
-        self._connects = 0  # the same
-        self._look_after = 0.0  # time.monotonic() before which their ports are not looked for
-        self._connected_at = 0.0
-        self._ports: dict[int, int] = {}  # local, by the id of the event
-        self._tables = Tables(nested=scope.nested)
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
@@ -200,8 +183,7 @@ class Notifications:
             self._urgent = False
         if ready or (self._queue and not self._due):
             self._held_since = self._held_since or now
-            due = min(now + (SOON if self._urgent or self._connecting else IDLE), self._held_since + LATEST)
-            self._due = max(due, self._look_after) if self._connecting else due
+            self._due = min(now + (SOON if self._urgent else IDLE), self._held_since + LATEST)
         return len(ready)
 
     def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
@@ -228,7 +210,6 @@ class Notifications:
     def close(self) -> None:
         """Let go of the listener: from now on the calls of the sandbox fail with ENOSYS."""
         self._processes.close()
-        self._tables.close()
         os.close(self._listener.fd)
         os.close(self._root)
 
@@ -545,37 +526,9 @@ class Notifications:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
         family, address, port = address_of(data)
-        called = SocketCalled(call, family, address, port, "", True, "notify", 0)
-        if family in ("inet", "inet6") and call == "connect" and (inode := inode_of(thread, a[0])):
-            self._connecting.append((called, thread, inode))
-            self._connected_at = time.monotonic()
-            self._connects += 1
-        return called, 0
-
-    def _find_ports(self) -> bool:
-        """Of the sockets that were connected; False: one has none yet, and the last call is so young that it may."""
-        if not self._connecting:
-            return True
-        full = self.ended or len(self._queue) >= MOST_QUEUED
-        if not full and time.monotonic() < self._look_after:
-            return False
-        begin = time.process_time()
-        for family in ("inet", "inet6"):
-            calls = [call for call in self._connecting if call[0].family == family]
-            groups = [[call] for call in calls] if self._scope.nested else [calls] if calls else []
-            for group in groups:
-                ports = self._tables.ports(group[-1][1], family, [inode for _called, _thread, inode in group])
-                self._ports.update({id(called): ports[inode] for called, _thread, inode in group if inode in ports})
-        self._connecting = [call for call in self._connecting if id(call[0]) not in self._ports]
-        now = time.monotonic()
-        cost = time.process_time() - begin
-        if now - self._counted_from > 1:
-            self._counted_from, self._spent, self._connects = now, 0.0, 0
-        self._spent += cost if cost > LONG_LOOK else 0.0
-        # Tables may be long, and who connects waits while we look; a few looks come at once, for sockets are closed.
-        self._look_after = now + put_off(cost, self._spent, self._connects)
-        young = now - self._connected_at < PORTS
-        return full or not self._connecting or not young
+        connects = call == "connect" and family in ("inet", "inet6")
+        inode = inode_of(thread, a[0]) if connects else 0
+        return SocketCalled(call, family, address, port, "", True, "notify", 0, inode), 0
 
     # ------------------------------------------------------------ judgement
 
@@ -681,13 +634,8 @@ class Notifications:
                     self._queue.append((clock.time_ns(), process, refusal.replace(count=count)))
             self._repeated.clear()
             self._told_at = 0.0
-        if not self._find_ports():
-            return
         queue, self._queue = self._queue, []
-        ports, self._ports, self._connecting = self._ports, {}, []
         for now, process, event in queue:
-            if ports and id(event) in ports:
-                event = event.replace(local_port=ports[id(event)])
             line = self._lines.line(now, process, event)
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):

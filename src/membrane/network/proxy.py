@@ -38,10 +38,13 @@ from .route import Refusal, Relay, refuse_protocol
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from .bodies import Body
     from .relay import Engine
     from .route import Router
+
+    Peer: TypeAlias = tuple[int, int]  # port of a client, and the inode of its socket (``ConnectionOpened``)
 
 LONGEST_HEAD = 65536  # octets of a request head
 ASKING = 30.0  # seconds for a client to say what it wants
@@ -141,12 +144,11 @@ class Proxied(Connection):
 
     __slots__ = ("_asked",)
 
-    def __init__(self, engine: Engine, client: Socket, port: int, asked: Asked, router: Router) -> None:
-        super().__init__(engine, client, engine.number(), port)
+    def __init__(self, engine: Engine, client: Socket, peer: Peer, asked: Asked, router: Router) -> None:
+        super().__init__(engine, client, engine.number(), peer[0])
+        self.client_socket = peer[1]
         self._router = router
         self._asked: Asked | None = asked  # until it is answered
-        if engine.clients is not None:
-            self.client_socket = engine.clients.tcp(client.getpeername()[:2], client.getsockname()[:2])
         engine.connections.add(self)
 
     @guarded
@@ -196,7 +198,7 @@ class Front:
         self.asking = engine.reactor.wait(ASKING, Client.reset)
         self.linger = engine.reactor.wait(LINGER, _reset)
 
-    def takes(self, client: Socket, address: str, port: int, client_port: int) -> bool:
+    def takes(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> bool:
         """Serve a client that was just accepted, if a proxy is what it dialled."""
         if address != RESOLVER_V4 or port not in PROXY_PORTS:
             return False
@@ -204,17 +206,18 @@ class Front:
             client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
             client.close()
         else:
-            Client(self, client, client_port)
+            clients = self.engine.clients
+            Client(self, client, (peer[1], 0 if clients is None else clients.tcp(peer, (address, port))))
         return True
 
 
 class Client:
     """A client that has not said yet what it wants."""
 
-    __slots__ = ("_answered", "_front", "_held", "_port", "_socket", "_stage")
+    __slots__ = ("_answered", "_front", "_held", "_peer", "_socket", "_stage")
 
-    def __init__(self, front: Front, socket: Socket, port: int) -> None:
-        self._front, self._socket, self._port = front, socket, port
+    def __init__(self, front: Front, socket: Socket, peer: Peer) -> None:
+        self._front, self._socket, self._peer = front, socket, peer
         self._stage = ""  # "", "socks auth", "socks request"
         self._answered = False
         self._held = False  # somebody is asked
@@ -293,7 +296,7 @@ class Client:
         """Take the client where it wants to go."""
 
         def go(route: Relay, router: Router) -> None:
-            Proxied(self._front.engine, self._socket, self._port, asked, router).dial(route)
+            Proxied(self._front.engine, self._socket, self._peer, asked, router).dial(route)
 
         self._route(host, port, asked, go)
 
@@ -323,7 +326,7 @@ class Client:
 
         self._held = True
         self._front.asking.end(self)
-        client = {"protocol": "tcp", "port": self._port}
+        client = {"protocol": "tcp", "port": self._peer[0]}
         engine.asking.ask(question, refusal.event.hint or "", answered, client)
 
     def _routed(
@@ -417,7 +420,7 @@ class Client:
         body, start = framing.reader(), rewrite(head, framing, host, port, path)
 
         def go(route: Relay, router: Router) -> None:
-            Plain(self._front, self._socket, self._port, route, start, body, router)
+            Plain(self._front, self._socket, self._peer, route, start, body, router)
 
         self._route(host, port, Asked(socks=False), go)
         return False
@@ -437,7 +440,7 @@ class Plain:
     __slots__ = ("_body", "_client", "_down", "_ended", "_engine", "_front", "_inner", "_masks", "_sent_end", "_up")
 
     def __init__(
-        self, front: Front, client: Socket, port: int, route: Relay, head: bytes, body: Body, router: Router
+        self, front: Front, client: Socket, peer: Peer, route: Relay, head: bytes, body: Body, router: Router
     ) -> None:
         self._front, self._engine = front, front.engine
         self._client, self._body = client, body
@@ -452,7 +455,7 @@ class Plain:
             self._engine.reactor.watch(socket.fileno(), 0, self._ready)
         self._set_masks()
         asked = Asked(socks=False, silent=True)
-        Proxied(self._engine, pair[1], port, asked, router).dial(route)
+        Proxied(self._engine, pair[1], peer, asked, router).dial(route)
 
     def _ready(self, mask: int) -> None:
         try:

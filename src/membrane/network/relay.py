@@ -160,7 +160,7 @@ class Engine:
 
     def _arrived(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> None:
         self.accepted += 1
-        if self.front is not None and self.front.takes(client, address, port, peer[1]):
+        if self.front is not None and self.front.takes(client, address, port, peer):
             return
         connection = Connection(self, client, self.number(), peer[1])
         if self.clients is not None:

@@ -39,6 +39,12 @@ def test_the_client_of_a_tcp_connection(clients: Clients, host: str) -> None:
             assert clients.tcp(peer, own) == 0  # nobody has it any more
 
 
+def test_who_listens_on_the_port_of_a_client_that_is_gone_is_not_it(clients: Clients) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        own = server.getsockname()
+        assert clients.tcp(own, ("127.0.0.1", own[1] ^ 1)) == 0
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("connected", [False, True])
 def test_the_client_of_a_datagram(clients: Clients, host: str, connected: bool) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import errno
 import os
 import select
+import signal
+import sys
+from collections.abc import Callable
 
 import pytest
 
+from membrane.errors import HostError
 from membrane.host import channel
+from membrane.host.channel import Step
 from membrane.host.launch import Launch
+from membrane.host.start import Start
+from membrane.plan.build import build
+from membrane.plan.model import HostFacts
+from membrane.policy.model import Policy
 
 
 def has_ended(launch: Launch, seconds: float) -> bool:
@@ -37,6 +47,72 @@ def test_a_launcher_without_a_plan_ends_silently_with_its_channel(capfd: pytest.
     assert os.waitstatus_to_exitcode(os.waitpid(launch.pid, 0)[1]) == 1
     launch.init.close()
     assert capfd.readouterr() == ("", "")
+
+
+def test_signals_of_the_caller_s_terminal_are_not_the_launcher_s_from_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has left the session before it loads anything, which takes it 10 ms."""
+    loads, go = os.pipe()
+
+    class Slow:
+        @staticmethod
+        def find_spec(name: str, *_rest: object) -> None:
+            if name == "membrane.host.launcher":
+                os.write(go, b"x%d" % os.getsid(0))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.delitem(sys.modules, "membrane.host.launcher", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Slow, *sys.meta_path])
+    with contextlib.suppress(KeyError), Launch() as launch:
+        assert select.select([loads], [], [], 20)[0]
+        assert os.read(loads, 100) == b"x%d" % launch.pid
+        raise KeyError
+    os.close(loads)
+    os.close(go)
+
+
+@pytest.mark.parametrize("number", [n for n in channel.HELD_DURING_FORK if n not in (signal.SIGCONT, signal.SIGWINCH)])
+@pytest.mark.parametrize("undo", [channel.default_signals, None])
+def test_a_signal_to_the_group_that_a_child_has_left_is_not_its_own(
+    number: int, undo: Callable[[], None] | None
+) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_BLOCK, channel.HELD_DURING_FORK)
+            os.kill(os.getpid(), number)
+            os.setsid()
+            if undo is not None:
+                undo()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, channel.HELD_DURING_FORK)
+        finally:
+            os._exit(0)
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert (status == 0) is (undo is not None or number == signal.SIGTSTP)  # an orphaned group is not stopped
+
+
+@pytest.mark.parametrize("wait", [Launch.wait_ready, Launch.network_sockets])
+def test_why_a_launcher_ended_early_is_told(monkeypatch: pytest.MonkeyPatch, wait: Callable[[Launch], object]) -> None:
+    """Also when it did not read the plan: then the end of its channel is told first, and before the reason."""
+
+    def refused(channel: _socket.socket, _init: _socket.socket, _supervisor: int) -> None:
+        select.select([channel], [], [], 20)
+        with Step(channel, "make a user namespace"):
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("membrane.host.launch._launch", refused)
+    plan = build(
+        Policy(), HostFacts(1000, 1000, "dev", False, "/home/dev", "/home/dev/.membrane", "/srv/app", "box", ())
+    )
+    with pytest.raises(HostError, match="make a user namespace: EPERM"), Launch() as launch:
+        launch.begin(Start(plan, (), (False, False, False), "id", 0o22))
+        assert has_ended(launch, 20)
+        wait(launch)
 
 
 @pytest.mark.parametrize("size", [0, 5, 1 << 20])

@@ -138,6 +138,48 @@ def test_a_port_or_a_socket_joins_exactly(ours: str, theirs: str) -> None:
     assert found == [CURL, SHELL]
 
 
+def called(process: dict[str, Any], at: float = 1, **fields: Any) -> dict[str, Any]:
+    """A call to one place."""
+    return event(
+        "SocketCalled",
+        at,
+        process,
+        call="connect",
+        family="inet",
+        address="198.18.0.1",
+        port=443,
+        result="",
+        **fields,
+    )
+
+
+def openers(*events: dict[str, Any]) -> list[Any]:
+    return [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
+
+
+def connection(number: int, at: float = 1, **fields: Any) -> dict[str, Any]:
+    return event("ConnectionOpened", at, id=number, protocol="tls", host="h", address="198.18.0.1", port=443, **fields)
+
+
+@pytest.mark.parametrize("ours", ["local_port", "socket"])
+def test_calls_that_open_nothing_take_no_place_away(ours: str) -> None:
+    theirs = {"local_port": "client_port", "socket": "client_socket"}[ours]
+    flood = [called(OTHER, **{ours: 1_000_000 + number}) for number in range(joining.MOST + 5)]
+    told = [called(SHELL, **{ours: 1}), called(CURL, **{ours: 2})]
+    assert openers(*flood, *told, connection(1, **{theirs: 2}), connection(2, **{theirs: 1})) == [CURL, SHELL]
+
+
+def test_a_guess_is_no_call_by_another_socket() -> None:
+    assert openers(called(SHELL, socket=11), called(CURL), connection(1, client_socket=22)) == [CURL]
+    assert openers(called(SHELL, socket=11), connection(1, client_socket=22)) == [None]
+    assert openers(called(SHELL, socket=11), connection(1)) == [SHELL]  # whose socket is not known
+
+
+def test_a_socket_with_two_flows_is_one_s_own() -> None:
+    events = [called(SHELL, socket=11), called(CURL, socket=12)]
+    assert openers(*events, connection(1, client_socket=11), connection(2, client_socket=11)) == [SHELL, SHELL]
+
+
 def test_a_refused_name_is_of_who_asked_last() -> None:
     other = {**CURL, "pid": CURL["pid"] + 50, "name": "other"}
     asks = {"call": "connect", "family": "inet", "address": "198.18.0.2", "port": 53, "result": ""}

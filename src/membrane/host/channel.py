@@ -160,5 +160,9 @@ def default_signals() -> None:
             if number in (1, 3) and _signal.getsignal(number) == _signal.SIG_IGN:
                 continue  # nohup(1): the caller's wish
             _signal.signal(number, _signal.SIG_DFL)
-    # The supervisor blocks these around the fork, so that its handlers never run here.
+    # The supervisor blocks these around the fork, so that its handlers never run here.  What was sent to its process
+    # group before we left that is its business; SIG_IGN discards what is pending (signal(7), POSIX 2.4.3).
+    for number in _signal.sigpending().intersection(HELD_DURING_FORK):
+        before = _signal.signal(number, _signal.SIG_IGN)
+        _signal.signal(number, before)
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, HELD_DURING_FORK)

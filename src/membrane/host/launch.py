@@ -208,8 +208,8 @@ class Launch:
         return kind, payload, fds
 
     def _raise_early_end(self) -> NoReturn:
-        # The reason may wait on the other channel.
-        for channel in (self.launcher, self.init):
+        # The reason may wait on the other channel; and behind a reset, which is told once (``channel.receive``).
+        for channel in (self.launcher, self.launcher, self.init, self.init):
             try:
                 while True:
                     data = channel.recv(MESSAGE, _socket.MSG_DONTWAIT)
@@ -265,6 +265,7 @@ def _row(op: MountOp) -> tuple[str, str, bytes]:
 
 
 def _launch(channel: _socket.socket, init_channel: _socket.socket, supervisor: int) -> None:
+    os.setsid()  # first: signals of the caller's terminal go to the supervisor, which decides what to forward
     from .launcher import launcher  # here: beside the supervisor, which does not need it
 
     launcher(channel, init_channel, supervisor)

@@ -81,7 +81,6 @@ INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | 
 
 def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: int) -> None:
     """The process; it ends when the sandbox has ended, or when no plan comes."""
-    os.setsid()  # signals of the caller's terminal go to the supervisor, which decides what to forward
     default_signals()
     die_with(supervisor)
     keep = (channel.fileno(), init_channel.fileno())

@@ -21,6 +21,7 @@ _LENGTH = 72  # of both messages, which have a struct nlmsghdr of 16 octets
 _QUESTION = struct.Struct("=IHHIIBBHI2s2s16s16sIII")
 _ANSWER = struct.Struct("=IHHII")
 _INODE = struct.Struct("=I")
+_STATE_AT, _LISTEN = 17, 10  # of it; include/net/tcp_states.h
 _INODE_AT = 84  # struct inet_diag_msg: 4 octets, the sockid of 48, then expires, rqueue, wqueue, uid, inode
 _ANY = 0xFFFFFFFF
 _MOST_STALE = 8  # answers to earlier questions that are read away
@@ -67,5 +68,7 @@ class Clients:
             return 0
         if _ANSWER.unpack_from(answer)[1] != _BY_FAMILY or len(answer) < _INODE_AT + _INODE.size:
             return 0  # NLMSG_ERROR
+        if answer[_STATE_AT] == _LISTEN:
+            return 0  # the client is gone, and somebody listens on its port
         inode: int = _INODE.unpack_from(answer, _INODE_AT)[0]
         return inode

@@ -25,7 +25,7 @@ class Joiner:
     """Gives events of the network the process that caused them; ``add`` them in order."""
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=1024)
+        self._calls: deque[tuple[float, str, int, dict[str, Any], int]] = deque(maxlen=1024)
         self._names: dict[str, str] = {}  # the address that was answered: its name
         self._connections: dict[int, dict[str, Any]] = {}
         self._refusals: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
@@ -45,10 +45,10 @@ class Joiner:
             name = self._names.get(address)
             if name:
                 event = {**event, "host": name}
-            self._calls.append((_seconds(event), name or address, number(event.get("port")), process))
-            for known, name_of in ((self._ports, "local_port"), (self._sockets, "socket")):
-                if number(event.get(name_of)) and len(known) < MOST:
-                    known[number(event.get(name_of))] = process
+            socket = number(event.get("socket"))
+            self._calls.append((_seconds(event), name or address, number(event.get("port")), process, socket))
+            _remember(self._ports, number(event.get("local_port")), process)
+            _remember(self._sockets, socket, process)
         elif process is None and kind == "ConnectionOpened":
             event = self._with(event, self._opener(event))
             if len(self._connections) < MOST:
@@ -86,7 +86,8 @@ class Joiner:
 
     def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
         at, port = _seconds(event), number(event.get("port"))
-        known = self._sockets.pop(number(event.get("client_socket")), None)
+        socket = number(event.get("client_socket"))
+        known = self._sockets.get(socket)  # stays: a UDP socket may have a second flow
         known = self._ports.pop(number(event.get("client_port")), known)
         if known is not None:
             for index, call in enumerate(self._calls):
@@ -94,11 +95,14 @@ class Joiner:
                     del self._calls[index]  # it is used
                     break
             return known
-        return self._caller(at, text(event.get("host")), port) or self._caller(at, text(event.get("address")), port)
+        host, address = text(event.get("host")), text(event.get("address"))
+        return self._caller(at, host, port, socket) or self._caller(at, address, port, socket)
 
-    def _caller(self, at: float, target: str, port: int) -> dict[str, Any] | None:
-        """The first call to ``target`` that was not used yet and is not too old; it is used now."""
-        for index, (when, where, to, process) in enumerate(self._calls):
+    def _caller(self, at: float, target: str, port: int, socket: int) -> dict[str, Any] | None:
+        """The first call to ``target`` that was not used yet and is not too old, by no other socket; it is used now."""
+        for index, (when, where, to, process, own) in enumerate(self._calls):
+            if own and socket and own != socket:
+                continue
             if to == port and where == target and -0.1 <= at - when <= NEAR:
                 del self._calls[index]
                 return process
@@ -107,10 +111,19 @@ class Joiner:
     def _asker(self, at: float, target: str, port: int) -> dict[str, Any] | None:
         """Who made the last call to ``target`` (any, if empty) before something was refused."""
         process: dict[str, Any]
-        for when, where, to, process in reversed(self._calls):
+        for when, where, to, process, _socket in reversed(self._calls):
             if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
                 return process
         return None
+
+
+def _remember(known: dict[int, dict[str, Any]], key: int, process: dict[str, Any]) -> None:
+    """The newest ``MOST``: a command can make any number of calls that open nothing."""
+    if not key:
+        return
+    if len(known) >= MOST:
+        del known[next(iter(known))]
+    known[key] = process
 
 
 def _seconds(event: dict[str, Any]) -> float:

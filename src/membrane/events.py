@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
+    Client: TypeAlias = tuple[int, int]  # of the network: its port, and the inode of its socket or 0
     Source: TypeAlias = Literal["ebpf", "notify", "network", "mount", "session"]
 
 LONGEST = 4096  # characters of one string before it is cut and digested
@@ -122,7 +123,8 @@ class AccessDenied(Value):
     """``access`` is the question as data: ``{"kind": "Connect", "host": ...}``.
 
     ``count``: identical refusals that this event stands for; the first of a series is told at once, the
-    repetitions of the next seconds together.
+    repetitions of the next seconds together.  ``client_port`` and ``client_socket`` as of ``ConnectionOpened``, of who
+    was first; 0 where no client of the network was refused.
     """
 
     access: dict[str, Any]
@@ -131,6 +133,12 @@ class AccessDenied(Value):
     hint: str | None
     source: Source = "network"
     count: int = 1
+    client_port: int = 0
+    client_socket: int = 0
+
+    def of(self, client: Client) -> AccessDenied:
+        """The same, by this client."""
+        return self.replace(client_port=client[0], client_socket=client[1])
 
 
 class AccessAnswered(Value):

@@ -166,3 +166,44 @@ def test_short_connections_to_one_place_are_each_of_who_made_them(box: Box) -> N
     opened = [event for event in events if event["event"] == "ConnectionOpened" and event["port"] == 80]
     assert {event["client_port"]: event["process"]["pid"] for event in opened} == made
     assert len(opened) == 120 and len(set(made.values())) == 3
+
+
+REFUSED = """
+import os, socket
+for child in range(3):
+    if not os.fork():
+        for number in range(12):
+            name = f"n{child}-{number}.example.net"
+            try:
+                socket.getaddrinfo(name, 443)
+            except OSError:
+                os.write(1, f"{name} {os.getpid()}\\n".encode())
+            address = f"203.0.113.{20 * child + number + 1}"
+            with socket.socket() as connection:
+                connection.connect((address, 443))
+                connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+                try:
+                    while connection.recv(4096):
+                        pass
+                except OSError:
+                    pass
+            os.write(1, f"{address} {os.getpid()}\\n".encode())
+        os._exit(0)
+for child in range(3):
+    os.wait()
+"""
+
+
+def test_refusals_are_each_of_who_was_refused(box: Box) -> None:
+    """Three processes at once: who called last is somebody else as often as not."""
+    box.allow("example.com")
+    done = box.run("--", "/usr/bin/python3", "-S", "-c", REFUSED)
+    assert done.returncode == 0, done.stderr
+    tried = {target: int(pid) for target, pid in (line.split() for line in done.stdout.splitlines())}
+    refused = [event for event in shown(box) if event["event"] == "AccessDenied"]
+    told = {
+        event["access"].get("name") or event["access"]["address"]: event["process"]["pid"]
+        for event in refused
+        if event["access"]["kind"] in ("NameQuery", "Connect")
+    }
+    assert told == tried and len(set(tried.values())) == 3

@@ -101,6 +101,22 @@ def test_a_name_that_is_not_allowed_does_not_exist() -> None:
     assert len(resolver.names) == 0
 
 
+def test_a_refusal_says_who_asked_and_an_answer_does_not_look() -> None:
+    resolver = Resolver()
+    looked: list[str] = []
+
+    def who() -> tuple[int, int]:
+        looked.append("x")
+        return 4001, 77
+
+    for name in ("a.ok.test", "evil.test"):
+        resolver.answerer.answer(dns.message.make_query(name, "A").to_wire(), None, who)
+    [refused] = [event for event in resolver.events if isinstance(event, AccessDenied)]
+    assert (refused.client_port, refused.client_socket, len(looked)) == (4001, 77, 1)
+    assert resolver.ask("other.test").rcode() == dns.rcode.NXDOMAIN  # whose client is not known
+    assert resolver.events[-1].client_port == 0 and len(looked) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "told"), [("TXT", 1), ("MX", 1), ("ANY", 1), ("NULL", 1), ("TYPE4711", 1), ("HTTPS", 0), ("SVCB", 0)]
 )

@@ -44,6 +44,8 @@ def test_an_event_in_full() -> None:
             "rule": None,
             "hint": None,
             "count": 1,
+            "client_port": 0,
+            "client_socket": 0,
         }
     ]
 

@@ -151,6 +151,7 @@ def test_the_budget_of_a_rule_ends_its_flows(rig_of) -> None:
     denied = rig.of(AccessDenied)[0]
     assert (denied.reason, denied.rule) == ("limit reached", "a.test:7/udp (test)")
     assert denied.hint == "budget of a.test:7/udp: 5 octets upwards in a session"
+    assert denied.client_port == second.getsockname()[1]
     first.send(b"45")
     assert rig.received(rig.server) == b"45", "what was refused cost nothing"
 

@@ -175,6 +175,24 @@ def test_a_guess_is_no_call_by_another_socket() -> None:
     assert openers(called(SHELL, socket=11), connection(1)) == [SHELL]  # whose socket is not known
 
 
+@pytest.mark.parametrize("theirs", [{"client_port": 4001}, {"client_socket": 11}])
+@pytest.mark.parametrize("kind", ["Connect", "NameQuery", "HttpRequest"])
+def test_a_refusal_with_its_client_is_of_that(kind: str, theirs: dict[str, int]) -> None:
+    access = {"kind": kind, "name": "h", "host": "h", "address": "", "port": 443}
+    events = [
+        called(SHELL, local_port=4001, socket=11),
+        called(CURL, local_port=4002, socket=12),
+        event("AccessDenied", 1, access=access, reason="", rule=None, hint=None, count=1, **theirs),
+    ]
+    assert list(joining.joined(events))[-1]["process"] == SHELL
+
+
+def test_who_comes_from_outside_is_no_process_of_the_sandbox() -> None:
+    opened = connection(1, client_port=4001)
+    assert openers(called(SHELL, local_port=4001), opened) == [SHELL]
+    assert openers(called(SHELL, local_port=4001), {**opened, "protocol": "exposed"}) == [None]
+
+
 def test_a_socket_with_two_flows_is_one_s_own() -> None:
     events = [called(SHELL, socket=11), called(CURL, socket=12)]
     assert openers(*events, connection(1, client_socket=11), connection(2, client_socket=11)) == [SHELL, SHELL]

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..events import Event
+    from ..events import Client, Event
     from ..policy.model import Verdict
 
 A, PTR, AAAA, OPT, SVCB, HTTPS = 1, 12, 28, 41, 64, 65
@@ -174,14 +174,22 @@ class Answerer:
         self._ipv6 = ipv6
         self._told: set[tuple[str, int]] = set()
         # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
+        self._client: Callable[[], Client] | None = None  # of the query that is looked at
         self.ask: Callable[[NameQuery, str, Callable[[bool], None]], None] | None = None
 
-    def answer(self, query: bytes, later: Callable[[bytes | None], None] | None = None) -> bytes | None:
+    def answer(
+        self,
+        query: bytes,
+        later: Callable[[bytes | None], None] | None = None,
+        client: Callable[[], Client] | None = None,
+    ) -> bytes | None:
         """The response to ``query``, or ``None`` where none may be sent.  Never raises.
 
         Args:
             later: takes the response when somebody must be asked first; it is empty until then.
+            client: who asks, for the event of a refusal.
         """
+        self._client = client
         if len(query) < 12:
             return None
         self.queries += 1
@@ -259,7 +267,7 @@ class Answerer:
                 raise _Held(name, verdict.hint)
             if not isinstance(verdict, Allow):
                 self.refused += 1
-                self._emit(denial(question, verdict))
+                self._emit(self._of_client(denial(question, verdict)))
                 return NXDOMAIN, b""
             number = self.names.assign(name)
             if number is None:
@@ -282,7 +290,10 @@ class Answerer:
 
     def _refuse(self, question: NameQuery, reason: str) -> None:
         self.refused += 1
-        self._emit(AccessDenied(access_as_data(question), reason, None, None))
+        self._emit(self._of_client(AccessDenied(access_as_data(question), reason, None, None)))
+
+    def _of_client(self, refused: AccessDenied) -> AccessDenied:
+        return refused if self._client is None else refused.of(self._client())
 
 
 def _reverse(labels: list[bytes]) -> str | None:

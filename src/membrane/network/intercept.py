@@ -395,7 +395,7 @@ class Inspected(Connection):
     def _refuse_addresses(self, refusal: Refusal) -> None:
         """None of the name's addresses may be dialled."""
         self._engine.refused += 1
-        self._engine.emit(refusal.event)
+        self._engine.emit(refusal.event.of(self.client()))
         self._fail_upstream(f"{refusal.event.reason}: the name does not lead where it may")
 
     def _upstream_failed(self) -> None:
@@ -737,7 +737,7 @@ class Inspected(Connection):
             self._tell_seen(seen, refused)
         if isinstance(verdict, Deny | Ask) and refused:
             engine.refused += 1
-            engine.emit(denial(request, verdict))
+            engine.emit(denial(request, verdict).of(self.client()))
 
     def _tell_seen(self, seen: Seen, refused: bool) -> None:
         verdict, request = seen.verdict, seen.request

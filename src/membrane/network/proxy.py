@@ -38,13 +38,11 @@ from .route import Refusal, Relay, refuse_protocol
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
+    from ..events import Client as Peer
     from .bodies import Body
     from .relay import Engine
     from .route import Router
-
-    Peer: TypeAlias = tuple[int, int]  # port of a client, and the inode of its socket (``ConnectionOpened``)
 
 LONGEST_HEAD = 65536  # octets of a request head
 ASKING = 30.0  # seconds for a client to say what it wants
@@ -335,7 +333,7 @@ class Client:
         engine = self._front.engine
         if isinstance(route, Refusal):
             engine.refused += 1
-            engine.emit(route.event)
+            engine.emit(route.event.of(self._peer))
             self._answer(asked.refused(route))
             return
         self._forget()

@@ -60,7 +60,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..events import Event
+    from ..events import Client, Event
     from .asking import Asking
     from .budgets import Ledger
     from .clients import Clients
@@ -241,6 +241,10 @@ class Connection:
         self._down: Flow | None = None
         self._dns: TcpMessages | None = None
 
+    def client(self) -> Client:
+        """The client, as events name it."""
+        return self.client_port, self.client_socket
+
     # ------------------------------------------------------------ entry points
 
     def begin(self, address: str, port: int) -> None:
@@ -375,7 +379,8 @@ class Connection:
         if len(engine.connections) > engine.limit:
             engine.refused += 1
             access = Connect("", address, port)
-            engine.emit(denial(access, Deny(None, "limit reached", f"{engine.limit} connections at once")))
+            refused = denial(access, Deny(None, "limit reached", f"{engine.limit} connections at once"))
+            engine.emit(refused.of(self.client()))
             self._state = _EXPLAINING
             self.reset()
             return
@@ -673,7 +678,7 @@ class Connection:
         """Record it, then let the client know."""
         engine = self._engine
         engine.refused += 1
-        engine.emit(refusal.event)
+        engine.emit(refusal.event.of(self.client()))
         if self.told:
             self._tell_closed(refusal.event.reason)
         self._start_to_explain(refusal)
@@ -750,7 +755,7 @@ class Connection:
         assert self._route is not None
         engine = self._engine
         engine.refused += 1
-        engine.emit(engine.router.limit(self._route, refusal).event)
+        engine.emit(engine.router.limit(self._route, refusal).event.of(self.client()))
         self.abort("upload limit reached")
 
     # ------------------------------------------------------------ DNS over TCP
@@ -767,7 +772,7 @@ class Connection:
                 return
             self._engine.dns_idle.begin(self)
             for query in self._dns.feed(data):
-                self.dns_answered(self._engine.answerer.answer(query, self.dns_answered))
+                self.dns_answered(self._engine.answerer.answer(query, self.dns_answered, self.client))
                 if self._state != _DNS:
                     return
             if self._dns.held() > LONGEST_QUERY:  # each of thousands of connections may hold as much

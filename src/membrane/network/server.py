@@ -239,12 +239,6 @@ class Service:
         self._blocked = False
         self._crashes = 0
         policy = restore(config["policy"])
-        # Only then is a datagram to port 53 somebody else's business than the answerer's.
-        self._opens_dns = any(
-            ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
-            for rule in policy.allow
-            for ports in rule.ports
-        )
         limits = config.get("limits") or {}
         self._reactor = reactor = Reactor()
         names = Names(limits.get("names", 16384))
@@ -312,6 +306,12 @@ class Service:
             flows=limits.get("udp_flows", 256),
         )
         self._udp.asking = self._asking
+        # Only then is a datagram to port 53 somebody else's business than the answerer's.
+        self._udp.opens_dns = any(
+            ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
+            for rule in policy.allow
+            for ports in rule.ports
+        )
         mint = [socket for role, socket in sockets if role == "mint"]
         self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
         self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=ledger.session)
@@ -415,7 +415,7 @@ class Service:
         if kind in (f"tcp{family}", f"tcp{family}-dnat"):
             self._engine.listen(socket, dnat=kind.endswith("-dnat"))
         elif kind == f"dns{family}":
-            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._offer_dns)
+            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
@@ -428,9 +428,6 @@ class Service:
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
-
-    def _offer_dns(self, socket: Socket, target: bytes, client: Any, query: bytes) -> bool:
-        return self._opens_dns and self._udp.offer(socket, target, client, query)
 
     def _crashed(self, error: BaseException) -> None:
         self._crashes += 1

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..events import Event
+    from ..events import Client, Event
     from .asking import Asking
     from .budgets import Ledger
     from .clients import Clients
@@ -78,11 +78,11 @@ def serve_dns(
     socket: Socket,
     answerer: Answerer,
     crashed: Callable[[BaseException], None],
-    relay: Callable[[Socket, bytes, Any, bytes], bool],
+    udp: UdpRelay,
 ) -> None:
     """Answer the queries that arrive on ``socket``, each from the address that was asked.
 
-    ``relay`` is offered each datagram first; it takes those to a resolver that a rule opens (``53/udp``).
+    ``udp`` is offered each datagram first; it takes those to a resolver that a rule opens (``53/udp``).
     """
     socket.setblocking(False)
     six = socket.family == AF_INET6
@@ -97,10 +97,10 @@ def serve_dns(
             if address is None:
                 continue
             try:
-                if relay(socket, address, client, query):
+                if udp.offer(socket, address, client, query):
                     continue
                 send = _sender(socket, six, address, client)
-                send(answerer.answer(query, send))
+                send(answerer.answer(query, send, udp.asker(socket, address, client)))
             except Exception as error:  # of the policy: no answer is a refusal
                 crashed(error)
 
@@ -125,12 +125,12 @@ class _Flow:
     __slots__ = (
         "address",
         "client",
-        "client_socket",
         "control",
         "down",
         "id",
         "key",
         "listener",
+        "peer",
         "route",
         "router",
         "started",
@@ -144,7 +144,7 @@ class _Flow:
     ) -> None:
         self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
         self.route, self.router = route, router
-        self.client_socket = 0
+        self.peer = (0, 0)
         self.upstream: Socket | None = None
         self.address = ""
         self.waiting: list[bytes] | None = []
@@ -181,6 +181,7 @@ class UdpRelay:
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
         self.asking: Asking | None = None  # without one, what no rule decides is refused
         self.clients: Clients | None = None  # as of the engine
+        self.opens_dns = False  # a rule may open a resolver
         self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
 
     def listen(self, socket: Socket, port: int) -> None:
@@ -206,11 +207,17 @@ class UdpRelay:
 
     def offer(self, socket: Socket, target: bytes, client: Any, data: bytes) -> bool:
         """Relay a datagram to port 53 of ``target`` if a rule opens that; False: it is not ours."""
+        if not self.opens_dns:
+            return False
         address = inet_ntop(AF_INET6 if socket.family == AF_INET6 else AF_INET, target)
         if isinstance(self._router.arrive(address, _DNS_PORT, "udp"), Refusal):
             return False
         self._inbound(socket, _DNS_PORT, target, client, data)
         return True
+
+    def asker(self, socket: Socket, target: bytes, client: Any) -> Callable[[], Client]:
+        """Tells who asked the resolver ``target``: that is not looked at unless it is refused."""
+        return lambda: self._client(client, inet_ntop(socket.family, target), _DNS_PORT)
 
     def close(self) -> None:
         """End every flow."""
@@ -253,18 +260,19 @@ class UdpRelay:
             if route.question is not None and self.asking is not None and len(self._asked) < self._limit:
                 self._ask(route, key, listener, port, target, client, first)
             else:
-                self._refuse(route)
+                self._refuse(route, self._client(client, address, port))
             return None
         if self._upstreams.via(route) is not None:
-            self._refuse_access(route, Deny(None, "port not allowed", "UDP can not go through upstream_proxy"))
+            verdict = Deny(None, "port not allowed", "UDP can not go through upstream_proxy")
+            self._refuse_access(route, verdict, self._client(client, address, port))
             return None
         if len(self._flows) >= self._limit:
-            self._refuse_access(route, Deny(None, "limit reached", f"{self._limit} UDP flows at once"))
+            verdict = Deny(None, "limit reached", f"{self._limit} UDP flows at once")
+            self._refuse_access(route, verdict, self._client(client, address, port))
             return None
         flow = _Flow(key, self._number(), listener, client, from_address(six, target), route, router or self._router)
         flow.started = self._reactor.now
-        if self.clients is not None:
-            flow.client_socket = self.clients.udp(client[:2], (address, port))
+        flow.peer = self._client(client, address, port)
         self._flows[key] = flow
         self.opened += 1
         if route.addresses:
@@ -287,7 +295,8 @@ class UdpRelay:
         def answered(router: Router | None) -> None:
             del self._asked[key]
             if router is None:
-                self._refuse(refusal)
+                address = inet_ntop(listener.family, target)
+                self._refuse(refusal, self._client(client, address, port))
                 return
             try:
                 flow = self._open(key, listener, port, target, client, first, router)
@@ -299,14 +308,18 @@ class UdpRelay:
         end = {"protocol": "udp", "port": client[1]}
         self.asking.ask(refusal.question, refusal.event.hint or "", answered, end)
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self.refused += 1
-        self._emit(refusal.event)
+    def _client(self, client: Any, address: str, port: int) -> Client:
+        """Who sent a datagram to ``address``, as events name it."""
+        return client[1], 0 if self.clients is None else self.clients.udp(client[:2], (address, port))
 
-    def _refuse_access(self, route: Relay, verdict: Deny) -> None:
+    def _refuse(self, refusal: Refusal, client: Client) -> None:
+        self.refused += 1
+        self._emit(refusal.event.of(client))
+
+    def _refuse_access(self, route: Relay, verdict: Deny, client: Client) -> None:
         self.refused += 1
         access = Connect(route.host, route.address, route.port, "udp")
-        self._emit(denial(access, verdict))
+        self._emit(denial(access, verdict).of(client))
 
     def _resolved(self, flow: _Flow, answer: Answer) -> None:
         if self._flows.get(flow.key) is not flow:
@@ -317,7 +330,7 @@ class UdpRelay:
                 return
             allowed = flow.router.candidates(flow.route, answer.addresses)
             if isinstance(allowed, Refusal):
-                self._refuse(allowed)
+                self._refuse(allowed, flow.peer)
                 self._forget(flow)
                 return
             self._dial(flow, allowed)
@@ -351,7 +364,7 @@ class UdpRelay:
     def _send(self, flow: _Flow, data: bytes) -> None:
         refusal = self._ledger.meter(flow.route.budgets).spend(len(data))
         if refusal is not None:
-            self._refuse_access(flow.route, refusal)
+            self._refuse_access(flow.route, refusal, flow.peer)
             self._end(flow, "upload limit reached")
             return
         if flow.upstream is None:
@@ -402,6 +415,6 @@ class UdpRelay:
         host = route.host or route.address
         self._emit(
             ConnectionOpened(
-                flow.id, "udp", host, flow.address, route.port, "", flow.client[1], client_socket=flow.client_socket
+                flow.id, "udp", host, flow.address, route.port, "", flow.peer[0], client_socket=flow.peer[1]
             )
         )

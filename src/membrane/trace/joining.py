@@ -5,8 +5,8 @@ Theory of operation
 The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
 (``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port, or the inode of the socket,
 is the same number on both sides.  Where neither is known, the place, the port and the time decide, which is a
-conclusion and no observation.  Requests and the end of the connection follow by its id.  A refused connection or name
-is of who asked last; its repetitions, told together later, of who was first.
+conclusion and no observation.  Requests and the end of the connection follow by its id.  A refusal is joined in the
+same way, and where nothing is known, with who asked last; its repetitions, told together later, are of who was first.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class Joiner:
 
     def _refused(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """Who wanted what was refused; repetitions, which are told together later, are of who was first."""
+        client = self._client(event)
+        if client is not None:
+            return client
         access, at = event.get("access"), _seconds(event)
         if not isinstance(access, dict) or access.get("kind") not in ("Connect", "NameQuery"):
             return None
@@ -84,11 +87,17 @@ class Joiner:
             self._refusals[target, port] = (at, process)
         return process
 
+    def _client(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """By the socket; it may open several (datagrams).  By the port, which may be another's tomorrow."""
+        known = self._sockets.get(number(event.get("client_socket")))
+        return known if known is not None else self._ports.get(number(event.get("client_port")))
+
     def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        if event.get("protocol") == "exposed":
+            return None  # its client is no process of the sandbox
         at, port = _seconds(event), number(event.get("port"))
         socket = number(event.get("client_socket"))
-        known = self._sockets.get(socket)  # stays: a UDP socket may have a second flow
-        known = self._ports.pop(number(event.get("client_port")), known)
+        known = self._client(event)
         if known is not None:
             for index, call in enumerate(self._calls):
                 if call[2] == port and call[3] is known:

@@ -171,8 +171,16 @@ def test_calls_that_open_nothing_take_no_place_away(ours: str) -> None:
 
 def test_a_guess_is_no_call_by_another_socket() -> None:
     assert openers(called(SHELL, socket=11), called(CURL), connection(1, client_socket=22)) == [CURL]
-    assert openers(called(SHELL, socket=11), connection(1, client_socket=22)) == [None]
+    datagrams = {**connection(1, client_socket=22), "protocol": "udp"}  # sendto(2) without a call that is seen
+    assert openers(called(SHELL, socket=11), datagrams) == [None]
     assert openers(called(SHELL, socket=11), connection(1)) == [SHELL]  # whose socket is not known
+
+
+def test_a_descriptor_that_was_swapped_during_the_call_hides_nobody() -> None:
+    events = [called(OTHER, at=1, socket=10), called(SHELL, at=1.1, socket=11)]
+    assert openers(*events, connection(1, at=1.2, client_socket=22)) == [SHELL]
+    elsewhere = {**connection(1, at=1.2, client_socket=22), "host": "", "address": ""}
+    assert openers(*events, elsewhere) == [None]
 
 
 @pytest.mark.parametrize("theirs", [{"client_port": 4001}, {"client_socket": 11}])

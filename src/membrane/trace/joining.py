@@ -105,7 +105,11 @@ class Joiner:
                     break
             return known
         host, address = text(event.get("host")), text(event.get("address"))
-        return self._caller(at, host, port, socket) or self._caller(at, address, port, socket)
+        found = self._caller(at, host, port, socket) or self._caller(at, address, port, socket)
+        if found is None and event.get("protocol") != "udp":
+            # No TCP connection without a call: the descriptor was another socket's when the kernel took it (dup2(2)).
+            found = next((who for target in (host, address) if target and (who := self._asker(at, target, port))), None)
+        return found
 
     def _caller(self, at: float, target: str, port: int, socket: int) -> dict[str, Any] | None:
         """The first call to ``target`` that was not used yet and is not too old, by no other socket; it is used now."""

@@ -325,6 +325,30 @@ def test_what_came_first_survives_a_flood_in_one_piece(tmp_path: Path) -> None:
     assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
 
 
+def test_what_must_be_kept_survives_the_bulk_that_was_read_with_it(tmp_path: Path) -> None:
+    """A piece holds what must be kept before the opens, whichever came last."""
+    path = record.make(str(tmp_path), "0123456789abcdef")
+    writer = record.Writer(path, "ebpf", "spans", limit=1 << 17)
+
+    def span(kind: int, result: int, name: bytes) -> bytes:
+        head = kind.to_bytes(8, "little") + bytes(40) + result.to_bytes(8, "little", signed=True) + bytes(40)
+        return frame(head + name + os.urandom(300))
+
+    opens = [span(4, 3, b"open%d" % number) for number in range(900)]
+    kept = [span(5, 0, b"first"), *(span(4, -2, b"failed%d" % number) for number in range(130)), span(5, 0, b"last")]
+    writer.append(clock_record(0) + b"".join((*kept, *opens)), len(kept) + len(opens))
+    writer.close()
+    found = b"".join(reading.read_segment(path, name) for name in sorted(os.listdir(path)) if ".spans" in name)
+    assert all(b"failed%d" % number in found for number in range(130))
+    assert b"first" in found and b"last" in found and b"open450" not in found and b"open899" in found
+    assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
+    assert [spans.is_bulk(part) for part in spans.split(clock_record(0) + kept[0] + opens[0] + kept[1], 1)] == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_spans_that_went_are_counted_although_nobody_said_how_many_they_were(tmp_path: Path) -> None:
     """The kernel's counters are not looked at for every piece (``trace.ebpf``)."""
     path = record.make(str(tmp_path), "e" * 16)

@@ -158,10 +158,11 @@ def make(state: str, session: str) -> str:
 class _Segment:
     """One closed segment."""
 
-    __slots__ = ("entry", "first", "last", "name", "records", "size")
+    __slots__ = ("bulk", "entry", "first", "last", "name", "records", "size")
 
-    def __init__(self, entry: dict[str, Any], records: int) -> None:
+    def __init__(self, entry: dict[str, Any], records: int, bulk: bool) -> None:
         self.entry = entry  # of the chain
+        self.bulk = bulk
         self.name, self.size, self.records = str(entry["segment"]), int(entry["size"]), records
         self.first, self.last = int(entry["first"]), int(entry["last"])
 
@@ -208,6 +209,7 @@ class Writer:
         self._fd = -1
         self._number = 0
         self._size = self._records = self._first = self._last = 0
+        self._bulk = True  # nothing that must be kept is in the open segment
         self._closed: list[_Segment] = []
         self._pending_loss: list[Any] = []  # [count, first, last, cause]
         self._before = ""
@@ -236,15 +238,15 @@ class Writer:
         if self.suffix == "jsonl":
             records = data.count(b"\n")
         elif len(data) > self.segment:  # else the first ones would not fit into the half that is never given up
-            from .spans import split
+            from .spans import is_bulk, split
 
             parts = split(data, self.segment)
             for part in parts:
-                self._append(part, records // len(parts))
+                self._append(part, records // len(parts), is_bulk(part))
             return
-        self._append(data, records)
+        self._append(data, records, False)
 
-    def _append(self, data: bytes, records: int) -> None:
+    def _append(self, data: bytes, records: int, bulk: bool) -> None:
         if self._size and self._size + len(data) > self.segment:
             self._close_segment()
         try:
@@ -259,6 +261,7 @@ class Writer:
         self._last = now
         self._size += len(data)
         self._records += records
+        self._bulk = self._bulk and bulk
         if self._pending_loss:
             self._tell_loss()
 
@@ -303,6 +306,7 @@ class Writer:
         self._number += 1
         self._name = name
         self._size = self._records = self._first = self._last = 0
+        self._bulk = True
 
     def _write(self, data: bytes) -> None:
         done = 0
@@ -348,7 +352,7 @@ class Writer:
         self._unsynced.append(name)
         entry.update(records=self._records, first=self._first, last=self._last)
         self._link(entry)
-        self._closed.append(_Segment(entry, self._records))
+        self._closed.append(_Segment(entry, self._records, self._bulk))
         self._size = 0
         self._make_room()
 
@@ -389,7 +393,11 @@ class Writer:
         return count(data)
 
     def _make_room(self) -> None:
-        """Remove from the middle until the closed segments leave room for one that is open and one being packed."""
+        """Remove from the middle until the closed segments leave room for one that is open and one being packed.
+
+        The bulk first: what was read together stands in order of the rings, so the last thing that must be kept may
+        stand before any amount of it.
+        """
         room = self._room()
         total = self.stored
         while total > room and len(self._closed) > 2:
@@ -397,7 +405,8 @@ class Writer:
             while index < len(self._closed) - 2 and kept + self._closed[index].size <= room // 2:
                 kept += self._closed[index].size
                 index += 1
-            victim = self._closed.pop(index)
+            middle = range(index, len(self._closed) - 2)
+            victim = self._closed.pop(next((place for place in middle if self._closed[place].bulk), index))
             try:
                 os.unlink(os.path.join(self.directory, victim.name))
             except OSError:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = 1  # native/wire.h
 CLOCK, LOST, REPEATED = 128, 129, 130
+_OPEN, _RESULT_SIGN = 4, 55  # native/wire.h: a type, and the octet of ``result`` that holds its sign
 CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
 LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
 REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
@@ -37,19 +38,39 @@ def clock_record(offset: int) -> bytes:
 def split(piece: bytes, most: int) -> list[bytes]:
     """``piece``, which the clock's record begins, as pieces of at most ``most`` bytes, or of one record of the kernel.
 
-    What has no end, which no ``drain`` gives, stays in the last one.
+    Each holds what must be kept, or the bulk (``is_bulk``), in the order of ``piece``.  What has no end, which no
+    ``drain`` gives, stays in the last one.
     """
     head = piece[: 8 + CLOCK_RECORD.size]
-    out, begin, position, last = [], len(head), len(head), len(piece) - 8
+    out, begin, position, last, bulk = [], len(head), len(head), len(piece) - 8, False
     while position <= last:
-        length = int.from_bytes(piece[position : position + 4], "little") & 0x3FFFFFFF  # BUSY and DISCARD are above
+        length = _length(piece, position)
         after = position + 8 + ((length + 7) & ~7)
-        if after - begin + len(head) > most and position > begin:
+        before, bulk = bulk, _opened(piece, position)
+        if (after - begin + len(head) > most or bulk != before) and position > begin:
             out.append(head + piece[begin:position])
             begin = position
         position = after
     out.append(head + piece[begin:])
     return out
+
+
+def is_bulk(part: bytes) -> bool:
+    """Does this part of a ``split`` hold opens that succeeded, and nothing else?"""
+    return _opened(part, 8 + CLOCK_RECORD.size)
+
+
+def _length(piece: bytes, position: int) -> int:
+    return int.from_bytes(piece[position : position + 4], "little") & 0x3FFFFFFF  # BUSY and DISCARD are above
+
+
+def _opened(piece: bytes, position: int) -> bool:
+    begin = position + 8
+    return (
+        _RESULT_SIGN < _length(piece, position) <= len(piece) - begin
+        and piece[begin] == _OPEN
+        and piece[begin + _RESULT_SIGN] < 0x80
+    )
 
 
 def lost_record(kind: int, count: int, start: int, end: int) -> bytes:

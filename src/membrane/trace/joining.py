@@ -19,6 +19,9 @@ from .query import MOST, number, text
 
 TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
 NEAR = 5.0  # seconds between a call and the connection that it made
+# Calls whose process is known by port or socket.  More than can be made while one connection is dialled (20 s): else
+# a flood of calls that open nothing would hide who made it.
+CALLS = 1 << 17
 
 
 class Joiner:
@@ -131,10 +134,11 @@ class Joiner:
 
 
 def _remember(known: dict[int, dict[str, Any]], key: int, process: dict[str, Any]) -> None:
-    """The newest ``MOST``: a command can make any number of calls that open nothing."""
+    """The newest ``CALLS``: a command can make any number of calls that open nothing."""
     if not key:
         return
-    if len(known) >= MOST:
+    known.pop(key, None)  # the newest stand last
+    if len(known) >= CALLS:
         del known[next(iter(known))]
     known[key] = process
 

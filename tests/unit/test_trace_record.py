@@ -304,12 +304,13 @@ def test_a_piece_that_is_larger_than_a_segment_is_cut_between_records() -> None:
     clock, records = clock_record(7), [frame(bytes([number]) * (number * 3)) for number in range(1, 60)]
     piece = clock + b"".join(records)
     for most in (1, 40, 200, 1000, len(piece)):
-        parts = spans.split(piece, most)
+        parts = [part for part, _latest in spans.split(piece, most)]
         assert all(part.startswith(clock) and len(part) > len(clock) for part in parts)
         assert b"".join(part[len(clock) :] for part in parts) == b"".join(records)
         assert all(len(part) <= max(most, len(clock) + len(records[-1])) for part in parts)
-        assert all(spans.split(part, most) == [part] for part in parts)
-    assert len(spans.split(piece, 1)) == len(records) and spans.split(piece, len(piece)) == [piece]
+        assert all([again for again, _latest in spans.split(part, most)] == [part] for part in parts)
+    assert len(spans.split(piece, 1)) == len(records)
+    assert [part for part, _latest in spans.split(piece, len(piece))] == [piece]
 
 
 def test_what_came_first_survives_a_flood_in_one_piece(tmp_path: Path) -> None:
@@ -325,28 +326,55 @@ def test_what_came_first_survives_a_flood_in_one_piece(tmp_path: Path) -> None:
     assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
 
 
-def test_what_must_be_kept_survives_the_bulk_that_was_read_with_it(tmp_path: Path) -> None:
-    """A piece holds what must be kept before the opens, whichever came last."""
+def span(kind: int, time: int, name: bytes) -> bytes:
+    """An event of the kernel with a name that does not compress."""
+    head = kind.to_bytes(8, "little") + bytes(24) + time.to_bytes(8, "little") + bytes(56)
+    return frame(head + name + b";" + os.urandom(300))
+
+
+def kept_of(directory: Path, *pieces: bytes) -> bytes:
+    """What a record of 128 KiB keeps of these pieces."""
+    path = record.make(str(directory), "0123456789abcdef")
+    now = iter(range(10_000, 10_000_000))
+    writer = record.Writer(path, "ebpf", "spans", limit=1 << 17, clock=lambda: next(now))
+    for piece in pieces:
+        writer.append(clock_record(0) + piece, 1)
+    writer.close()
+    assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
+    return b"".join(reading.read_segment(path, name) for name in sorted(os.listdir(path)) if ".spans" in name)
+
+
+def test_what_happened_last_survives_the_opens_that_were_read_with_it(tmp_path: Path) -> None:
+    """A piece holds the opens behind everything else, whichever came last."""
+    opens = [span(4, 1 + number, b"open%d" % number) for number in range(900)]
+    others = [span(5, 1 + 6 * number, b"call%d" % number) for number in range(150)]
+    found = kept_of(tmp_path, span(5, 0, b"first") + b"".join((*others, span(5, 901, b"last"), *opens)))
+    assert b"first;" in found and b"last;" in found and b"open899;" in found and b"open450;" not in found
+
+
+def test_a_write_among_many_opens_is_not_pushed_out_by_what_came_before_it(tmp_path: Path) -> None:
+    """As the agent: fill the record with calls, open the file in a crowd, and let a little more follow."""
+    calls = b"".join(span(5, 1 + number, b"call%d" % number) for number in range(900))
+    crowd = [span(4, 1001 + number, b"open%d" % number) for number in range(30)]
+    crowd.insert(25, span(4, 1026, b"the-write"))
+    after = b"".join(span(5, 2001 + number, b"after%d" % number) for number in range(60))
+    assert b"the-write;" in kept_of(tmp_path, calls, b"".join(crowd), after)
+
+
+def test_two_events_that_are_larger_than_the_room_leave_one(tmp_path: Path) -> None:
     path = record.make(str(tmp_path), "0123456789abcdef")
-    writer = record.Writer(path, "ebpf", "spans", limit=1 << 17)
-
-    def span(kind: int, result: int, name: bytes) -> bytes:
-        head = kind.to_bytes(8, "little") + bytes(40) + result.to_bytes(8, "little", signed=True) + bytes(40)
-        return frame(head + name + os.urandom(300))
-
-    opens = [span(4, 3, b"open%d" % number) for number in range(900)]
-    kept = [span(5, 0, b"first"), *(span(4, -2, b"failed%d" % number) for number in range(130)), span(5, 0, b"last")]
-    writer.append(clock_record(0) + b"".join((*kept, *opens)), len(kept) + len(opens))
+    writer = record.Writer(path, "ebpf", "spans", limit=1 << 16)
+    for number in range(4):
+        writer.append(clock_record(0) + frame(b"big%d;" % number + os.urandom(20_000)), 1)
     writer.close()
     found = b"".join(reading.read_segment(path, name) for name in sorted(os.listdir(path)) if ".spans" in name)
-    assert all(b"failed%d" % number in found for number in range(130))
-    assert b"first" in found and b"last" in found and b"open450" not in found and b"open899" in found
-    assert sum(os.stat(f"{path}/{name}").st_size for name in os.listdir(path)) <= 1 << 17
-    assert [spans.is_bulk(part) for part in spans.split(clock_record(0) + kept[0] + opens[0] + kept[1], 1)] == [
-        False,
-        True,
-        False,
-    ]
+    assert b"big3;" in found and reading.verify(str(path)).problems == ()
+
+
+def test_the_parts_of_a_piece_say_when_their_latest_event_was() -> None:
+    piece = clock_record(7) + span(5, 20, b"a") + span(4, 10, b"b") + spans.lost_record(1, 2, 3, 4)
+    assert [latest for _part, latest in spans.split(piece, 1)] == [27, 17, 0]
+    assert [latest for _part, latest in spans.split(piece, len(piece))] == [27]
 
 
 def test_spans_that_went_are_counted_although_nobody_said_how_many_they_were(tmp_path: Path) -> None:

@@ -158,11 +158,11 @@ def make(state: str, session: str) -> str:
 class _Segment:
     """One closed segment."""
 
-    __slots__ = ("bulk", "entry", "first", "last", "name", "records", "size")
+    __slots__ = ("entry", "first", "last", "latest", "name", "records", "size")
 
-    def __init__(self, entry: dict[str, Any], records: int, bulk: bool) -> None:
+    def __init__(self, entry: dict[str, Any], records: int, latest: int) -> None:
         self.entry = entry  # of the chain
-        self.bulk = bulk
+        self.latest = latest  # when its latest event happened, or was written
         self.name, self.size, self.records = str(entry["segment"]), int(entry["size"]), records
         self.first, self.last = int(entry["first"]), int(entry["last"])
 
@@ -209,7 +209,7 @@ class Writer:
         self._fd = -1
         self._number = 0
         self._size = self._records = self._first = self._last = 0
-        self._bulk = True  # nothing that must be kept is in the open segment
+        self._latest = 0  # event of the open segment
         self._closed: list[_Segment] = []
         self._pending_loss: list[Any] = []  # [count, first, last, cause]
         self._before = ""
@@ -238,15 +238,15 @@ class Writer:
         if self.suffix == "jsonl":
             records = data.count(b"\n")
         elif len(data) > self.segment:  # else the first ones would not fit into the half that is never given up
-            from .spans import is_bulk, split
+            from .spans import split
 
             parts = split(data, self.segment)
-            for part in parts:
-                self._append(part, records // len(parts), is_bulk(part))
+            for part, latest in parts:
+                self._append(part, records // len(parts), latest)
             return
-        self._append(data, records, False)
+        self._append(data, records, 0)
 
-    def _append(self, data: bytes, records: int, bulk: bool) -> None:
+    def _append(self, data: bytes, records: int, latest: int) -> None:
         if self._size and self._size + len(data) > self.segment:
             self._close_segment()
         try:
@@ -261,7 +261,7 @@ class Writer:
         self._last = now
         self._size += len(data)
         self._records += records
-        self._bulk = self._bulk and bulk
+        self._latest = max(self._latest, latest or now)
         if self._pending_loss:
             self._tell_loss()
 
@@ -306,7 +306,7 @@ class Writer:
         self._number += 1
         self._name = name
         self._size = self._records = self._first = self._last = 0
-        self._bulk = True
+        self._latest = 0
 
     def _write(self, data: bytes) -> None:
         done = 0
@@ -352,7 +352,7 @@ class Writer:
         self._unsynced.append(name)
         entry.update(records=self._records, first=self._first, last=self._last)
         self._link(entry)
-        self._closed.append(_Segment(entry, self._records, self._bulk))
+        self._closed.append(_Segment(entry, self._records, self._latest))
         self._size = 0
         self._make_room()
 
@@ -395,8 +395,8 @@ class Writer:
     def _make_room(self) -> None:
         """Remove from the middle until the closed segments leave room for one that is open and one being packed.
 
-        The bulk first: what was read together stands in order of the rings, so the last thing that must be kept may
-        stand before any amount of it.
+        What happened first goes first.  What was read together stands in order of the rings, not of time: the last
+        thing that a command did may stand before any amount of opens.
         """
         room = self._room()
         total = self.stored
@@ -405,8 +405,8 @@ class Writer:
             while index < len(self._closed) - 2 and kept + self._closed[index].size <= room // 2:
                 kept += self._closed[index].size
                 index += 1
-            middle = range(index, len(self._closed) - 2)
-            victim = self._closed.pop(next((place for place in middle if self._closed[place].bulk), index))
+            middle = range(index, max(index + 1, len(self._closed) - 2))
+            victim = self._closed.pop(min(middle, key=lambda place: self._closed[place].latest))
             try:
                 os.unlink(os.path.join(self.directory, victim.name))
             except OSError:

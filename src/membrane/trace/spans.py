@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = 1  # native/wire.h
 CLOCK, LOST, REPEATED = 128, 129, 130
-_OPEN, _RESULT_SIGN = 4, 55  # native/wire.h: a type, and the octet of ``result`` that holds its sign
+_HEADER, _TIME = 96, 32  # native/wire.h: octets of struct event before its text, and where its time stands
 CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
 LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
 REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
@@ -35,42 +35,29 @@ def clock_record(offset: int) -> bytes:
     return frame(CLOCK_RECORD.pack(CLOCK, LAYOUT, 0, 0, offset))
 
 
-def split(piece: bytes, most: int) -> list[bytes]:
+def split(piece: bytes, most: int) -> list[tuple[bytes, int]]:
     """``piece``, which the clock's record begins, as pieces of at most ``most`` bytes, or of one record of the kernel.
 
-    Each holds what must be kept, or the bulk (``is_bulk``), in the order of ``piece``.  What has no end, which no
-    ``drain`` gives, stays in the last one.
+    What has no end, which no ``drain`` gives, stays in the last one.
+
+    Returns:
+        Each with the time of its latest event, ns since the epoch; 0: it has none.
     """
     head = piece[: 8 + CLOCK_RECORD.size]
-    out, begin, position, last, bulk = [], len(head), len(head), len(piece) - 8, False
+    offset = CLOCK_RECORD.unpack_from(head, 8)[4]
+    out, begin, position, last, latest = [], len(head), len(head), len(piece) - 8, 0
     while position <= last:
-        length = _length(piece, position)
+        length = int.from_bytes(piece[position : position + 4], "little") & 0x3FFFFFFF  # BUSY and DISCARD are above
         after = position + 8 + ((length + 7) & ~7)
-        before, bulk = bulk, _opened(piece, position)
-        if (after - begin + len(head) > most or bulk != before) and position > begin:
-            out.append(head + piece[begin:position])
-            begin = position
+        if after - begin + len(head) > most and position > begin:
+            out.append((head + piece[begin:position], latest and latest + offset))
+            begin, latest = position, 0
+        if length >= _HEADER:  # what user space puts in between is shorter
+            at = position + 8 + _TIME
+            latest = max(latest, int.from_bytes(piece[at : at + 8], "little"))
         position = after
-    out.append(head + piece[begin:])
+    out.append((head + piece[begin:], latest and latest + offset))
     return out
-
-
-def is_bulk(part: bytes) -> bool:
-    """Does this part of a ``split`` hold opens that succeeded, and nothing else?"""
-    return _opened(part, 8 + CLOCK_RECORD.size)
-
-
-def _length(piece: bytes, position: int) -> int:
-    return int.from_bytes(piece[position : position + 4], "little") & 0x3FFFFFFF  # BUSY and DISCARD are above
-
-
-def _opened(piece: bytes, position: int) -> bool:
-    begin = position + 8
-    return (
-        _RESULT_SIGN < _length(piece, position) <= len(piece) - begin
-        and piece[begin] == _OPEN
-        and piece[begin + _RESULT_SIGN] < 0x80
-    )
 
 
 def lost_record(kind: int, count: int, start: int, end: int) -> bytes:

@@ -21,8 +21,9 @@ _LENGTH = 72  # of both messages, which have a struct nlmsghdr of 16 octets
 _QUESTION = struct.Struct("=IHHIIBBHI2s2s16s16sIII")
 _ANSWER = struct.Struct("=IHHII")
 _INODE = struct.Struct("=I")
-_STATE_AT, _LISTEN = 17, 10  # of it; include/net/tcp_states.h
-_INODE_AT = 84  # struct inet_diag_msg: 4 octets, the sockid of 48, then expires, rqueue, wqueue, uid, inode
+# struct inet_diag_msg, behind the header: family, state (include/net/tcp_states.h), two fields, the sockid of 48
+# octets, then expires, rqueue, wqueue, uid, inode
+_STATE_AT, _LISTEN, _INODE_AT = 17, 10, 84
 _ANY = 0xFFFFFFFF
 _MOST_STALE = 8  # answers to earlier questions that are read away
 
@@ -39,7 +40,7 @@ class Clients:
         self._number = 0
 
     def tcp(self, client: tuple[str, int], server: tuple[str, int]) -> int:
-        """The inode of the TCP socket that is bound to ``client`` and connected to ``server``; 0: there is none."""
+        """The inode of the TCP socket that is bound to ``client`` and connected to ``server``; 0: it is not there, or is closed."""
         return self._ask(IPPROTO_TCP, client, server)
 
     def udp(self, client: tuple[str, int], server: tuple[str, int]) -> int:

@@ -173,8 +173,8 @@ class Answerer:
         self._emit = emit
         self._ipv6 = ipv6
         self._told: set[tuple[str, int]] = set()
-        # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
         self._client: Callable[[], Client] | None = None  # of the query that is looked at
+        # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
         self.ask: Callable[[NameQuery, str, Callable[[bool], None]], None] | None = None
 
     def answer(

@@ -40,7 +40,7 @@ class Clients:
         self._number = 0
 
     def tcp(self, client: tuple[str, int], server: tuple[str, int]) -> int:
-        """The inode of the TCP socket that is bound to ``client`` and connected to ``server``; 0: it is not there, or is closed."""
+        """The inode of the TCP socket that is bound to ``client`` and connected to ``server``; 0: it is gone."""
         return self._ask(IPPROTO_TCP, client, server)
 
     def udp(self, client: tuple[str, int], server: tuple[str, int]) -> int:

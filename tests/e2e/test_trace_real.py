@@ -207,3 +207,42 @@ def test_refusals_are_each_of_who_was_refused(box: Box) -> None:
         if event["access"]["kind"] in ("NameQuery", "Connect")
     }
     assert told == tried and len(set(tried.values())) == 3
+
+
+SWAPPED = """
+import os, socket, threading
+for _ in range(60):
+    decoy, real = socket.socket(), socket.socket()
+    hot = os.dup(decoy.fileno())
+    done = threading.Event()
+    def swap():
+        while not done.is_set():
+            os.dup2(real.fileno(), hot)
+            os.dup2(decoy.fileno(), hot)
+    thread = threading.Thread(target=swap)
+    thread.start()
+    handle = socket.socket(fileno=hot)
+    handle.settimeout(None)
+    try:
+        handle.connect((HOST, 80))
+    except OSError:
+        pass
+    done.set()
+    thread.join()
+    for each in (decoy, real, handle):
+        each.close()
+"""
+
+
+def test_descriptors_that_are_swapped_during_connect_hide_nobody(box: Box) -> None:
+    """As the agent: the tracer sees one socket, and the kernel connects another."""
+    box.allow("example.com")
+    program = "import socket\nHOST = socket.gethostbyname('example.com')\n" + SWAPPED
+    done = box.run("--", "/usr/bin/python3", "-S", "-c", program)
+    assert done.returncode == 0, done.stderr
+    events = shown(box)
+    opened = [event for event in events if event["event"] == "ConnectionOpened" and event["port"] == 80]
+    assert opened and all(event["process"] and event["process"]["name"] == "python3" for event in opened), opened
+    if events[0]["trace_source"].startswith("notify"):  # the control: some were connected that the tracer did not see
+        seen = {event["socket"] for event in events if event["event"] == "SocketCalled"}
+        assert any(event["client_socket"] not in seen for event in opened)

@@ -290,6 +290,9 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
     Raises:
         TargetError: the target is none of these, or the method does not fit it.
     """
+    from .plan.mounts import with_repository
+
+    policy = with_repository(policy, facts)
     target = target.removeprefix("unix:") if target.startswith("unix:/") else target
     operations = ("read", "write")
     if "://" in target:

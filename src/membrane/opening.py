@@ -81,9 +81,10 @@ class Opening:
                 "it is made from the record, which --no-trace or trace.mode off switched off",
                 fix=("leave --trace-log or --no-trace away",),
             )
-        self.request = request
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy)
+        policy = mounts.with_repository(policy, self.facts)
+        self.request = request.replace(policy=policy)
         self.plan = build(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
@@ -127,7 +128,13 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
         workspace=workspace,
     )
     if policy.file_rules is None:
-        return facts
+        if not os.path.isfile(f"{facts.workspace}/.git"):
+            return facts
+        from .workspace import gitdirs
+
+        repository = gitdirs.find(facts.workspace)
+        said = (repository.warning,) if repository.warning else ()
+        return facts.replace(repository=repository, file_warnings=said)
     from .workspace import hostfiles
 
     masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
@@ -146,6 +153,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     from .workspace.scan import scan
 
     facts = facts_for(policy)
+    policy = mounts.with_repository(policy, facts)
     plan = build(policy, facts)
     if policy.file_rules is not None:
         from .plan.hosttree import guarded

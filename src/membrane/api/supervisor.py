@@ -41,6 +41,7 @@ from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_send
 from ..host.launch import Launch
 from ..host.spawner import Job, Spawner, release
 from ..opening import RunOptions, RunRequest, begin
+from ..plan import mounts
 from ..policy.codec import restore
 from . import wire
 
@@ -653,7 +654,7 @@ class Supervisor(Boundary):
 
         number = value["number"]
         try:
-            policy = restore(binascii.a2b_base64(value["policy"]))
+            policy = mounts.with_repository(restore(binascii.a2b_base64(value["policy"])), self.opening.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(

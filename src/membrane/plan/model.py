@@ -47,6 +47,14 @@ class FoundFile(Value):
     directory: bool
 
 
+class Repository(Value):
+    """The git directories of a workspace that lie outside of it (``workspace.gitdirs``)."""
+
+    shown: tuple[tuple[str, Literal["ro", "rw"]], ...] = ()  # (directory, how), outer ones first
+    hidden: tuple[str, ...] = ()  # other work trees of the same repository that lie in one of them
+    warning: str = ""  # why what ``.git`` names is not shown
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -70,6 +78,7 @@ class HostFacts(Value):
     runtime: tuple[tuple[str, str], ...] = ()  # for open files: what /run holds, and where it leads when it is a link
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
+    repository: Repository = Repository()
 
 
 class ScanHit(Value):

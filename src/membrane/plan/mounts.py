@@ -19,6 +19,7 @@ Rules
 
 from __future__ import annotations
 
+from ..policy.model import MountRule, Origin
 from .model import (
     RESOLVER_V4,
     Bind,
@@ -39,7 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..policy.model import MountRule, Policy
+    from ..policy.model import Policy
     from .model import HostFacts, MountOp, ScanHit
 
 # Read-only system trees.  On a merged-/usr system the short ones are symlinks and are recreated as such.
@@ -230,6 +231,22 @@ def places(rule: MountRule, facts: HostFacts) -> tuple[str, str]:
     return source, in_view(absolute(rule.target, "/") if rule.target else source, facts)
 
 
+def with_repository(policy: Policy, facts: HostFacts) -> Policy:
+    """``policy`` with a mount for each git directory that the workspace keeps elsewhere and no rule names.
+
+    Under file rules (``files``, ``srt``) the lists say what is open, and nothing is added.
+    """
+    if policy.file_rules is not None or not facts.repository.shown:
+        return policy
+    named = {places(rule, facts) for rule in policy.mounts}
+    rules = [
+        MountRule(path, mode, Origin("built-in", "the repository of the workspace"))
+        for path, mode in facts.repository.shown
+        if (path, path) not in named
+    ]
+    return policy.replace(mounts=(*policy.mounts, *rules))
+
+
 def in_view(path: str, facts: HostFacts) -> str:
     """``path`` with the links that the view itself has at its top replaced by what they lead to."""
     links = dict(facts.links)
@@ -371,6 +388,7 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
         and not policy.open_sockets
         and not any(inside(path, tree) for tree in (*named, *private, facts.state))
     ]
+    masks += [Mask(path, True, "another worktree of the repository") for path in facts.repository.hidden]
     if policy.view == "host" or _in_system(facts.state):  # it holds the homes and agent logins of other workspaces
         masks.append(Mask(facts.state, True, "membrane's own state"))
     return masks

@@ -1,0 +1,103 @@
+"""git in work trees that keep their git directory elsewhere: linked worktrees, submodules, separate directories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from world.box import Box
+
+COMMIT = (
+    "git status --porcelain -b && echo new > new && git add new && git -c user.name=a -c user.email=a@b commit -qm in"
+)
+
+
+def git(box: Box, where: Path, *words: str) -> str:
+    done = box.outside("git", "-c", "protocol.file.allow=always", *words, cwd=where)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def repository(box: Box) -> Path:
+    made = box.home / "main"
+    made.mkdir()
+    git(box, made, "init", "-q", "-b", "main")
+    (made / "a").write_text("1\n")
+    git(box, made, "add", "a")
+    git(box, made, "commit", "-qm", "1")
+    return made
+
+
+def linked(box: Box) -> tuple[Path, Path]:
+    made = repository(box)
+    git(box, made, "worktree", "add", "-q", "../tree", "-b", "one")
+    git(box, made, "worktree", "add", "-q", "../sibling", "-b", "two")
+    return box.home / "tree", made / ".git"
+
+
+def bare(box: Box) -> tuple[Path, Path]:
+    top = box.home / "project"
+    git(box, box.home, "clone", "-q", "--bare", str(repository(box)), str(top / ".bare"))
+    (top / ".git").write_text("gitdir: ./.bare\n")
+    git(box, top, "worktree", "add", "-q", "tree", "-b", "one")
+    return top / "tree", top / ".bare"
+
+
+def submodule(box: Box) -> tuple[Path, Path]:
+    made = repository(box)
+    top = box.home / "top"
+    top.mkdir()
+    git(box, top, "init", "-q")
+    git(box, top, "submodule", "--quiet", "add", str(made), "sub")
+    return top / "sub", top / ".git/modules/sub"
+
+
+def separate(box: Box) -> tuple[Path, Path]:
+    made = repository(box)
+    git(box, box.home, "clone", "-q", "--separate-git-dir", "apart", str(made), "tree")
+    return box.home / "tree", box.home / "apart"
+
+
+@pytest.mark.parametrize("layout", [linked, bare, submodule, separate])
+def test_git_works_where_the_git_directory_is_elsewhere(box: Box, layout: Callable[[Box], tuple[Path, Path]]) -> None:
+    tree, common = layout(box)
+    done = box.run("--", "sh", "-euc", COMMIT, cwd=tree)
+    assert done.returncode == 0, done
+    assert git(box, tree, "log", "-1", "--format=%s") == "in\n"
+    assert git(box, tree, "status", "--porcelain") == ""
+    plan = box.run("plan", cwd=tree)
+    assert f"mount {common} rw" in plan.stdout, plan.stdout
+
+    (common / "writable").write_text("")  # the control: the directory is the caller's, and in the view
+    attack = (
+        f"rm {common}/writable; echo x > {common}/hooks/post-checkout; git config core.fsmonitor evil; "
+        f"echo '[core]' >> {common}/config; mv {common}/hooks {common}/h; true"
+    )
+    before = (common / "config").read_bytes()
+    assert box.run("-q", "--", "sh", "-c", attack, cwd=tree).returncode == 0
+    assert not (common / "writable").exists()
+    assert (common / "config").read_bytes() == before
+    assert not (common / "hooks/post-checkout").exists()
+
+
+def test_a_linked_worktree_shows_nothing_of_its_siblings(box: Box) -> None:
+    tree, common = linked(box)
+    sibling = box.home / "sibling"
+    assert (sibling / "a").read_text() == "1\n"  # the control
+    script = f"cat {sibling}/a; ls {box.home}/main/a; echo x > {common}/worktrees/sibling/HEAD; cat {common}/HEAD"
+    done = box.run("-q", "--", "sh", "-c", script, cwd=tree)
+    assert done.stdout == "ref: refs/heads/main\n"
+    assert done.stderr.count("No such file or directory") == 2
+    assert "Read-only file system" in done.stderr
+    assert (common / "worktrees/sibling/HEAD").read_text() == "ref: refs/heads/two\n"
+
+
+def test_a_planted_pointer_shows_no_repository(box: Box) -> None:
+    """An archive that brings ``.git`` with "gitdir:" of somebody's repository gets nothing of it."""
+    made = repository(box)
+    (box.workspace / ".git").write_text(f"gitdir: {made}/.git\n")
+    assert git(box, box.workspace, "rev-parse", "--git-dir") == f"{made}/.git\n"  # the control: git outside takes it
+    done = box.run("--", "ls", f"{made}/.git", cwd=box.workspace)
+    assert done.returncode == 2
+    assert "does not name this directory as its work tree" in done.stderr

@@ -91,7 +91,8 @@ def _cause(name: str, support: Support) -> str:
 
 
 SETUP = "sudo membrane setup tracing"  # for members of the group membrane; ui.setup says how to become one
-BUILD = "install clang and build membrane again: pip install --force-reinstall --no-binary membrane membrane"
+_AGAIN = "pip install --force-reinstall --no-binary membrane-sandbox membrane-sandbox"
+BUILD = f"install clang and build membrane again: {_AGAIN}"
 _BPF_PARTS = (
     "eBPF programs",
     "ring buffer",

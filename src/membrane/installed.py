@@ -36,5 +36,5 @@ def refuse(roots: list[str]) -> None:
             raise PolicyError(
                 "use the workspace",
                 f"membrane itself is installed in {path}, which holds it: the command could change what confines it",
-                fix=("install membrane elsewhere: pipx install membrane", "run membrane in another directory"),
+                fix=("install membrane elsewhere: pipx install membrane-sandbox", "run membrane in another directory"),
             )

@@ -83,7 +83,7 @@ def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
         from keyring.errors import NoKeyringError
     except ImportError:
         cause = f"{rule.name}: the keyring library is not installed"
-        raise PolicyError(tried, cause, where=place, fix=("pip install 'membrane[keyring]'", instead)) from None
+        raise PolicyError(tried, cause, where=place, fix=("pip install 'membrane-sandbox[keyring]'", instead)) from None
     try:
         value: str | None = keyring.get_password(service, user)
     except NoKeyringError:

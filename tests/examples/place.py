@@ -9,7 +9,7 @@ from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PYTHON = os.environ.get("MEMBRANE_EXAMPLES_PYTHON", sys.executable)
-"""An interpreter whose environment has ``membrane[examples]``; ``.ci/run`` makes one."""
+"""An interpreter whose environment has ``membrane-sandbox[examples]``; ``.ci/run`` makes one."""
 PATIENCE = 240.0  # seconds: some of these programs start hundreds of megabytes
 
 

@@ -75,7 +75,7 @@ def test_without_the_keyring_library(monkeypatch: pytest.MonkeyPatch) -> None:
         value("keyring:api.test/me")
     assert caught.value.exit_code == 78
     assert "API_KEY: the keyring library is not installed" in caught.value.cause
-    assert caught.value.fix[0] == "pip install 'membrane[keyring]'"
+    assert caught.value.fix[0] == "pip install 'membrane-sandbox[keyring]'"
     assert "config.yaml:1" in caught.value.where
 
 

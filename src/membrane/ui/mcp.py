@@ -143,7 +143,7 @@ def serve() -> int:
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError:
-        raise HostError("serve", "the mcp SDK is not installed", fix=("pip install 'membrane[mcp]'",)) from None
+        raise HostError("serve", "the mcp SDK is not installed", fix=("pip install 'membrane-sandbox[mcp]'",)) from None
     server = MCPServer("membrane")
 
     async def run_command(command: list[str], timeout: float = 60.0) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-On a terminal, and with Textual installed (``pip install 'membrane[watch]'``), a full-screen view: what happens, line
-by line, beside what it comes to so far.  Anywhere else the same lines as ``trace show``, as they come.  Both read the
-record, so both see what will be kept, and a session that is over can be looked at too.  Text is made visible by
+On a terminal, and with Textual installed (``pip install 'membrane-sandbox[watch]'``), a full-screen view: what happens,
+line by line, beside what it comes to so far.  Anywhere else the same lines as ``trace show``, as they come.  Both read
+the record, so both see what will be kept, and a session that is over can be looked at too.  Text is made visible by
 ``trace_text``; the view never interprets markup in it.
 """
 
@@ -34,7 +34,7 @@ def watch(entry: reading.Entry, wanted: query.Filter, home: str) -> int:
         try:
             import textual  # noqa: F401
         except ImportError:
-            print("membrane: for a full-screen view: pip install 'membrane[watch]'", file=sys.stderr)
+            print("membrane: for a full-screen view: pip install 'membrane-sandbox[watch]'", file=sys.stderr)
         else:
             application(entry, wanted, home).run()
             return 0

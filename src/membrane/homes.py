@@ -144,7 +144,7 @@ def _merged(base: dict[str, Any], older: dict[str, Any], newer: dict[str, Any]) 
     whole = True
     for key in (*newer, *(key for key in older if key not in newer)):
         was, one, two = (values.get(key, _NOT_THERE) for values in (base, older, newer))
-        if one == two or one == was:
+        if one in (two, was):
             value = two
         elif two == was:
             value = one

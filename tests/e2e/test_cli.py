@@ -399,3 +399,12 @@ def test_reset_asks(box: Box) -> None:
 def test_reset_unknown_letter(box: Box) -> None:
     done = clean(box.run("--reset=x", "--yes"))
     assert done.returncode in (EX_USAGE, EX_CONFIG)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("chek", "check"), ("plaan", "plan"), ("pslx", ""), ("sh", "")])
+def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> None:
+    done = box.run(typed, "-c", "exit 127")
+    assert done.returncode == 127
+    said = f"membrane: {typed}: no such program; did you mean membrane {meant}?\n"
+    assert (said in done.stderr) == bool(meant)
+    assert ("did you mean" in done.stderr) == bool(meant)

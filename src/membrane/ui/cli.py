@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .options import Invocation
 
 INTERRUPTED = 130  # 128 + SIGINT
+NOT_FOUND = 127  # exit status of a shell for a program that is not there
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell shows a program that died of it
 NO_SHELLS = ("nologin", "false", "true", "sync", "shutdown", "halt")  # login shells that are none
 
@@ -178,10 +179,23 @@ def _run(invocation: Invocation) -> int:
     try:
         from .. import session  # beside the launcher
 
-        return session.run(begun)
+        status = session.run(begun)
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
+    if status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
+        _note(f"{command[0]}: no such program; did you mean membrane {guess}?")
+    return status
+
+
+def _meant(command: tuple[str, ...]) -> str:
+    """The subcommand that a program which is nowhere most likely stands for; empty if none or if it exists."""
+    import shutil
+
+    names = [known.name for known in options.COMMANDS[1:]]
+    if "/" in command[0] or command[0] in names or shutil.which(command[0]):
+        return ""
+    return options.closest(command[0], names)
 
 
 def _reset(invocation: Invocation) -> int:
@@ -223,13 +237,13 @@ def _state() -> str:
 
 def _check(invocation: Invocation) -> int:
     from .. import check
-    from ..host import facts
+    from ..opening import facts_for
     from ..plan import build
     from ..policy.model import Allow, Deny
     from . import show
 
     policy = _load(invocation, ()).policy
-    host = facts.gather(dict(os.environ), want_git_root=True)
+    host = facts_for(policy)
     found = check.check(invocation.words[0], invocation.last("method"), policy, host)
     try:
         build.refuse(policy, host)

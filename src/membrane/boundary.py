@@ -29,6 +29,7 @@ from .errors import HostError, MembraneError, PolicyError
 from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
 from .host.channel import MESSAGE, receive
+from .host.facts import CAP_SYS_ADMIN, effective_capabilities
 from .journal import Journal, now, say
 from .opening import VERSION
 from .plan import mounts
@@ -270,6 +271,11 @@ class Boundary(ABC):
             operations += self._trust(facts)
         for warning in facts.file_warnings:
             say(f"warning: {escape(warning)}")
+        if not facts.uid and not facts.root and effective_capabilities() >> CAP_SYS_ADMIN & 1:
+            self._warn(
+                "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
+                "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
+            )
         roots = self._writable_roots(facts)
         installed.refuse([root for root, _rules in roots])
         scans: list[tuple[str, ScanResult]] = []
@@ -320,7 +326,7 @@ class Boundary(ABC):
                 self.policy.levels,
                 (*assurance, Binding("capture", self._capture, "bound", False), *events, *bindings),
                 source,
-                f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
+                _identity(self.plan),
             )
         )
 
@@ -684,6 +690,14 @@ class Boundary(ABC):
 
 def _say_progress(count: int) -> None:
     say(f"looking at the workspace for the first time: {count} names so far")
+
+
+def _identity(plan: SandboxPlan) -> str:
+    """As whom the command runs."""
+    if plan.base_kuid:
+        return f"uid {plan.uid} as kuid {plan.base_kuid}"
+    # A root whose sandbox has no ids of its own: no CAP_SYS_ADMIN, or a workspace without id maps (overlayfs).
+    return f"uid {plan.uid}" if plan.uid else "uid 0 as itself"
 
 
 def _rule_bindings(plan: SandboxPlan) -> tuple[Binding, ...]:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from typing import Literal
 
 
+CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, CAP_SETFCAP = 6, 7, 21, 31  # <linux/capability.h>
+NO_ID_MAPS = frozenset(("overlay", "nfs", "nfs4", "cifs", "smb3", "9p", "vboxsf"))  # fs/*/: no FS_ALLOW_IDMAP
+
+
 def state_dir(environ: Mapping[str, str]) -> str:
     """``$MEMBRANE_HOME``, default ``~/.membrane``, absolute and resolved."""
     path = environ.get("MEMBRANE_HOME") or os.path.join(home_dir(environ), ".membrane")
@@ -48,6 +52,40 @@ def in_initial_user_namespace() -> bool:
         return os.read(fd, 256).split() == [b"0", b"0", b"4294967295"]
     finally:
         os.close(fd)
+
+
+def effective_capabilities() -> int:
+    """The effective capabilities of this process, as a mask (capabilities(7), proc_pid_status(5))."""
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
+    return int(text.partition(b"\nCapEff:")[2].split(None, 1)[0], 16)
+
+
+def file_system(path: str) -> str:
+    """The type of the file system of ``path`` as proc_pid_mountinfo(5) calls it; empty if it is not found."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}".encode("ascii")
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split()
+            if fields[2] == number and b"-" in fields:
+                return fields[fields.index(b"-") + 1].decode("ascii", "replace")
+    return ""
+
+
+def can_shift_ids(trees: Iterable[str]) -> bool:
+    """Can a root caller's sandbox have a private range of kernel ids, with ``trees`` mounted by an id map?
+
+    That needs capabilities, which a container's root does not have, and a file system that takes id maps
+    (mount_setattr(2), "ID-mapped mounts"), which overlayfs, the root of every container, is not.
+    """
+    wanted = 1 << CAP_SYS_ADMIN | 1 << CAP_SETUID | 1 << CAP_SETGID
+    if effective_capabilities() & wanted != wanted:
+        return False
+    return not any(file_system(tree) in NO_ID_MAPS for tree in trees if os.path.exists(tree))
 
 
 def git_root(workspace: str) -> str:
@@ -214,14 +252,15 @@ def gather(
     doors = [absolute(path, workspace) for path in sockets]
     places = [*(absolute(path, workspace) for path in named), *doors]
     uid = os.geteuid()
+    state = state_dir(environ)
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
     return HostFacts(
         uid=uid,
         gid=os.getegid(),
         user=user,
-        root=uid == 0 and in_initial_user_namespace(),
+        root=uid == 0 and in_initial_user_namespace() and can_shift_ids((workspace, state, os.path.dirname(state))),
         home=home,
-        state=state_dir(environ),
+        state=state,
         workspace=workspace,
         hostname=os.uname().nodename,
         environ=tuple(environ.items()),

@@ -280,6 +280,8 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
     name = errno.errorcode.get(number, "")
     fix: tuple[str, ...] = ()
     if step == "make a user namespace":
+        from .facts import CAP_SETFCAP, effective_capabilities
+
         if number in (errno.EPERM, errno.EACCES):
             restricted = _setting("kernel/apparmor_restrict_unprivileged_userns")
             if restricted == "1":
@@ -288,6 +290,9 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
             elif _setting("kernel/unprivileged_userns_clone") == "0":
                 cause += " (kernel.unprivileged_userns_clone = 0)"
                 fix = ("sudo sysctl kernel.unprivileged_userns_clone=1",)
+            elif os.geteuid() == 0 and not effective_capabilities() >> CAP_SETFCAP & 1:
+                cause += " (this root lacks CAP_SETFCAP, without which it may not map uid 0)"
+                fix = ("run membrane as an ordinary user", "in a container, keep the capability SETFCAP")
         elif number in (errno.ENOSPC, errno.EUSERS):
             cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
@@ -295,8 +300,8 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
         fix = ("in a container, run it with an unmasked /proc (docker: --security-opt systempaths=unconfined)",)
     elif step == "show a tree in the sandbox" and number in (errno.EINVAL, errno.EPERM):
         fix = (
-            "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",
             "run membrane as an ordinary user",
+            "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",
         )
     shown = f"{name}: {cause}" if name and not cause.startswith(name) else cause
     return HostError(step, shown, target=target, fix=(*fix, "membrane doctor"))

@@ -72,6 +72,9 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
 
 
 # Of the view, private to each command; the first is where the others are made.
+_PROC = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
+# What container runtimes make read-only as well (runtime-spec, "readonlyPaths"), and what is like it.
+SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr", "acpi", "scsi", "asound")
 SCRATCH = ("/dev/shm", "/tmp", "/var/tmp", "/run")  # noqa: S108
 
 
@@ -86,15 +89,21 @@ def refresh(mounts: Sequence[MountOp]) -> None:
         if isinstance(op, Tmpfs) and op.target in SCRATCH:
             _renew(op, [each for each in mounts if each.target.startswith(op.target + "/")])
         elif isinstance(op, Proc):
-            flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
-            sc.mount("proc", op.target, "proc", flags)
+            sc.mount("proc", op.target, "proc", _PROC)
             if op.freeze_settings:
-                settings = f"{op.target}/sys"
-                sc.mount(settings, settings, None, sc.MS_BIND)
-                sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
+                _freeze_settings(op.target)
         elif isinstance(op, Devices):
             sc.mount("devpts", f"{op.target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
             _seal(op.target)  # all commands share it: none may put another link in the place of /dev/stdin
+
+
+def _freeze_settings(proc: str) -> None:
+    """Make what changes the machine read-only: uid 0 owns these files, and most ask for no capability besides."""
+    for name in SETTINGS:
+        path = f"{proc}/{name}"
+        if os.path.lexists(path):
+            sc.mount(path, path, None, sc.MS_BIND)
+            sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _PROC)
 
 
 def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:
@@ -311,12 +320,9 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
         finally:
             masks.close()
     elif isinstance(op, Proc):
-        flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
-        _mount("proc", op.target, root, flags)
+        _mount("proc", op.target, root, _PROC)
         if op.freeze_settings:
-            settings = f"{NEW_ROOT}{op.target}/sys"
-            sc.mount(settings, settings, None, sc.MS_BIND)
-            sc.mount(None, settings, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | flags)
+            _freeze_settings(NEW_ROOT + op.target)
     elif isinstance(op, Devices):
         _devices(op.target, devices, root)
     elif isinstance(op, Pin):

@@ -169,8 +169,8 @@ class Listen(Value):
 class Proc(Value):
     """A proc(5) of the sandbox's own pid namespace.
 
-    ``freeze_settings``: /proc/sys is bound read-only; the root of a user namespace owns the settings of its network
-    namespace by file mode, without any capability.
+    ``freeze_settings``: /proc/sys and what else changes the machine is bound read-only.  The root of a user namespace
+    owns the settings of its network namespace by file mode, without any capability, and kernel uid 0 owns them all.
     """
 
     target: str = "/proc"

@@ -419,7 +419,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
     ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
     ops += [
-        Proc(freeze_settings=facts.root),
+        Proc(freeze_settings=facts.uid == 0),
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108

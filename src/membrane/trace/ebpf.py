@@ -41,9 +41,10 @@ from .. import clock
 from ..errors import HostError
 from ..host import bpf
 from ..host import syscalls as sc
+from ..host.facts import CAP_SYS_ADMIN, effective_capabilities
 from ..value import Value
 from . import spans
-from .permission import CAP_BPF, CAP_SYS_ADMIN, GRANTED, effective_capabilities, missing_capabilities, why_not
+from .permission import CAP_BPF, GRANTED, missing_capabilities, why_not
 from .pins import PREFIX, STATE, SYSTEM_BPFFS, Lock, Unlocked, bpffs, cloexec, lock_of, place_of, remove_pins
 
 TYPE_CHECKING = False

@@ -10,22 +10,14 @@ from __future__ import annotations
 
 import os
 
+from ..host.facts import CAP_SYS_ADMIN, effective_capabilities
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
 GRANTED: Final = "/run/membrane-tracing"  # sets of plain users: UID/SET-NUMBER/
-CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 21, 38, 39  # <linux/capability.h>
-
-
-def effective_capabilities() -> int:
-    """The effective set of this process, as a mask (proc(5), /proc/PID/status CapEff)."""
-    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        text = os.read(fd, 8192)
-    finally:
-        os.close(fd)
-    return int(text.partition(b"CapEff:\t")[2].split(b"\n", 1)[0] or b"0", 16)
+CAP_PERFMON, CAP_BPF = 38, 39  # <linux/capability.h>
 
 
 def missing_capabilities() -> list[str]:

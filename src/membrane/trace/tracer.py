@@ -42,6 +42,7 @@ from ..events import EventsLost, encode
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
 from ..host.confine import give_up_privileges
+from ..host.facts import effective_capabilities
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -273,7 +274,8 @@ def _child(
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
             keep |= CAP_BPF
-        give_up_privileges(keep)
+        # The root of a container may lack some: it keeps what it has, and its own processes need none.
+        give_up_privileges(keep & effective_capabilities())
         gc.freeze()
         gc.set_threshold(20_000)  # events wait in a queue: with the usual 700 it would be gone through again and again
         gc.enable()

@@ -43,6 +43,8 @@ SUBSTITUTES = {
     ("native", "overlayfs"): "workspace: cow is refused",
     ("native", "Landlock"): "the mount namespace is the only wall for files",
     ("native", "seccomp notify"): "no record of files and processes without eBPF",
+    ("native", "private kuid range"): "the command runs as uid 0 itself",
+    ("native", "idmapped mounts"): "the command runs as uid 0 itself",
     ("native", "cgroup v2 delegation"): "limits hold for each process, not for the whole sandbox",
 }
 # What takes the place of a whole group: another group's feature.
@@ -71,9 +73,28 @@ def findings(rows: Iterable[Row]) -> list[Finding]:
     return [_finding(group, rows) for group in groups if any(row[0] == group for row in rows)]
 
 
+# What can only be tried in a user namespace: without those, what is said of them would be wrong advice.
+NAMESPACES = ("native", "user namespaces")
+WITHIN = (
+    "network namespaces",
+    "TPROXY",
+    "nftables",
+    "DNAT",
+    "AnyIP",
+    "mount_setattr",
+    "overlayfs",
+    "private kuid range",
+    "idmapped mounts",
+    "cgroup v2",
+    "no AppArmor",
+)
+
+
 def _finding(group: str, rows: Sequence[Row]) -> Finding:
     works = tuple(name for of, name, support in rows if of == group and support.state == "yes")
     lacks = [(name, support) for of, name, support in rows if of == group and support.state != "yes"]
+    if any((of, name) == NAMESPACES and support.state == "no" for of, name, support in rows) and group == NAMESPACES[0]:
+        lacks = [(name, support) for name, support in lacks if not name.startswith(WITHIN)]
     if not lacks:
         return Finding(group, "ok", ", ".join(works))
     instead = [substitute(group, name, rows) for name, _ in lacks]

@@ -293,11 +293,18 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
             elif os.geteuid() == 0 and not effective_capabilities() >> CAP_SETFCAP & 1:
                 cause += " (this root lacks CAP_SETFCAP, without which it may not map uid 0)"
                 fix = ("run membrane as an ordinary user", "in a container, keep the capability SETFCAP")
+            else:
+                from .surroundings import confined
+
+                seen, advice = confined()
+                cause, fix = (f"{cause} ({seen})", (advice,)) if seen else (cause, ())
         elif number in (errno.ENOSPC, errno.EUSERS):
             cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
     elif step == "build the view" and cause.startswith("mount proc"):
-        fix = ("in a container, run it with an unmasked /proc (docker: --security-opt systempaths=unconfined)",)
+        fix = (
+            "in a container, uncover /proc (--security-opt systempaths=unconfined): membrane setup container docker",
+        )
     elif step == "show a tree in the sandbox" and number in (errno.EINVAL, errno.EPERM):
         fix = (
             "run membrane as an ordinary user",

@@ -421,7 +421,14 @@ def _completion(invocation: Invocation) -> int:
 def _setup(invocation: Invocation) -> int:
     from . import setup
 
-    if invocation.words[0] == "tracing":
+    if invocation.words[0] == "container":
+        from . import containers
+
+        if invocation.words[1] not in containers.KINDS:
+            known = ", ".join(containers.KINDS)
+            raise options.UsageError("parse the command line", f"setup container needs one of: {known}")
+        sys.stdout.write(containers.text(invocation.words[1]))
+    elif invocation.words[0] == "tracing":
         setup.tracing(os.path.abspath(sys.argv[0]), print)
     else:
         setup.no_tracing(print)

@@ -588,10 +588,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "setup",
-        "tracing|no-tracing",
-        "as root: let the members of the group membrane trace their sandboxes by eBPF",
-        ("membrane setup tracing",),
-        choices=("tracing", "no-tracing"),
+        "tracing|no-tracing|container KIND",
+        "eBPF for the group membrane (as root), or print what a container needs",
+        ("membrane setup tracing", "membrane setup container docker"),
+        choices=("tracing", "no-tracing", "container"),
+        further=(("container", 1),),
     ),
     Command(
         "completion",

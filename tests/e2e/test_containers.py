@@ -1,0 +1,107 @@
+"""The boundary inside a real container of Docker: refused with the reason, and whole with the two options.
+
+The container's system is the host's, read-only; its profile and its covered /proc are Docker's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from world.docker import Daemon, daemon
+
+import membrane
+from membrane.ui import containers
+
+__all__ = ["daemon"]
+pytestmark = [
+    pytest.mark.as_root,  # who may start a daemon
+    pytest.mark.needs_tool("dockerd"),
+    pytest.mark.needs_tool("busybox"),
+    pytest.mark.needs_kernel("cgroups for containers"),
+]
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc")
+
+
+def run(daemon: Daemon, *options: str, user: str, command: str) -> subprocess.CompletedProcess[str]:
+    """A shell command in a container with the host's system and this membrane."""
+    package = str(Path(membrane.__file__).resolve().parent.parent)
+    trees = dict.fromkeys([*filter(os.path.isdir, SYSTEM), sys.prefix, package])
+    shown = [f"--volume={tree}:{tree}:ro" for tree in trees]
+    home = daemon.directory / "home"
+    (home / "work").mkdir(parents=True, exist_ok=True)
+    for made in (home, home / "work"):
+        made.chmod(0o777)
+    places = [
+        f"--volume={home}:/home/agent",
+        "--tmpfs=/tmp:exec",
+        "--workdir=/home/agent/work",
+        "--env=HOME=/home/agent",
+    ]
+    path = f"--env=PATH={sys.prefix}/bin:/usr/bin:/bin"
+    words = ["run", "--rm", "--network=none", f"--user={user}", path, *places, *shown, *options, "box"]
+    return daemon.docker(*words, "/bin/sh", "-euc", command)
+
+
+@pytest.fixture
+def open_enough(daemon: Daemon) -> list[str]:
+    """The two options, with the profile as the product prints it."""
+    profile = daemon.directory / containers.PROFILE
+    profile.write_text(containers.text("seccomp"))
+    json.loads(profile.read_text())
+    line = containers.text("docker").splitlines()[1].replace(containers.PROFILE, str(profile))
+    words = line.split()
+    return [f"--security-opt={words[at + 1]}" for at, word in enumerate(words) if word == "--security-opt"]
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "0:0"])
+def test_a_default_container_is_named_as_the_reason(daemon: Daemon, user: str) -> None:
+    done = run(daemon, user=user, command="membrane -- true")
+    assert done.returncode == 125, done
+    assert "a container of Docker forbids it" in done.stderr
+    assert "try: start the container with two more options: membrane setup container docker" in done.stderr
+    doctor = run(daemon, user=user, command="membrane doctor")
+    assert "membrane setup container docker" in doctor.stdout, doctor
+    for wrong in ("modprobe", "systemd.unified_cgroup_hierarchy", "ordinary user", "no answer in"):
+        assert wrong not in doctor.stdout
+
+
+ATTEMPT = """\
+echo x > ../other
+membrane --no-presets -- sh -c '
+    echo made > made; cat /proc/self/uid_map; touch /usr/x || echo refused; ls /home/agent/other || echo hidden'
+membrane trace verify @last
+membrane doctor
+cat made
+"""
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "0:0"])
+def test_with_the_two_options_the_boundary_is_whole(daemon: Daemon, open_enough: list[str], user: str) -> None:
+    done = run(daemon, *open_enough, user=user, command=ATTEMPT)
+    assert done.returncode == 0, done
+    uid = user.partition(":")[0]
+    assert done.stdout.splitlines()[0].split() == [uid, uid, "1"]
+    assert "refused" in done.stdout and "hidden" in done.stdout
+    assert done.stdout.splitlines()[-1] == "made"
+    assert "not traced" not in done.stderr
+
+
+def test_without_any_capability_it_is_whole_too(daemon: Daemon, open_enough: list[str]) -> None:
+    options = [*open_enough, "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"]
+    done = run(daemon, *options, user="1000:1000", command="membrane -- sh -c 'echo whole'")
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done
+
+
+def test_each_option_alone_is_not_enough_and_says_which_is_missing(daemon: Daemon, open_enough: list[str]) -> None:
+    seccomp, paths = open_enough
+    done = run(daemon, seccomp, user="1000:1000", command="membrane -- true")
+    assert done.returncode == 125
+    assert "systempaths=unconfined" in done.stderr
+    done = run(daemon, paths, user="1000:1000", command="membrane -- true")
+    assert done.returncode == 125
+    assert "setup container docker" in done.stderr

@@ -269,7 +269,7 @@ class Boundary(ABC):
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
-        for warning in facts.file_warnings:
+        for warning in (*facts.file_warnings, *self.opening.warnings):
             say(f"warning: {escape(warning)}")
         if not facts.uid and not facts.root and effective_capabilities() >> CAP_SYS_ADMIN & 1:
             self._warn(

@@ -290,9 +290,9 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
     Raises:
         TargetError: the target is none of these, or the method does not fit it.
     """
-    from .plan.mounts import with_repository
+    from .plan.mounts import as_found
 
-    policy = with_repository(policy, facts)
+    policy, _warnings = as_found(policy, facts)
     target = target.removeprefix("unix:") if target.startswith("unix:/") else target
     operations = ("read", "write")
     if "://" in target:

@@ -60,6 +60,7 @@ class Opening:
         id: of the session.
         recorded: whether its record is kept.
         plan: what the launcher makes.
+        warnings: what of the policy this machine lets be otherwise than it says.
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
@@ -83,7 +84,7 @@ class Opening:
             )
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy)
-        policy = mounts.with_repository(policy, self.facts)
+        policy, self.warnings = mounts.as_found(policy, self.facts)
         self.request = request.replace(policy=policy)
         self.plan = build(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
@@ -132,9 +133,7 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
             return facts
         from .workspace import gitdirs
 
-        repository = gitdirs.find(facts.workspace)
-        said = (repository.warning,) if repository.warning else ()
-        return facts.replace(repository=repository, file_warnings=said)
+        return facts.replace(repository=gitdirs.find(facts.workspace))
     from .workspace import hostfiles
 
     masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
@@ -153,7 +152,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     from .workspace.scan import scan
 
     facts = facts_for(policy)
-    policy = mounts.with_repository(policy, facts)
+    policy, _warnings = mounts.as_found(policy, facts)
     plan = build(policy, facts)
     if policy.file_rules is not None:
         from .plan.hosttree import guarded

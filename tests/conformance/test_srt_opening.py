@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -330,3 +331,68 @@ def test_nested_user_namespaces_are_enough_for_chromium(box: SrtBox) -> None:
     box.settings({"allowAllUnixSockets": True})
     refused = box.shell(f"HOME=$PWD {page}")
     assert "<p>shown</p>" not in refused.stdout and "No usable sandbox" in refused.stderr, refused
+
+
+# ---------------------------------------------------------------- allowUnixSockets of services that do not run
+
+# What a service at each path says: "hello", or nothing when nobody is there.
+GREETED = """
+import socket, sys
+def greeted(path):
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+            return client.recv(100).decode()
+    except OSError:
+        return ""
+print([greeted(path) for path in sys.argv[1:]], flush=True)
+"""
+GREETER = """
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print("up", flush=True)
+server.accept()[0].send(b"hello")
+sys.stdin.read()
+"""
+
+
+@pytest.mark.ours
+def test_sockets_that_can_not_be_opened_are_warnings(box: SrtBox, short: Path) -> None:
+    """The README's example on a machine without Docker: absent, dead, a file; the command runs, the others are shut."""
+    dead, file = short / "dead", short / "file"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(dead))
+    file.write_text("")
+    box.settings({"allowUnixSockets": ["/var/run/mb-absent.sock", f"{short}/absent", str(dead), str(file)]})
+    paths = ["/var/run/mb-absent.sock", str(dead)]
+    done = box.srt("-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", GREETED, *paths)
+    assert (done.returncode, done.stdout) == (0, "['', '']\n"), done
+    assert "/var/run/mb-absent.sock: it does not exist yet; it opens when its service starts" in done.stderr
+    assert f"{short}/absent is left out: it does not exist" in done.stderr
+    assert f"{dead}: nobody listens on it yet" in done.stderr
+    assert f"{file} is left out: it is not a socket" in done.stderr
+
+
+@pytest.mark.ours
+def test_a_dead_socket_opens_when_its_service_starts(box: SrtBox, short: Path) -> None:
+    """The command waits on a pipe; the service starts meanwhile, and the same path then leads to it."""
+    path = str(short / "service")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+    box.settings({"allowUnixSockets": [path]})
+    client = f"{GREETED}\nsys.stdin.readline()\nprint([greeted(path) for path in sys.argv[1:]])"
+    argv = ["-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", client, path]
+    running = box.popen(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdout is not None and running.stdin is not None
+    assert running.stdout.readline() == b"['']\n"
+    os.unlink(path)
+    server = box.world.popen(
+        ["/usr/bin/python3", "-c", GREETER, path], cwd=box.work, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert server.stdout is not None and server.stdout.readline() == b"up\n"
+        assert running.communicate(b"\n", timeout=60)[0] == b"['hello']\n"
+    finally:
+        server.communicate(timeout=60)

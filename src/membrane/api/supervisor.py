@@ -654,7 +654,7 @@ class Supervisor(Boundary):
 
         number = value["number"]
         try:
-            policy = mounts.with_repository(restore(binascii.a2b_base64(value["policy"])), self.opening.facts)
+            policy, _warnings = mounts.as_found(restore(binascii.a2b_base64(value["policy"])), self.opening.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(

@@ -123,7 +123,7 @@ def _refuse_workspace(facts: HostFacts) -> None:
 
 
 def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
-    if mounts.absolute(rule.path, facts.workspace) in facts.absent:
+    if mounts.absolute(rule.path, facts.workspace) in facts.absent and not rule.optional:
         raise _unbound(str(rule.origin), f"unix_sockets: {rule.path} does not exist", "start the service it belongs to")
     where, path = str(rule.origin), mounts.in_view(mounts.absolute(rule.path, facts.workspace), facts)
     whole = path in mounts.SHARED_PLACES or mounts.inside(facts.home, path) or mounts.inside(facts.workspace, path)
@@ -137,7 +137,7 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
             continue
         if fact.kind == "not a socket":
             raise _unbound(where, f"unix_sockets: {path} is not a socket", "name one socket")
-        if fact.kind == "dead":
+        if fact.kind == "dead" and not rule.optional:
             raise _unbound(where, f"unix_sockets: nobody listens on {path}", "start the service it belongs to")
         if fact.kind == "forbidden":
             raise _unbound(where, f"unix_sockets: {path} may not be opened by this user", "ask its owner for the right")

@@ -40,7 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..policy.model import Policy
+    from ..policy.model import Policy, SocketRule
     from .model import HostFacts, MountOp, ScanHit
 
 # Read-only system trees.  On a merged-/usr system the short ones are symlinks and are recreated as such.
@@ -231,20 +231,52 @@ def places(rule: MountRule, facts: HostFacts) -> tuple[str, str]:
     return source, in_view(absolute(rule.target, "/") if rule.target else source, facts)
 
 
-def with_repository(policy: Policy, facts: HostFacts) -> Policy:
-    """``policy`` with a mount for each git directory that the workspace keeps elsewhere and no rule names.
+def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]:
+    """``policy`` as this machine makes it, and what to say about that.
 
-    Under file rules (``files``, ``srt``) the lists say what is open, and nothing is added.
+    Each git directory that the workspace keeps elsewhere, and no rule names, becomes a mount; under file rules
+    (``files``, ``srt``) the lists say what is open, and nothing is added.  Optional sockets that can not be opened go.
     """
-    if policy.file_rules is not None or not facts.repository.shown:
-        return policy
-    named = {places(rule, facts) for rule in policy.mounts}
-    rules = [
-        MountRule(path, mode, Origin("built-in", "the repository of the workspace"))
-        for path, mode in facts.repository.shown
-        if (path, path) not in named
-    ]
-    return policy.replace(mounts=(*policy.mounts, *rules))
+    sockets, warnings = _sockets_that_open(policy, facts)
+    rules: list[MountRule] = []
+    if policy.file_rules is None:
+        named = {places(rule, facts) for rule in policy.mounts}
+        rules += [
+            MountRule(path, mode, Origin("built-in", "the repository of the workspace"))
+            for path, mode in facts.repository.shown
+            if (path, path) not in named
+        ]
+        if facts.repository.warning:
+            warnings.append(facts.repository.warning)
+    return policy.replace(mounts=(*policy.mounts, *rules), unix_sockets=tuple(sockets)), tuple(warnings)
+
+
+_CAN_NOT_BE_OPENED = {
+    "not a socket": "it is not a socket",
+    "forbidden": "this user may not open it",
+    "datagram": "it is not a stream socket",
+}
+
+
+def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRule], list[str]]:
+    """The rules of sockets without the optional ones that can not be opened, and why they can not."""
+    kinds = {fact.path: fact.kind for fact in facts.sockets}
+    kept: list[SocketRule] = []
+    warnings: list[str] = []
+    for rule in policy.unix_sockets:
+        path = absolute(rule.path, facts.workspace)
+        kind = kinds.get(path, "absent")
+        if not rule.optional or kind == "stream":
+            kept.append(rule)
+        elif kind in _CAN_NOT_BE_OPENED:
+            warnings.append(f"{rule.path} is left out: {_CAN_NOT_BE_OPENED[kind]}")
+        elif kind == "dead" or inside(in_view(path, facts), "/run"):
+            kept.append(rule)  # ours stands in its place, and asks for the service when somebody connects
+            cause = "nobody listens on it" if kind == "dead" else "it does not exist"
+            warnings.append(f"{rule.path}: {cause} yet; it opens when its service starts")
+        else:
+            warnings.append(f"{rule.path} is left out: it does not exist, and nothing can be made in its place there")
+    return kept, warnings
 
 
 def in_view(path: str, facts: HostFacts) -> str:

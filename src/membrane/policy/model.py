@@ -133,6 +133,7 @@ class SocketRule(Value):
     origin: Origin
     adapter: str = ""  # "", "ssh-agent", "gpg-agent", "docker"
     allow: tuple[str, ...] = ()
+    optional: bool = False  # one that can not be opened is left out with a warning: settings of sandbox-runtime
 
 
 class PortRule(Value):

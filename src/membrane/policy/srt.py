@@ -618,7 +618,7 @@ class _Conversion:
         rules = []
         for entry in self.network.get("allowUnixSockets", ()) if not self.all_sockets else ():
             rule = place("allow-write", {"path": entry, "literal": True}, self.home, self.base, self.origin(entry))
-            rules.append(SocketRule(rule.path, rule.origin))
+            rules.append(SocketRule(rule.path, rule.origin, optional=True))
         return rules
 
     # ------------------------------------------------------------ files, environment

@@ -238,7 +238,7 @@ def _state() -> str:
 def _check(invocation: Invocation) -> int:
     from .. import check
     from ..opening import facts_for
-    from ..plan import build
+    from ..plan import build, mounts
     from ..policy.model import Allow, Deny
     from . import show
 
@@ -246,7 +246,7 @@ def _check(invocation: Invocation) -> int:
     host = facts_for(policy)
     found = check.check(invocation.words[0], invocation.last("method"), policy, host)
     try:
-        build.refuse(policy, host)
+        build.refuse(mounts.as_found(policy, host)[0], host)
     except PolicyError as error:
         _note(f"warning: a run would stop: {error.headline()}")
     if invocation.has("json"):

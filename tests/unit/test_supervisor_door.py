@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
 
 
 def knock(place: Path, uid: int) -> int:
-    """The pid of a process of ``uid`` that connects and waits for the end: status 0; 1: it was told something; 2: EACCES."""
+    """A process of ``uid`` that connects and waits for the end: status 0; 1: it was told something; 2: EACCES."""
     pid = os.fork()
     if pid == 0:
         status = 3

@@ -62,7 +62,6 @@ class Options(Value):
     mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
     env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
     limits: tuple[str, ...] = ()  # --limit KEY=VALUE
-    args: tuple[str, ...] = ()  # --arg (Docker only; never expanded)
     unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH
     expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
     connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
@@ -73,7 +72,6 @@ class Options(Value):
     ssl_insecure: bool = False
     home: str = ""  # --home workspace|shared|ephemeral
     view: str = ""  # --view project|host
-    workspace_mode: str = ""  # --workspace live|cow
     trace: str = ""  # "off" for --no-trace
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False

@@ -128,7 +128,9 @@ def answer(
 
 def test_a_confined_process_passes() -> None:
     with process("nothing") as pid:
+        before = os.listdir("/proc/self/fd")
         parent, bound = read_back(pid, plan(os.geteuid()))
+        assert os.listdir("/proc/self/fd") == before
         with open(f"/proc/{pid}/status") as status:
             assert f"PPid:\t{parent}\n" in status.read()
     assert [(each.rule, each.status, each.read_back) for each in bound] == [

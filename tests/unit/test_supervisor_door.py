@@ -19,9 +19,12 @@ class Taken(supervisor.Supervisor):
     def __init__(self, directory: str) -> None:
         self._door = supervisor._listener(directory, "door")
         self._clients = {}
+        self.watched = 0
 
     def _watch_client(self, client: supervisor._Client) -> None:
         """Nothing is read."""
+        assert self._clients[client.channel.fileno()] is client
+        self.watched += 1
 
 
 @pytest.fixture
@@ -62,6 +65,7 @@ def taken(place: Path, uid: int, mode: int) -> tuple[int, int]:
         if mode & 0o002 or uid == os.geteuid():
             door._on_door()
         count = len(door._clients)
+        assert door.watched == count
         for client in door._clients.values():
             client.channel.close()
         return count, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -79,3 +83,23 @@ def test_a_program_of_another_user_is_not(place: Path) -> None:
     """By the mode of the door; and by who it is, should it have got past that."""
     assert taken(place, 65534, 0o600) == (0, 2)
     assert taken(place, 65534, 0o666) == (0, 0)
+
+
+def test_there_are_no_more_clients_than_stated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "MOST_CLIENTS", 2)
+    door = Taken(str(place))
+    assert door._door is not None
+    programs = []
+    for _ in range(3):
+        programs.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        programs[-1].connect(str(place / "door"))
+        door._on_door()
+    assert len(door._clients) == 2
+    programs[2].settimeout(20)
+    assert programs[2].recv(1) == b"", "its end is closed, and the others' are not"
+    with pytest.raises(BlockingIOError):
+        programs[0].recv(1, socket.MSG_DONTWAIT)
+    door._on_door()  # nobody is there: nothing happens
+    assert len(door._clients) == 2
+    for each in (*programs, door._door, *(client.channel for client in door._clients.values())):
+        each.close()

@@ -24,6 +24,7 @@ import argparse
 import ast
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -31,9 +32,13 @@ import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
+
+import hypothesis  # noqa: F401 - loaded here, once, for all runs
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(__file__).with_suffix(".toml")
@@ -275,7 +280,7 @@ class _Bench:
             shutil.copytree(ROOT / name, self.root / name, ignore=without)
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
             shutil.copy(ROOT / name, self.root)
-        self.environ = {**os.environ, "PYTHONPATH": str(self.root / "src"), "PYTHONHASHSEED": "0"}
+        self.environ = {**os.environ, "PYTHONPATH": str(self.root / "src")}
         self._took: dict[tuple[str, ...], float] = {}
         place = subprocess.run(
             [sys.executable, "-c", "import membrane; print(membrane.__file__)"],
@@ -289,24 +294,43 @@ class _Bench:
 
     def run(self, tests: tuple[str, ...], seconds: float) -> tuple[int | None, str]:
         """Exit status of pytest (None: it took too long), and the end of what it said."""
-        argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         with tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(
-                argv, cwd=self.root, env=self.environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
-                start_new_session=True,
-            )  # fmt: skip
+            pid = os.fork()  # pytest is loaded once, and nothing of the package
+            if pid == 0:
+                self._test(tests, said.fileno())
+            pidfd = os.pidfd_open(pid)
             try:
-                status: int | None = process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                status = None
+                ended = select.select([pidfd], [], [], seconds)[0]
             finally:
+                os.close(pidfd)
                 try:
-                    os.killpg(process.pid, signal.SIGKILL)  # what a wrong check has left running, too
+                    os.killpg(pid, signal.SIGKILL)  # and what a wrong check has left running
                 except ProcessLookupError:
-                    pass
-                process.wait()
+                    pass  # it has not come as far as to make its group, or nothing is left
+                if not ended:
+                    os.kill(pid, signal.SIGKILL)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             said.seek(0)
-            return status, said.read()[-3000:].decode("utf-8", "replace")
+            return status if ended else None, said.read()[-3000:].decode("utf-8", "replace")
+
+    def _test(self, tests: tuple[str, ...], said: int) -> NoReturn:
+        status = 70
+        try:
+            os.setsid()
+            for fd in (1, 2):
+                os.dup2(said, fd)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(self.root)
+            os.environ.update(self.environ)
+            sys.path[:0] = [str(self.root / "src"), str(self.root)]
+            early = "ignore::pytest.PytestAssertRewriteWarning"  # hypothesis was loaded before pytest could rewrite it
+            status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", early, *tests]))
+            sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
 
     def baseline(self, tests: tuple[str, ...]) -> float:
         """Seconds that the tests take without a mutant; they pass.

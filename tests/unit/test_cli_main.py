@@ -552,7 +552,8 @@ def test_reset_without_a_terminal_and_without_yes_is_a_no(tmp_path: Path) -> Non
 def test_a_module_of_the_workspace_is_not_run_outside(tmp_path: Path) -> None:
     """``python -m`` puts the current directory first; the control shows that the trap works."""
     (tmp_path / "json.py").write_text("import sys; sys.stdout.write('from the workspace'); from _json import *\n")
-    environ = {**os.environ, "MEMBRANE_HOME": str(tmp_path / "state")}
+    package = str(Path(membrane.__file__).parents[1])  # found from any directory, installed or not
+    environ = {**os.environ, "MEMBRANE_HOME": str(tmp_path / "state"), "PYTHONPATH": package}
 
     def output(*argv: str) -> str:
         done = subprocess.run(

@@ -239,6 +239,15 @@ def test_only_allowed_addresses_are_candidates() -> None:
     assert len(policy.asked) == 4
 
 
+def test_other_addresses_of_a_name_are_judged_again() -> None:
+    """What was found for one answer of the resolver says nothing about the next."""
+    route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): Allow(RULE, "ok")})
+    relay = Relay("a.test", "198.18.0.16", 443, 443)
+    assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
+    assert isinstance(route.candidates(relay, ("10.0.0.1",)), Refusal)
+    assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
+
+
 def test_no_allowed_address_is_a_refusal_with_the_first_reason() -> None:
     route, _, _ = router({("a.test", "10.0.0.1", 443, "tcp"): Deny(None, "private address")})
     refused = route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ("10.0.0.1", "1.2.3.4"))
@@ -261,6 +270,13 @@ def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
     relay = route.arrive(names.v4(17), 5432)
     assert relay == Relay("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
     assert len(policy.asked) == 1
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_host_internal_is_insecure_as_its_rule_says(insecure) -> None:
+    route, _, names = router({("host.internal", "", 5, "tcp"): Allow(internal(insecure=insecure), "ok")})
+    relay = route.arrive(names.v4(17), 5)
+    assert isinstance(relay, Relay) and relay.insecure == insecure
 
 
 def internal(**fields) -> HostRule:

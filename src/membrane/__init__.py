@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
     from .asking import Question
-    from .errors import BackendError, HostError, InternalError, MembraneError, PolicyError
+    from .errors import HostError, InternalError, MembraneError, PolicyError
 
 __all__ = [
     "DEVNULL",
@@ -38,7 +38,6 @@ __all__ = [
     "Answer",
     "AsyncProcess",
     "AsyncSandbox",
-    "BackendError",
     "Change",
     "Decision",
     "Denied",
@@ -57,7 +56,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "errors": ("BackendError", "HostError", "InternalError", "MembraneError", "PolicyError"),
+    "errors": ("HostError", "InternalError", "MembraneError", "PolicyError"),
     "asking": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Row = tuple[str, str, Support]  # group, feature, answer
     State = Literal["ok", "partly", "missing"]
 
-GROUPS = ("native", "tracing", "docker")
+GROUPS = ("native", "tracing")
 
 
 class Finding(Value):
@@ -40,7 +40,6 @@ SUBSTITUTES = {
     ("native", "TPROXY"): "connections are redirected by DNAT or taken by address",
     ("native", "DNAT"): "connections are redirected by TPROXY or taken by address",
     ("native", "nftables"): "connections are taken by address",
-    ("native", "overlayfs"): "workspace: cow is refused",
     ("native", "Landlock"): "the mount namespace is the only wall for files",
     ("native", "seccomp notify"): "no record of files and processes without eBPF",
     ("native", "private kuid range"): "the command runs as uid 0 itself",
@@ -82,7 +81,6 @@ WITHIN = (
     "DNAT",
     "AnyIP",
     "mount_setattr",
-    "overlayfs",
     "private kuid range",
     "idmapped mounts",
     "cgroup v2",

@@ -55,9 +55,5 @@ class HostError(MembraneError):
     """This machine refused or lacks something."""
 
 
-class BackendError(MembraneError):
-    """A backend program (Docker, bwrap) failed."""
-
-
 class InternalError(MembraneError):
     """A defect in membrane."""

@@ -41,7 +41,6 @@ class RunOptions(Value):
     ask: bool = False
     trace_log: str = ""
     no_trace: bool = False
-    launcher: str = "native"
     debug: bool = False
 
 
@@ -69,12 +68,6 @@ class Opening:
 
     def __init__(self, launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
         policy, options = request.policy, request.options
-        if options.launcher != "native":
-            raise PolicyError(
-                "choose a launcher",
-                f"--launcher {options.launcher} is not available in this version",
-                fix=("leave --launcher away: the native launcher needs no other program",),
-            )
         self.recorded = policy.trace.mode != "off" and not options.no_trace
         if options.trace_log and not self.recorded:
             raise PolicyError(

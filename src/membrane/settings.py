@@ -8,9 +8,9 @@ the workspace's directory without following a symbolic link, must be a regular f
 approved is remembered as SHA-256 of workspace path and content, so a changed or moved file is asked about again.
 
 The result is cached under ``$MEMBRANE_HOME/cache``.  A hit must match everything the policy was made from: the options,
-the variables, and device, inode, size, mtime and ctime of every file (also of absent ones, and of the code that read
-them).  A cache file counts only if it is ours alone (owner, mode 0600, regular, one link); a hit imports neither
-``yaml`` nor ``re`` nor ``ipaddress``.
+the variables, the interpreter's version, and device, inode, size, mtime and ctime of every file (also of absent ones,
+and of all code that was loaded when it was made).  A cache file counts only if it is ours alone (owner, mode 0600,
+regular, one link); a hit imports neither ``yaml`` nor ``re`` nor ``ipaddress``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import errno
 import marshal
 import os
 import stat
+import sys
+import time
 
 from .errors import HostError, PolicyError
 from .policy import codec
@@ -41,8 +43,9 @@ _LARGEST_CACHED = 16 << 20
 _MOST_CACHED = 256  # files of a kind
 # The kernel's timestamps advance in ticks (4 or 10 ms): a file younger than this could change again unseen.
 _SETTLED_NS = 100_000_000
-_CODE = os.path.dirname(os.path.abspath(__file__))
-_PRESETS = f"{_CODE}/policy/presets"
+_PRESETS = f"{os.path.dirname(os.path.abspath(__file__))}/policy/presets"
+_PACKAGE = __name__.partition(".")[0]
+_LOADED = time.time_ns()  # code that is newer was installed beside a process that still runs the old one
 
 
 class Options(Value):
@@ -59,7 +62,6 @@ class Options(Value):
     mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
     env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
     limits: tuple[str, ...] = ()  # --limit KEY=VALUE
-    args: tuple[str, ...] = ()  # --arg (Docker only; never expanded)
     unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH
     expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
     connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
@@ -70,7 +72,6 @@ class Options(Value):
     ssl_insecure: bool = False
     home: str = ""  # --home workspace|shared|ephemeral
     view: str = ""  # --view project|host
-    workspace_mode: str = ""  # --workspace live|cow
     trace: str = ""  # "off" for --no-trace
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False
@@ -182,8 +183,6 @@ def _read_all(
         for name in Options.field_names
         if name not in _NOT_LOADED and getattr(options, name) != getattr(Options, name)
     }
-    for name in ("load", "document", "grammar", "match", "model", "codec"):
-        files.stamp(f"{_CODE}/policy/{name}.py")
     result = load(
         sources,
         presets=files.presets(),
@@ -193,7 +192,9 @@ def _read_all(
         command=os.path.basename(options.command[0]) if options.command else "",
     )
     review = Review(f"{workspace}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
-    return result.replace(policy=_in_workspace(result.policy, workspace)), review
+    result = result.replace(policy=_in_workspace(result.policy, workspace))
+    files.stamp_code()
+    return result, review
 
 
 def _in_workspace(policy: Policy, workspace: str) -> Policy:
@@ -226,6 +227,7 @@ class _Files:
 
     def __init__(self) -> None:
         self.stamps: dict[str, Stamp] = {}
+        self.replaced = False  # what is loaded is not what is installed now
 
     def read(self, path: str) -> bytes:
         """A file of the user or of the package."""
@@ -282,6 +284,22 @@ class _Files:
         """Note a file that the result depends on."""
         self.stamps[path] = _stamp(path)
 
+    def stamp_code(self) -> None:
+        """Note the code that made the result: what is loaded of this package, and the packages of others.
+
+        Nothing that is not loaded had a say in it.  Of a package of others its first file is enough: an installer
+        writes it again with the rest.
+        """
+        for name, module in [*sys.modules.items()]:
+            package, _, member = name.partition(".")
+            if package != _PACKAGE and (member or name == "__main__" or name in sys.stdlib_module_names):
+                continue
+            path = module.__dict__.get("__file__") if isinstance(module, type(sys)) else None
+            if path:
+                self.stamp(path)
+                status = self.stamps[path]
+                self.replaced = self.replaced or status is None or max(status[3:5]) >= _LOADED - _SETTLED_NS
+
     def presets(self) -> dict[str, str]:
         """Every preset file by name; profiles are called ``profiles/NAME``."""
         out = {}
@@ -294,9 +312,9 @@ class _Files:
         return out
 
     def settled(self) -> bool:
-        """Is every file old enough that a later change must show in its stamp?"""
-        import time
-
+        """Is every file old enough that a later change must show in its stamp, and the code what made the result?"""
+        if self.replaced:
+            return False
         newest = max((max(stamp[3:5]) for stamp in self.stamps.values() if stamp), default=0)
         return newest < time.time_ns() - _SETTLED_NS
 
@@ -591,7 +609,9 @@ def _cache_key(options: Options, workspace: str, home: str, user_home: str) -> b
     fields["command"] = os.path.basename(options.command[0]) if options.command else ""
     del fields["interactive"]
     # Not marshal: what it writes depends on how often an object is referred to.
-    return ascii((codec.LAYOUT, workspace, home, user_home, os.geteuid(), sorted(fields.items()))).encode()
+    return ascii(
+        (codec.LAYOUT, sys.hexversion, workspace, home, user_home, os.geteuid(), sorted(fields.items()))
+    ).encode()
 
 
 def _cache_name(key: bytes) -> str:

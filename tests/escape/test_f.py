@@ -407,7 +407,6 @@ def test_F39_the_directory_of_the_command_widens_nothing(box: Box, tmp_path: Pat
 def test_F40_one_rule_that_can_not_be_bound_stops_everything(box: Box) -> None:
     assert box.run("touch", "control", options=("-r", "x")).returncode == 0
     for options in (
-        ("--workspace", "cow"),
         ("--mount", "/"),
         ("--mount", str(box.state)),
         ("--view", "host", "--home", "shared"),

@@ -40,7 +40,10 @@ for name, text in files.items():
 
 def test_F20_F21_no_copy_on_write_without_its_rules(box: Box) -> None:
     """This version has no copy-on-write workspace, so it starts none."""
-    refused = box.run("touch", "ran", options=("--workspace", "cow"))
+    box.policy(workspace="live")
+    assert box.run("touch", "control").returncode == 0
+    box.policy(workspace="cow")
+    refused = box.run("touch", "ran")
     assert refused.returncode == 78 and "workspace: cow is not available" in refused.stderr
     assert not (box.workspace / "ran").exists()
 

@@ -326,8 +326,6 @@ REFUSED: dict[str, Case] = {
         PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
     ),
-    "copy on write": (PLAIN.replace(workspace="cow"), USER),
-    "args": (PLAIN.replace(args=("--shm-size=1g",)), USER),
     "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
     "socket adapter that opens nothing": (_socket("/run/docker.sock", "docker"), USER),
     "socket that is a file": (

@@ -539,7 +539,7 @@ def test_losses_are_counted_and_told(tmp_path) -> None:
             while not (ended(pid) and not source.alive()):
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             follow(source, pieces, lambda: True)
-            losses, events = source.losses(), source.left_out()["events"]
+            losses, events = source.losses(), source._counters()[ebpf._EVENTS]
             assert source.ended and source.losses() == {}
     finally:
         source.close()
@@ -910,7 +910,7 @@ def test_a_user_with_a_grant_traces_his_own_processes_only() -> None:
                 os.write(tell, b"named")
                 pieces: list[bytes] = []
                 follow(source, pieces, lambda: not os.path.exists(f"/proc/{victim}"))
-                os.write(tell, repr((source.left_out()["events"], events_of(pieces))).encode())
+                os.write(tell, repr((source._counters()[ebpf._EVENTS], events_of(pieces))).encode())
 
             with waiting(tracer) as (_pid, start):
                 start()

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from membrane.host import landlock, probe, seccomp
 from membrane.host import syscalls as sc
 
 # Depend on how the machine is set up, not on the kernel that the rest of the suite needs.
-OPTIONAL = ("cgroup v2 delegation", "eBPF programs", "BTF", "ring buffer", "Docker daemon", "no AppArmor restriction")
+OPTIONAL = ("cgroup v2 delegation", "eBPF programs", "BTF", "ring buffer", "no AppArmor restriction")
 
 
 def answer(body: Callable[[], str], fix: str = "") -> tuple[str, str, str]:
@@ -41,7 +39,7 @@ def test_every_feature_that_the_suite_needs_is_found() -> None:
     names = [name for _, name, _, _, _ in found]
     assert len(set(names)) == len(names)
     for group, name, state, why, _ in found:
-        assert group in ("native", "tracing", "docker")
+        assert group in ("native", "tracing")
         assert state == "yes" or why, name
         if not name.startswith(OPTIONAL):
             assert state == "yes", (name, why)
@@ -94,7 +92,7 @@ def test_inside_a_filter_nothing_that_it_refuses_is_said_to_work() -> None:
     states = run(body, seconds=60)
     for name in ("user namespaces", "network namespaces", "TPROXY", "nftables", "DNAT", "AnyIP", "mount_setattr"):
         assert states[name] == "no", name
-    assert states["overlayfs in user namespaces"] == states["ring buffer"] == "no"
+    assert states["ring buffer"] == "no"
     assert states["seccomp notify"] == "yes"
     assert states["openat2"] == "no"  # its mode is in memory, where the filter can not look for set-user-ID
     assert states["pidfd"] == "yes"
@@ -175,43 +173,3 @@ def test_a_defect_of_ours_is_unknown_and_a_refusal_is_no() -> None:
     )
     assert answer(raising(probe.Absent("why", "own fix")), "other fix") == ("no", "why", "own fix")
     assert answer(raising(probe.Absent("why")), "other fix") == ("no", "why", "other fix")
-
-
-# ---------------------------------------------------------------- docker
-
-
-def daemon(path: Path, reply: bytes) -> threading.Thread:
-    """Answers one request on a unix socket."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
-    listener.settimeout(10)
-
-    def serve() -> None:
-        with listener:
-            connection, _ = listener.accept()
-            with connection:
-                assert connection.recv(4096).startswith(b"GET /_ping HTTP/1.0\r\n")
-                connection.sendall(reply)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize(
-    ("reply", "state"), [(b"HTTP/1.0 200 OK\r\n\r\nOK", "yes"), (b"HTTP/1.0 503 no\r\n\r\n", "no"), (b"", "no")]
-)
-def test_docker_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: bytes, state: str) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/d.sock")
-    thread = daemon(tmp_path / "d.sock", reply)
-    assert answer(probe._docker)[0] == state
-    thread.join()
-
-
-def test_no_docker_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/absent.sock")
-    state, why, fix = answer(probe._docker)
-    assert state == "no" and "No such file" in why and fix
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:2375")
-    assert answer(probe._docker)[0] == "unknown"

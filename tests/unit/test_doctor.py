@@ -25,7 +25,6 @@ ROWS = [
     ("native", "seccomp notify", YES),
     ("tracing", "BTF", YES),
     ("tracing", "eBPF", no("needs CAP_BPF and CAP_PERFMON", "sudo membrane setup tracing")),
-    ("docker", "docker daemon", no("not reachable at unix:///var/run/docker.sock")),
 ]
 
 
@@ -35,7 +34,6 @@ def test_text() -> None:
         "tracing     partly  eBPF: needs CAP_BPF and CAP_PERFMON; seccomp notify works",
         "              works: BTF",
         "              fix: sudo membrane setup tracing",
-        "docker      missing docker daemon: not reachable at unix:///var/run/docker.sock",
     ]
 
 
@@ -65,7 +63,7 @@ def test_a_substitute_makes_it_partly(group: str, feature: str) -> None:
 
 def test_tracing_is_missing_without_its_stand_in() -> None:
     rows = [row for row in ROWS if row[1] != "seccomp notify"]
-    assert [finding.state for finding in findings(rows)] == ["ok", "missing", "missing"]
+    assert [finding.state for finding in findings(rows)] == ["ok", "missing"]
 
 
 PROBED = [
@@ -109,13 +107,13 @@ def test_no_answer_about_native_is_not_ready() -> None:
 
 
 def test_unknown_is_never_taken_for_yes() -> None:
-    [finding] = findings([("docker", "daemon", Support("unknown"))])
-    assert finding == Finding("docker", "missing", "daemon: could not be tried (no cause given)")
+    [finding] = findings([("macos", "seatbelt", Support("unknown"))])
+    assert finding == Finding("macos", "missing", "seatbelt: could not be tried (no cause given)")
 
 
 def test_groups_keep_their_order_and_new_ones_come_last() -> None:
     rows = [("macos", "seatbelt", YES), *reversed(ROWS)]
-    assert [finding.group for finding in findings(rows)] == ["native", "tracing", "docker", "macos"]
+    assert [finding.group for finding in findings(rows)] == ["native", "tracing", "macos"]
 
 
 def test_one_fix_is_said_once() -> None:

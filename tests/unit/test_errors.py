@@ -7,7 +7,6 @@ import pytest
 from membrane.errors import (
     EX_CONFIG,
     EX_WRAPPER,
-    BackendError,
     HostError,
     InternalError,
     MembraneError,
@@ -39,7 +38,7 @@ def test_policy_error_is_printed_as_a_compiler_does() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [(PolicyError, EX_CONFIG), (HostError, EX_WRAPPER), (BackendError, EX_WRAPPER), (InternalError, EX_WRAPPER)],
+    [(PolicyError, EX_CONFIG), (HostError, EX_WRAPPER), (InternalError, EX_WRAPPER)],
 )
 def test_exit_status_says_whose_fault_it_is(kind: type[MembraneError], status: int) -> None:
     error = kind("try", "cause")

@@ -8,8 +8,11 @@ import errno
 import os
 import select
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +132,39 @@ def test_data_of_any_length_travels_as_a_file(size: int) -> None:
     with pytest.raises(OSError, match="Bad file descriptor") as failed:
         os.fstat(memory)
     assert failed.value.errno == errno.EBADF
+
+
+def test_the_launcher_s_environment_and_arguments_cannot_be_read() -> None:
+    """It lives as long as the sandbox does; what the caller was started with names hosts, paths and passwords."""
+    program = (
+        "import sys\n"
+        "from membrane.host.launch import Launch\n"
+        "try:\n"
+        "    with Launch() as launch:\n"
+        "        print(launch.pid, flush=True)\n"
+        "        sys.stdin.read()\n"
+        "        raise KeyError\n"
+        "except KeyError:\n"
+        "    pass\n"
+    )
+    environ = {"SECRET": "in-the-environment", "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, "-c", program, "in-the-arguments"]
+    with subprocess.Popen(arguments, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        end = time.monotonic() + 20
+        # Its user namespace is made right after; nothing else can be waited for.
+        while os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        read = {
+            (who, name): Path(f"/proc/{who}/{name}").read_bytes()
+            for who in (process.pid, pid)
+            for name in ("environ", "cmdline")
+        }
+        process.communicate("")
+    assert b"in-the-environment" in read[process.pid, "environ"], "the control: its parent's can be read"
+    assert b"in-the-arguments" in read[process.pid, "cmdline"]
+    assert read[pid, "environ"] and not read[pid, "environ"].strip(b"\0")
+    assert read[pid, "cmdline"].strip(b"\0") == b"membrane"
+    assert process.returncode == 0

@@ -35,7 +35,7 @@ def surface() -> str:
     return "\n".join(lines) + "\n"
 
 
-ERRORS = ("BackendError", "HostError", "InternalError", "MembraneError", "PolicyError")
+ERRORS = ("HostError", "InternalError", "MembraneError", "PolicyError")
 
 
 def test_the_surface_is_as_pinned() -> None:

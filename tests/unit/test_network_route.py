@@ -117,6 +117,115 @@ def test_protocols_are_told_apart() -> None:
     assert isinstance(route.arrive(names.v4(16), 53, "tcp"), Refusal)
 
 
+def test_a_changed_policy_is_asked_again() -> None:
+    """What the old one allowed is not remembered, neither for connections nor for resolved addresses."""
+    route, policy, names = router(
+        {("a.test", "", 80, "tcp"): Allow(RULE, "ok"), ("a.test", "1.1.1.1", 80, "tcp"): Allow(RULE, "ok")}
+    )
+    dialled, addresses = names.v4(16), ("1.1.1.1",)
+    relay = route.arrive(dialled, 80)
+    assert isinstance(relay, Relay)
+    assert route.candidates(relay, addresses) == addresses
+    policy.table.clear()
+    assert route.arrive(dialled, 80) == relay, "the control: until it is told"
+    assert route.candidates(relay, addresses) == addresses
+    route.forget()
+    assert isinstance(route.arrive(dialled, 80), Refusal)
+    assert isinstance(route.candidates(relay, addresses), Refusal)
+
+
+def test_refusals_of_addresses_are_remembered_and_those_of_names_to_come_are_not() -> None:
+    route, policy, names = router({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
+    for _ in range(2):
+        assert isinstance(route.arrive("10.0.0.1", 80), Refusal)
+        assert isinstance(route.arrive(names.v4(16), 80), Relay)
+    assert len(policy.asked) == 2
+    assert set(route._arrivals) == {("10.0.0.1", 80, "tcp"), (names.v4(16), 80, "tcp")}
+    route.arrive("198.18.0.99", 80)
+    assert len(route._arrivals) == 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"])
+def test_the_sandbox_s_loopback_is_no_way_to_the_host_s(address) -> None:
+    route, policy, _ = router({("", address.removeprefix("::ffff:"), 53, "udp"): Allow(RULE, "a rule for everything")})
+    refused = route.arrive(address, 53, "udp")
+    assert isinstance(refused, Refusal)
+    assert (refused.event.reason, refused.host) == ("address not allowed", address.removeprefix("::ffff:"))
+    assert policy.asked == []
+
+
+@pytest.mark.parametrize(("verdict", "asks"), [(Deny(RULE, "denied by rule"), False), (Ask("ask"), True)])
+def test_only_what_is_open_is_a_question(verdict, asks) -> None:
+    route, _, names = router({("a.test", "", 80, "tcp"): verdict, ("", "9.9.9.9", 80, "tcp"): verdict})
+    for address, host in ((names.v4(16), "a.test"), ("9.9.9.9", "9.9.9.9")):
+        refused = route.arrive(address, 80)
+        assert isinstance(refused, Refusal)
+        assert (refused.question is not None) == asks
+        assert refused.host == host
+
+
+@pytest.mark.parametrize("address", ["198.18.0.16", "9.9.9.9"])
+def test_a_constrained_rule_carries_no_udp(address) -> None:
+    verdict = Allow(RULE, "ok", inspect=True)
+    route, _, _ = router({("a.test", "", 443, "udp"): verdict, ("", "9.9.9.9", 443, "udp"): verdict})
+    refused = route.arrive(address, 443, "udp")
+    assert isinstance(refused, Refusal)
+    assert refused.host == ("a.test" if address[:3] == "198" else address)
+
+
+@pytest.mark.parametrize("rule", [None, PortRule(1, 2, ORIGIN)])
+def test_only_a_rule_of_hosts_can_be_insecure(rule) -> None:
+    route, _, names = router({("a.test", "", 443, "tcp"): Allow(rule, "ok")})
+    relay = route.arrive(names.v4(16), 443)
+    assert isinstance(relay, Relay) and not relay.insecure
+
+
+# ---------------------------------------------------------------- what a client asks a proxy for
+
+
+@pytest.mark.parametrize(
+    ("asked", "judged", "relay"),
+    [
+        ("b.test", Connect("b.test", "", 80), Relay("b.test", "", 80, 80)),
+        ("B.Test.", Connect("B.Test.", "", 80), Relay("b.test", "", 80, 80)),
+        ("9.9.9.9", Connect("", "9.9.9.9", 80), Relay("", "9.9.9.9", 80, 80, ("9.9.9.9",))),
+        ("[2001:db8::1]", Connect("", "2001:db8::1", 80), Relay("", "2001:db8::1", 80, 80, ("2001:db8::1",))),
+        ("127.0.0.1", Connect("", "127.0.0.1", 80), Relay("", "127.0.0.1", 80, 80, ("127.0.0.1",))),
+    ],
+)  # fmt: skip
+def test_a_proxy_s_target_is_judged_as_what_it_is(asked, judged, relay) -> None:
+    """Also the loopback: a proxy stands outside, so it is the host's, and the policy's floors decide."""
+    key = (judged.host, judged.address, 80, "tcp")
+    route, policy, _ = router({key: Allow(RULE, "ok")})
+    assert route.proxied(asked, 80) == relay
+    assert policy.asked == [judged]
+    policy.table.clear()
+    assert isinstance(route.proxied(asked, 80), Refusal), "nothing of it is remembered"
+
+
+@pytest.mark.parametrize("asked", ["localhost", "LocalHost", "localhost.", "a.localhost", "A.LOCALHOST."])
+def test_a_proxy_s_localhost_is_the_host_s(asked) -> None:
+    route, policy, _ = router({("host.internal", "", 5432, "tcp"): Allow(PortRule(5432, 15432, ORIGIN), "ok")})
+    assert route.proxied(asked, 5432) == Relay("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
+    assert policy.asked == [Connect("host.internal", "", 5432)]
+    policy.table.clear()
+    assert isinstance(route.proxied(asked, 5432), Refusal)
+
+
+@pytest.mark.parametrize("asked", ["localhost.test", "notlocalhost"])
+def test_another_name_is_not_localhost(asked) -> None:
+    route, policy, _ = router({("host.internal", "", 80, "tcp"): Allow(PortRule(80, 8080, ORIGIN), "ok")})
+    assert isinstance(route.proxied(asked, 80), Refusal)
+    assert policy.asked == [Connect(asked, "", 80)]
+
+
+def test_an_address_that_stands_for_a_name_is_that_name_at_a_proxy_too() -> None:
+    route, policy, names = router({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
+    assert route.proxied(names.v4(16), 80) == Relay("a.test", names.v4(16), 80, 80)
+    assert isinstance(route.proxied("198.18.0.99", 80), Refusal)
+    assert policy.asked == [Connect("a.test", "", 80)]
+
+
 # ---------------------------------------------------------------- resolved addresses
 
 
@@ -128,6 +237,15 @@ def test_only_allowed_addresses_are_candidates() -> None:
     assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
     assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
     assert len(policy.asked) == 4
+
+
+def test_other_addresses_of_a_name_are_judged_again() -> None:
+    """What was found for one answer of the resolver says nothing about the next."""
+    route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): Allow(RULE, "ok")})
+    relay = Relay("a.test", "198.18.0.16", 443, 443)
+    assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
+    assert isinstance(route.candidates(relay, ("10.0.0.1",)), Refusal)
+    assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
 
 
 def test_no_allowed_address_is_a_refusal_with_the_first_reason() -> None:
@@ -154,6 +272,13 @@ def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
     assert len(policy.asked) == 1
 
 
+@pytest.mark.parametrize("insecure", [False, True])
+def test_host_internal_is_insecure_as_its_rule_says(insecure) -> None:
+    route, _, names = router({("host.internal", "", 5, "tcp"): Allow(internal(insecure=insecure), "ok")})
+    relay = route.arrive(names.v4(17), 5)
+    assert isinstance(relay, Relay) and relay.insecure == insecure
+
+
 def internal(**fields) -> HostRule:
     return HostRule(
         "x", ORIGIN, **{"kind": "host", "host": "host.internal", "ports": (PortRange("tcp", 1, 9),), **fields}
@@ -167,6 +292,8 @@ def internal(**fields) -> HostRule:
         (internal(ports=()), False),
         (internal(kind="any", host=""), False),
         (internal(kind="wildcard", host="internal"), False),
+        (internal(kind="wildcard"), False),
+        (internal(host="a.test"), False),
         (None, False),
     ],
 )

@@ -274,14 +274,13 @@ secrets:
   - {name: gh, from: "env:GH", to: [api.github.com]}
   - {name: k, from: {command: [pass, k]}, to: [b.example:443], header: "X-Key"}
 trace: {mode: off, max_size: 10M, keep: 3, http: full}
-args: ["-v", "$DIR:/x", "$$5"]
 extra_ca: [ca.pem, /etc/ca.pem]
 dns_resolver: "[2001:0db8::1]:5353"
 upstream_proxy: http://proxy.example:3128/
 ssl_insecure: yes
 home: ephemeral
 view: host
-workspace: cow
+workspace: live
 """
     result = read(text, environ={"SOCK": "/run/s", "DIR": "/run/d"}, home="/home/u")
     got = result.policy
@@ -314,14 +313,33 @@ workspace: cow
         ("command:pass\0k", ("b.example:443",), "x-key: {}"),
     ]
     assert (got.trace.mode, got.trace.max_size, got.trace.keep, got.trace.http) == ("off", 10 << 20, 3, "full")
-    assert got.args == ("-v", "/run/d:/x", "$5")
     assert got.extra_ca == ("/dir/ca.pem", "/etc/ca.pem")
     assert (got.dns_resolver, got.upstream_proxy) == ("[2001:db8::1]:5353", "http://proxy.example:3128")
-    assert (got.ssl_insecure, got.home, got.view, got.workspace) == (True, "ephemeral", "host", "cow")
+    assert (got.ssl_insecure, got.home, got.view) == (True, "ephemeral", "host")
     assert got.profiles == ("other",)
     assert result.variables == (("DIR", "/run/d"), ("SOCK", "/run/s"))
     assert any("ssl_insecure" in warning for warning in result.warnings)
     assert codec.restore(codec.dump(got)) == got
+
+
+@pytest.mark.parametrize("level", ["user", "project"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "home: shared\nargs: [--shm-size=1g]",
+            r":2:\d+: args are for a Docker backend, which this version does not have",
+        ),
+        ("args: []", "args are for a Docker backend"),
+        ("workspace: cow", "workspace: cow is not available in this version; use workspace: live"),
+        ("workspace: copy", "workspace"),
+    ],
+)
+def test_a_key_of_other_versions_stops_the_run(text: str, said: str, level: str) -> None:
+    """Who relies on it must not be run without it."""
+    with pytest.raises(PolicyError, match=said) as caught:
+        read(text, level=level)
+    assert caught.value.exit_code == 78
 
 
 def test_options() -> None:
@@ -337,7 +355,6 @@ def test_options() -> None:
             "mounts": ("../lib", "~/d:rw", "/a:/b:rw"),
             "env": ("CI", "A=1=2"),
             "limits": ("memory=1G", "time=5m"),
-            "args": ("$HOME",),
             "unix_sockets": ("s.sock",),
             "expose": ("80:8080",),
             "connect": ("5432",),
@@ -346,7 +363,6 @@ def test_options() -> None:
             "upstream_proxy": "env",
             "ssl_insecure": True,
             "view": "host",
-            "workspace_mode": "cow",
             "trace": "off",
         },
     )
@@ -358,7 +374,6 @@ def test_options() -> None:
     ]
     assert [(rule.name, rule.value) for rule in got.env] == [("CI", None), ("A", "1=2")]
     assert (got.limits.memory, got.limits.time) == (1 << 30, 300)
-    assert got.args == ("$HOME",), "options are expanded by the shell, not again"
     assert got.unix_sockets[0].path == "/srv/project/s.sock"
     assert got.extra_ca == ("/srv/project/ca.pem",)
     assert (got.expose[0].inside, got.expose[0].outside) == (80, 8080)
@@ -455,8 +470,8 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("unix_sockets: [$NOPE]", "1:16", "NOPE is not set"),
         ("unix_sockets: [rel/s]", "1:16", "not an absolute path"),
         ("unix_sockets: [{path: /s, allow: [x]}]", "1:16", "adapter"),
-        ("args: ['${X']", "1:8", "not closed"),
-        ("args: ['$']", "1:8", "without a name"),
+        ("unix_sockets: ['${X']", "1:16", "not closed"),
+        ("unix_sockets: ['$']", "1:16", "without a name"),
         ("env: {pass: [1A]}", "1:14", "not the name"),
         ("env: {set: {'A B': 1}}", "1:13", "not the name"),
         ("env: {set: {A: }}", "1:16", "empty"),
@@ -529,7 +544,7 @@ def test_unknown_limit() -> None:
         "home: ephemeral",
         "home: workspace",
         "view: project",
-        "workspace: cow",
+        "workspace: live",
         "trace: {mode: required}",
         "presets: [default]",
     ],
@@ -545,7 +560,6 @@ def test_project_key_that_tightens(text: str) -> None:
         ("ignore: [a]\nreadonly:\n  - '!a'", "readonly", 3),
         ("ignore: ['!.env']", "ignore", 1),
         ("mounts: [{path: x}]", "mounts", 1),
-        ("args: [x]", "args", 1),
         ("unix_sockets: [/s]", "unix_sockets", 1),
         ("ports: {expose: [1]}", "ports.expose", 1),
         ("ports: {connect: [1]}", "ports.connect", 1),
@@ -588,10 +602,10 @@ def test_project_limit_widens_only_above_the_users() -> None:
 
 def test_project_scalar_widens_against_the_user() -> None:
     sources = [
-        Source("user", "u", "workspace: cow\nhome: ephemeral"),
-        Source("project", "p", "workspace: live\nhome: workspace"),
+        Source("user", "u", "home: ephemeral"),
+        Source("project", "p", "home: workspace"),
     ]
-    assert [each.key for each in load(sources, presets=PRESETS).widening] == ["home", "workspace"]
+    assert [each.key for each in load(sources, presets=PRESETS).widening] == ["home"]
 
 
 def test_widening_shows_all_of_an_entry() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import pty
 import select
+import shutil
 import stat
 import subprocess
 import sys
@@ -397,7 +399,10 @@ def test_every_input_of_the_cache_counts(place: Place) -> None:
     assert hosts(place.load()) == ["z.com"], "mtime can be set back, ctime can not"
 
 
-@pytest.mark.parametrize("damage", ["mode", "link", "cut", "symlink", "directory", "empty"])
+@pytest.mark.parametrize(
+    "damage",
+    ["mode", "link", "cut", "symlink", "directory", "empty", pytest.param("owner", marks=pytest.mark.as_root)],
+)
 def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: Path, damage: str) -> None:
     place.user("allow: [a.com]")
     place.load_settled()
@@ -407,6 +412,8 @@ def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: P
         file.chmod(0o620)
     elif damage == "link":
         os.link(file, tmp_path / "link")
+    elif damage == "owner":
+        os.chown(file, 65534, 0)
     elif damage == "cut":
         file.write_bytes(data[: len(data) // 2])
     elif damage == "symlink":
@@ -420,6 +427,70 @@ def test_cache_file_that_is_not_ours_alone_is_not_used(place: Place, tmp_path: P
     loaded = place.load()
     assert not loaded.cached
     assert hosts(loaded) == ["a.com"]
+
+
+def a_process(place: Place, package: Path, more: str = "") -> list[str]:
+    """Load in an interpreter of its own, with the package at ``package``; the words that it prints."""
+    program = (
+        f"import sys\nsys.path[:0] = {[str(package), *sys.path]!r}\n"
+        "from membrane.settings import Options, load_policy\n"
+        f"places = {place.environ!r}, {str(place.workspace)!r}, {str(place.home)!r}\n"
+        f"{more}\n"
+        "print(load_policy(Options(interactive=False), *places).cached)\n"
+        "print(*(name for name in sys.modules if name.startswith('membrane')))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def settle(path: Path) -> None:
+    """Until a later change of ``path`` must show in its stamp: a clock, not another process."""
+    while time.time_ns() - path.stat().st_ctime_ns <= 2 * settings._SETTLED_NS:
+        time.sleep(0.01)
+
+
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package, and the directory that it is imported from."""
+    source = Path(settings.__file__).parent
+    shutil.copytree(source, tmp_path / "site/membrane", ignore=shutil.ignore_patterns("__pycache__", "native"))
+    settle(tmp_path / "site/membrane")
+    return tmp_path / "site"
+
+
+def test_all_code_that_makes_a_policy_counts_for_its_cache(place: Place, tmp_path: Path) -> None:
+    """Whoever edits one module alone, or installs another version of what reads policies, gets a new policy."""
+    site = copied(tmp_path)
+    place.user("allow: ['*.example.co.uk', 'b\u00fccher.example']\nunix_sockets: [/run/s]\n")
+    settle(place.config)
+    cached, *loaded = a_process(place, site)
+    assert cached == "False"
+    (file,) = (place.home / "cache").iterdir()
+    stamps = dict(marshal.loads(file.read_bytes())[1])
+    ours = {site / name.replace(".", "/") for name in loaded}
+    ours = {path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in ours}
+    assert {site / f"membrane/{name}.py" for name in ("settings", "value", "policy/match", "plan/mounts")} <= ours
+    assert ours <= {Path(path) for path in stamps}
+    assert {"yaml", "idna", "publicsuffixlist"} <= {Path(path).parent.name for path in stamps}
+    for path in (site / "membrane/plan/mounts.py", site / "membrane/policy/match.py"):
+        assert a_process(place, site)[0] == "True"
+        path.write_bytes(path.read_bytes())
+        assert a_process(place, site)[0] == "False"
+        settle(path)
+        assert a_process(place, site)[0] == "False", "settled: from here on it is remembered again"
+
+
+def test_a_process_that_runs_replaced_code_caches_nothing(place: Place, tmp_path: Path) -> None:
+    """Its policy is the old code's, and the stamps that it would write the new one's."""
+    site = copied(tmp_path)
+    place.user("allow: [a.com]")
+    settle(place.config)
+    replace = (
+        f"import os, time\nos.utime({str(site / 'membrane/policy/codec.py')!r})\n"
+        f"time.sleep({3 * settings._SETTLED_NS / 1e9})  # the files are settled; the code is not what runs\n"
+    )
+    assert a_process(place, site, replace)[0] == "False"
+    assert a_process(place, site)[0] == "False", "the one before has written nothing"
+    assert a_process(place, site)[0] == "True"
 
 
 def test_cache_is_bounded(place: Place) -> None:

@@ -92,7 +92,7 @@ def error_of(data: dict[str, Any]) -> MembraneError:
     """The error that the other side told."""
     from .. import errors
 
-    kind = {each.__name__: each for each in (errors.PolicyError, errors.HostError, errors.BackendError)}
+    kind = {each.__name__: each for each in (errors.PolicyError, errors.HostError)}
     made = kind.get(str(data.get("type")), errors.InternalError)
     return made(
         str(data["tried"]),

@@ -32,7 +32,7 @@ Messages (SOCK_SEQPACKET, first byte is the kind)
     launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; ``mint``, ``diag``: see there)
     launcher -> supervisor: P pidfd of init · k masks mounted
     init -> supervisor:     L listening unix socket of the plan (in its order)
-    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener) · G command runs
+    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener)
     init -> supervisor:     Z stopped · X wait status
     supervisor -> launcher: B plan (+ memfd, ``host.start``) · M maps are written (+ trees) · K masks to mount
     supervisor -> launcher: Z fork a spawner (+ channel)

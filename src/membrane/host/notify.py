@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Call: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]  # id, thread, number, six arguments
 
 # include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
-_RECEIVE, _SEND, _ID_VALID, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40082104
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; struct seccomp_data: nr, arch, instruction pointer, args
@@ -73,14 +73,6 @@ class Listener:
             raise
         number, thread, _flags, call, _arch, _ip, *arguments = _NOTIFICATION.unpack_from(self._buffer)
         return number, thread, call, *arguments
-
-    def is_valid(self, number: int) -> bool:
-        """Whether the caller still waits: what was read by its thread id was its own."""
-        try:
-            fcntl.ioctl(self.fd, _ID_VALID, struct.pack("=Q", number))
-        except OSError:
-            return False
-        return True
 
     def answer(self, number: int, error: int) -> bool:
         """End the call with ``error``, or with 0 let the kernel carry it out.

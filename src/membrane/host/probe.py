@@ -49,7 +49,7 @@ def features() -> list[tuple[str, str, Support]]:
     """Try every feature.
 
     Returns:
-        (group, name, answer): the group is ``native``, ``tracing`` or ``docker``.  Features that only root callers
+        (group, name, answer): the group is ``native`` or ``tracing``.  Features that only root callers
         use are left out for others.
     """
     root = os.geteuid() == 0
@@ -173,20 +173,6 @@ def _mount_setattr() -> str:
             return ""
         raise
     raise Absent("a read-only mount was written to")
-
-
-def _overlayfs() -> str:
-    root = _private_tmpfs()
-    for name in ("lower", "upper", "work", "merged"):
-        os.mkdir(f"{root}/{name}")
-    with open(f"{root}/lower/file", "w") as file:
-        file.write("lower")
-    options = f"lowerdir={root}/lower,upperdir={root}/upper,workdir={root}/work,userxattr"
-    sc.mount("overlay", f"{root}/merged", "overlay", 0, options)
-    os.unlink(f"{root}/merged/file")
-    if os.listdir(f"{root}/merged") or not os.path.exists(f"{root}/lower/file"):
-        raise Absent("a removed file did not become a whiteout")
-    return ""
 
 
 def _apparmor() -> str:
@@ -447,30 +433,6 @@ def _ring_buffer() -> str:
     return ""
 
 
-# ---------------------------------------------------------------- docker
-
-
-def _docker() -> str:
-    """Ask the daemon whether it is there (GET /_ping)."""
-    import socket
-
-    where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    if not where.startswith("unix://"):
-        raise RuntimeError(f"DOCKER_HOST={where}: only unix sockets are tried")
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(_DEADLINE - 1)
-    try:
-        connection.connect(where.removeprefix("unix://"))
-        connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
-        answer = connection.recv(64)
-    except OSError as error:
-        fix = "add yourself to the group docker" if error.errno == errno.EACCES else "start Docker, or set DOCKER_HOST"
-        raise Absent(f"daemon not reachable at {where}: {error.strerror or error}", fix)
-    if b" 200 " not in answer:
-        raise Absent(f"{where} does not answer as a Docker daemon")
-    return ""
-
-
 _BPF_FIX = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 # group, name, probe, only for root callers, what to do where the probe does not know better
@@ -484,7 +446,6 @@ _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
     ("native", "DNAT", _dnat, False, "sudo modprobe nft_chain_nat"),
     ("native", "AnyIP", _anyip, False, ""),
     ("native", "mount_setattr", _mount_setattr, False, ""),
-    ("native", "overlayfs in user namespaces", _overlayfs, False, "sudo modprobe overlay"),
     ("native", "Landlock", _landlock, False, ""),
     ("native", "seccomp filter", _seccomp_filter, False, ""),
     ("native", "seccomp notify", _seccomp_notify, False, ""),
@@ -496,5 +457,4 @@ _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
     ("tracing", "eBPF programs (CAP_BPF, CAP_PERFMON)", _bpf_program, False, _BPF_FIX),
     ("tracing", "BTF", _btf, False, "a kernel with CONFIG_DEBUG_INFO_BTF"),
     ("tracing", "ring buffer", _ring_buffer, False, _BPF_FIX),
-    ("docker", "Docker daemon", _docker, False, ""),
 )

@@ -75,10 +75,6 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             raise _unbound(
                 str(mask.origin), f"mask of {path}: it is not in the view", "leave it out, or use view: host"
             )
-    if policy.workspace == "cow":
-        raise _unbound("policy", "workspace: cow is not available in this version", "use workspace: live")
-    if policy.args:
-        raise _unbound("policy", "args are for the Docker backend, which this version does not have")
     if policy.view == "host" and policy.home != "workspace":
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
     for socket in policy.unix_sockets:

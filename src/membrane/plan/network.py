@@ -61,13 +61,3 @@ def counted(rule: HostRule) -> tuple[str, ...]:
         return ()
     parts = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
     return tuple(f"{what} counted in the network process" for what, given in parts if given)
-
-
-def describe_host(rule: HostRule) -> str:
-    """One line for ``membrane check``: what is checked on the connections of a rule."""
-    how = "DNS name, destination port, TLS server name, address at dial time"
-    if rule.constrained:
-        how = "DNS name, destination port, TLS interception, HTTP method and path"
-    if rule.kind == "network":
-        how = "destination address and port"
-    return ", ".join((how, *counted(rule)))

@@ -56,7 +56,6 @@ DEFAULT_PRESETS = ("default",)
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
 _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
-_WORKSPACES = ("cow", "live")
 _ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
@@ -109,7 +108,6 @@ class _Level:
         self.secrets: list[SecretRule] = []
         self.masks: list[MaskRule] = []
         self.signing: list[SigningRule] = []
-        self.args: list[str] = []
         self.extra_ca: list[str] = []
 
 
@@ -128,7 +126,7 @@ def load(
         sources: user and project files, in order of level.
         presets: name to text of every preset file; agent profiles are called ``profiles/NAME``.
         options: the command line's level: fields of ``settings.Options`` by name, those that were given.
-        environ: the caller's variables, for ``$NAME`` in ``args`` and socket paths.
+        environ: the caller's variables, for ``$NAME`` in socket paths.
         home: the caller's home directory, for ``~``.
         command: the basename of the wrapped command, which chooses an agent profile.
 
@@ -655,10 +653,12 @@ class _Loader:
                 self._widens("trace.http", taken[1])  # it records queries, which may hold secrets
         entry.finish(key)
 
-    def _args(self, key: str, node: Node) -> None:
-        for item, text in node.sequence(key).strings(key):
-            self._widens(key, item)
-            self.levels[self.level].args.append(self._checked(item, "args", self._expand, text))
+    def _absent(self, key: str, node: Node) -> None:
+        """A key of other versions: who relies on it is told, and nothing is run without it."""
+        if key == "args":
+            node.refuse("args are for a Docker backend, which this version does not have; leave them out")
+        if node.scalar(key).choice(key, ("live", "cow")) == "cow":
+            node.refuse("workspace: cow is not available in this version; use workspace: live, or leave it out")
 
     def _extra_ca(self, key: str, node: Node) -> None:
         for item, text in node.sequence(key).strings(key):
@@ -695,7 +695,7 @@ class _Loader:
         self.scalars["open_git_config" if key == "git_config" else key] = given
 
     def _choice(self, key: str, node: Node) -> None:
-        known = {"home": _HOMES, "view": _VIEWS, "workspace": _WORKSPACES}[key]
+        known = {"home": _HOMES, "view": _VIEWS}[key]
         value = node.scalar(key).choice(key, known)
         before = self.scalars.get(key, Policy.__dict__[key])
         if known.index(value) > known.index(before):
@@ -787,7 +787,6 @@ class _Loader:
         level.connect += each("connect", "connect", lambda text: grammar.parse_port_pair(text, origin, expose=False))
         level.sockets += [SocketRule(path, origin) for path in each("unix_sockets", "unix-socket", self._option_path)]
         level.extra_ca += each("extra_ca", "extra-ca", self._option_path)
-        level.args += options.get("args", ())
         self.limits.update(each("limits", "limit", grammar.parse_limit))
         for key, parse in (("dns_resolver", grammar.parse_resolver), ("upstream_proxy", grammar.parse_proxy)):
             if options.get(key):
@@ -799,7 +798,6 @@ class _Loader:
         for field, key, known in (
             ("home", "home", _HOMES),
             ("view", "view", _VIEWS),
-            ("workspace_mode", "workspace", _WORKSPACES),
         ):
             value = options.get(field)
             if value:
@@ -856,7 +854,6 @@ class _Loader:
             signing=joined("signing"),
             limits=Limits(**self.limits),
             trace=TraceRule(**self.trace),
-            args=joined("args"),
             profiles=tuple(self.profile_names),
             state_dirs=tuple(name[:-1] for name in self.state if name.endswith("/")),
             state_files=tuple(name for name in self.state if not name.endswith("/")),
@@ -898,7 +895,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("masks", ("masks",), "masks"),
     ("signing", ("signing",), "signing"),
     ("trace", ("trace",), "trace_keys"),
-    ("args", ("args",), "args"),
+    ("args", ("args",), "absent"),
     ("extra_ca", ("extra_ca",), "extra_ca"),
     ("dns_resolver", ("dns_resolver",), "text"),
     ("upstream_proxy", ("upstream_proxy",), "text"),
@@ -907,5 +904,5 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("view", ("view",), "choice"),
     ("git_config", ("git_config",), "open"),
     ("user_namespaces", ("user_namespaces",), "open"),
-    ("workspace", ("workspace",), "choice"),
+    ("workspace", ("workspace",), "absent"),
 )

@@ -210,13 +210,6 @@ def parse_network(text: str) -> Network:
     return Network(version, base, prefix)
 
 
-def in_network(network: Network, version: int, value: int) -> bool:
-    """Is the address inside the block?"""
-    return (
-        network.version == version and (value ^ network.base) >> ((32 if version == V4 else 128) - network.prefix) == 0
-    )
-
-
 def _table(*rows: tuple[str, AddressClass]) -> tuple[tuple[int, int, int, AddressClass], ...]:
     """(version, shift, base >> shift, class) of each block, built at the first question."""
     out = []

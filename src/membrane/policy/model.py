@@ -221,7 +221,6 @@ class Policy(Value):
     signing: tuple[SigningRule, ...] = ()
     limits: Limits = Limits()
     trace: TraceRule = TraceRule()
-    args: tuple[str, ...] = ()  # Docker backend only
     profiles: tuple[str, ...] = ()  # agent profiles in force
     state_dirs: tuple[str, ...] = ()  # home-relative directories kept under $MEMBRANE_HOME/agents/NAME (from profiles)
     state_files: tuple[str, ...] = ()  # the same for single files
@@ -234,7 +233,6 @@ class Policy(Value):
     ssl_insecure: bool = False
     home: Literal["workspace", "shared", "ephemeral"] = "workspace"
     view: Literal["project", "host"] = "project"
-    workspace: Literal["live", "cow"] = "live"
     # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
     file_rules: tuple[FileRule, ...] | None = None
     file_base: str = ""  # the directory that relative questions start from, when there are file rules

@@ -13,7 +13,7 @@ Paths are resolved here by their text only: ``~`` is the home, relative ones sta
 
 from __future__ import annotations
 
-from ..errors import EX_CONFIG, PolicyError
+from ..errors import PolicyError
 from ..value import Value
 from .files import every_file, file_rule, is_glob, place
 from .literals import canonical_address
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .model import FileEffect, HostKind
 
 INVALID = 1  # exit status of sandbox-runtime for settings that it does not take
-UNBOUND = EX_CONFIG
 ENTIRE = 65535
 DEFAULT_TMPDIR = "/tmp/claude"  # noqa: S108 - sandbox-runtime's own; used only where it exists
 NOT_INHERITED = frozenset(

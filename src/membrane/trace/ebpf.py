@@ -81,7 +81,7 @@ _SEED = struct.Struct("<II")
 _OPENED = struct.Struct("<QQIIII")  # id, inode, device, name, flags, process
 _REPEATS = struct.Struct("<QQ")
 _COUNTERS = 16
-_LOST_KINDS, _NOISE, _REPEATED, _EVENTS = 8, 8, 9, 10
+_LOST_KINDS, _REPEATED, _EVENTS = 8, 9, 10
 _LOOK_AT_LOSSES_EVERY = 1.0  # s
 _AGAIN = 250_000_000  # ns after a drain that found something; more than QUIET in trace.bpf.c
 
@@ -277,11 +277,6 @@ class EbpfSource:
         more = {spans.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
         self._answered = counts
         return {kind: count for kind, count in more.items() if count}
-
-    def left_out(self) -> dict[str, int]:
-        """What was left out on purpose: failed look-ups and repeated opens; and how many events were told."""
-        counts = self._counters()
-        return {"noise": counts[_NOISE], "repeated": counts[_REPEATED], "events": counts[_EVENTS]}
 
     def alive(self) -> int:
         """Processes of the sandbox that are alive and seen; 0 before the first one was released."""

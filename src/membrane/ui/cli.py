@@ -164,8 +164,6 @@ def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
 def _run(invocation: Invocation) -> int:
     if invocation.has("yes"):
         raise options.UsageError("parse the command line", "--yes goes with --reset")
-    if invocation.has("no-update") and not invocation.has("quiet"):
-        _note("--no-update does nothing: membrane never updates itself")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     from ..host.launch import Launch
 

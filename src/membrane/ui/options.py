@@ -214,16 +214,6 @@ OPTIONS: tuple[Option, ...] = (
         values=("project", "host"),
         example="membrane --view host -- rg licence /usr/share/doc",
     ),
-    Option(
-        "workspace",
-        "files",
-        "live, or cow: changes wait for review",
-        "policy",
-        metavar="MODE",
-        field="workspace_mode",
-        values=("live", "cow"),
-        example="membrane --workspace cow -- claude",
-    ),
     # ------------------------------------------------------------ process
     Option(
         "env",
@@ -255,26 +245,6 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "no-profile", "process", "use no agent profile", "policy", example="membrane --no-profile -- claude --version"
-    ),
-    Option(
-        "launcher",
-        "process",
-        "native, or bwrap where only that is permitted",
-        "run",
-        metavar="NAME",
-        values=("native", "bwrap"),
-        example="membrane --launcher bwrap -- make",
-    ),
-    Option(
-        "arg",
-        "process",
-        "further docker run argument (Docker backend)",
-        "policy",
-        metavar="ARG",
-        repeatable=True,
-        field="args",
-        rare=True,
-        example="membrane --arg=--shm-size=1g -- pytest",
     ),
     # ------------------------------------------------------------ policy
     Option(
@@ -372,14 +342,6 @@ OPTIONS: tuple[Option, ...] = (
         example="membrane --reset=ci",
     ),
     Option("yes", "membrane", "do not ask before --reset", "own", rare=True, example="membrane --reset=c --yes"),
-    Option(
-        "no-update",
-        "membrane",
-        "accepted; membrane never updates itself",
-        "own",
-        rare=True,
-        example="membrane --no-update -- make",
-    ),
     Option("debug", "membrane", "show tracebacks and internal detail", "own", example="membrane --debug -- true"),
     Option("version", "membrane", "print the version", "own", example="membrane --version"),
     Option("help", "membrane", "print this help", "own", short="h", example="membrane check --help"),

@@ -161,10 +161,12 @@ def _merged(base: dict[str, Any], older: dict[str, Any], newer: dict[str, Any]) 
 def _set_aside(agent: str, name: str, data: bytes) -> None:
     directory = f"{agent}/.replaced"
     make_private(directory)
-    kept = sorted(os.listdir(directory), key=lambda entry: entry.rpartition(".")[2])
-    for entry in kept[: max(0, len(kept) - MOST_REPLACED + 1)]:
-        os.unlink(f"{directory}/{entry}")
-    _write(directory, f"{name.replace('/', '_')}.{time.time_ns()}", data)
+    kept = sorted(
+        (f"{directory}/{entry}" for entry in os.listdir(directory)), key=lambda path: os.stat(path).st_ctime_ns
+    )
+    for path in kept[: max(0, len(kept) - MOST_REPLACED + 1)]:
+        os.unlink(path)
+    _write(directory, f"{name.replace('/', '_')}.{os.urandom(8).hex()}", data)
 
 
 def _read(root: str, name: str) -> tuple[bytes | None, int]:

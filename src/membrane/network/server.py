@@ -18,8 +18,9 @@ Control socket (AF_UNIX stream, its number in argv):
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
-  ``totals`` or not ``verbose``, ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}``
-  before an end that is not clean, and last ``{"stats": {...}}``;
+  ``totals`` or not ``verbose``, ``{"error": ...}`` before an end that is not clean, and last ``{"stats": {...}}``: the
+  word that everything was told, without which the session calls its record incomplete (``events`` in it is how many
+  lines of events there were);
 * with ``ask`` in the first message: questions and their answers, as ``network.asking`` describes them;
 * from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
   ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
@@ -48,6 +49,7 @@ from _socket import socket as Socket
 
 from .. import clock
 from ..errors import InternalError, MembraneError
+from ..events import DefectSeen
 from ..policy.codec import restore
 from ..policy.decide import Decider
 from .addresses import OwnAddresses
@@ -89,6 +91,7 @@ _DNS_PORT = 53
 _LONGEST_COMMAND = 16 << 20  # octets
 _READ = 65536
 _CRASHES_TOLD = 10
+_FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
 _TOTALS = 0.5  # seconds from one report of the totals to the next
@@ -185,6 +188,17 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-4000:]
 
 
+def defect(error: BaseException, count: int = 1) -> DefectSeen:
+    """The event of a failure by a defect of ours: of which type and where.  Its text may quote what somebody sent."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
+
+
 def send_all(control: Socket, journal: Journal) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
@@ -238,6 +252,7 @@ class Service:
         self._commands = b""
         self._blocked = False
         self._crashes = 0
+        self._last_crash: DefectSeen | None = None  # of those that are not told one by one
         policy = restore(config["policy"])
         limits = config.get("limits") or {}
         self._reactor = reactor = Reactor()
@@ -380,6 +395,8 @@ class Service:
         self._broker.close()
         if self._exposed is not None:
             self._exposed.close()
+        if self._last_crash is not None:
+            self._journal.emit(self._last_crash)
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
@@ -402,7 +419,7 @@ class Service:
             "crashes": self._crashes,
             "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
         }
-        self._journal.note({"stats": stats})
+        self._journal.end(stats)
         self._own.close()
         self._reactor.close()
         for _role, socket in self._sockets:
@@ -430,9 +447,12 @@ class Service:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 
     def _crashed(self, error: BaseException) -> None:
+        """A connection or a datagram failed by a defect of ours; whoever calls refuses it."""
         self._crashes += 1
         if self._crashes <= _CRASHES_TOLD:
-            self._journal.note({"crash": explain(error)})
+            self._journal.emit(defect(error))
+        else:
+            self._last_crash = defect(error, self._crashes - _CRASHES_TOLD)
 
     def _on_control(self, mask: int) -> None:
         if mask & OUT:

@@ -166,13 +166,14 @@ def _run(invocation: Invocation) -> int:
     if invocation.has("no-update") and not invocation.has("quiet"):
         _note("--no-update does nothing: membrane never updates itself")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
+    events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
     from ..host.launch import Launch
 
     with Launch() as launch:  # before the policy is loaded: see there
         loaded = _load(invocation, command)
         from .. import opening
 
-        fields: dict[str, Any] = dict(invocation.fields("run"))
+        fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
         reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
         begun = opening.begin(launch, opening.RunRequest(command, loaded.policy, reported))
     try:
@@ -182,6 +183,40 @@ def _run(invocation: Invocation) -> int:
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
+
+
+def events_place(given: str) -> str:
+    """Where ``--events`` writes, as ``journal.Journal`` takes it; a descriptor of the caller's is ours from now on.
+
+    Raises:
+        UsageError: ``-``, which would be read as stderr; no number of a descriptor.
+        HostError: nothing that can be written to is open there.
+    """
+    if given == "-":
+        raise options.UsageError(
+            "parse the command line",
+            "--events - would mix the events with what the command writes to stderr, which may look like events",
+            fix=(
+                "--events FILE",
+                "--events fd:3 3>FILE",
+                "--events stderr, for both in one stream all the same",
+            ),
+        )
+    if not given.startswith("fd:"):
+        return given
+    import fcntl
+
+    if not given[3:].isdecimal() or len(given) > 9 or int(given[3:]) < 3:
+        raise options.UsageError("parse the command line", f"--events fd:N takes a descriptor from 3 on, not {given!r}")
+    number = int(given[3:])
+    try:
+        if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise HostError("write events", "it is open for reading only", target=given)
+        own = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError as error:
+        raise HostError("write events", error.strerror or "", target=given, fix=("--events fd:3 3>FILE",)) from None
+    os.close(number)
+    return f"fd:{own}"
 
 
 def _reset(invocation: Invocation) -> int:

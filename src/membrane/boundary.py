@@ -116,6 +116,8 @@ class Boundary(ABC):
         finally:
             if self._tracer is not None and not self._tracer.stop():
                 runs.collect_traces()
+            if self._entry is not None:  # closed: who is still in there is another one
+                runs.collect_dead(self.state)
 
     # ------------------------------------------------------------ what a subclass has of its own
 

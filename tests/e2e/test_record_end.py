@@ -156,3 +156,41 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     assert required.returncode == 125 and "the command's status was 0" in required.stderr
     control = box.run(*command)
     assert control.stdout.splitlines()[1] == "HTTP/1.1 200" and "defect" not in control.stderr
+
+
+def test_what_a_killed_supervisor_left_is_collected_by_the_next_run(box: Box) -> None:
+    """The entries of those that live stay."""
+    first, second = (box.popen("--", "sh", "-c", "echo up; read line", **PIPES) for _ in range(2))
+    try:
+        for run in (first, second):
+            assert run.stdout
+            assert run.stdout.readline() == b"up\n"
+        entries = box.state / "run"
+        assert len(list(entries.iterdir())) == 2
+        first.kill()
+        first.wait(20)
+        assert len(list(entries.iterdir())) == 2  # nobody was there to take it away
+        assert box.run("--", "true").returncode == 0
+        assert len(list(entries.iterdir())) == 1
+        (living,) = json.loads(box.run("ps", "--json").stdout)["sessions"]
+        assert living["pid"] == second.pid
+        _out, errors = second.communicate(b"\n", timeout=20)
+        assert second.returncode == 0, errors
+        assert not list(entries.iterdir())
+    finally:
+        for run in (first, second):
+            run.kill()
+            run.communicate()
+
+
+def test_with_too_few_descriptors_a_run_says_that(box: Box) -> None:
+    """A message whose descriptors found no room is cut by the kernel (MSG_CTRUNC): that is no defect of ours."""
+    seen = set()
+    for limit in range(6, 64):
+        argv = ("prlimit", f"--nofile={limit}:{limit}", *box.argv("-q", "--", "true"))
+        done = box.outside(*argv, timeout=60)
+        if done.returncode:
+            assert done.returncode == 125 and "oo many open files" in done.stderr, (limit, done)
+            assert "internal error" not in done.stderr and "Traceback" not in done.stderr, (limit, done)
+        seen.add(done.returncode)
+    assert seen == {0, 125}

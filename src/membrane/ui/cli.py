@@ -13,6 +13,7 @@ Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 memb
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -57,7 +58,8 @@ def main(argv: list[str]) -> int:
         _traceback(debug)
         _silence_stdout()
         where = f": {error.filename}" if error.filename else ""
-        _say([f"the system refused: {error.strerror or error}{where}", *_more(debug)])
+        raised = ("  try: raise the limit: ulimit -n 1024",) if error.errno == errno.EMFILE else ()
+        _say([f"the system refused: {error.strerror or error}{where}", *raised, *_more(debug)])
         return EX_WRAPPER
     except Exception as error:
         _traceback(debug)
@@ -94,7 +96,10 @@ def _traceback(wanted: bool) -> None:
 
 def _silence_stdout() -> None:
     """Point stdout at /dev/null, so that the flush at exit does not fail again on what could not be written."""
-    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # then the flush fails again, and is told again
     try:
         os.dup2(fd, 1)
     finally:

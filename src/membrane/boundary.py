@@ -490,10 +490,12 @@ class Boundary(ABC):
             self._epoll.unregister(fd)
 
     def _loop(self) -> None:
+        from .dataplane import SILENT
+
         launch = self.launch
         self._watch(launch.launcher.fileno(), self._on_launcher)
         for role, fd in self.network.sockets:
-            if role not in ("mint", "diag"):  # nothing arrives there
+            if role not in SILENT:
                 self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .policy.model import Policy
 
 NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
-NETWORK_END = 2.0  # seconds for the network process to send its last events
+NETWORK_END = 2.0  # seconds for the network process to take the last packets and send its last events
+SILENT = ("mint", "diag")  # roles of sockets at which nothing arrives
 
 
 class Network:
@@ -195,6 +196,11 @@ class Network:
         Returns:
             Why it is not known that it has told everything; empty when it has said so, or never ran.
         """
+        if not self.pid and self._has_packets():
+            try:
+                self.start()  # for what the command did last
+            except MembraneError as error:
+                return str(error)
         for _role, fd in self.sockets:
             os.close(fd)
         self.sockets = []
@@ -228,6 +234,14 @@ class Network:
         if os.WIFSIGNALED(status):
             return f"it was killed by signal {os.WTERMSIG(status)}"
         return f"it ended with status {os.WEXITSTATUS(status)} and without its last word"
+
+    def _has_packets(self) -> bool:
+        """Has something arrived that no process has seen yet?"""
+        poll = select.poll()
+        for role, fd in self.sockets:
+            if role not in SILENT:
+                poll.register(fd, select.POLLIN)
+        return bool(self._config) and bool(poll.poll(0))
 
     def _take_rest(self, deadline: float) -> str:
         """Read until the end of its stream or ``deadline`` (0: what is there); what was wrong with it."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from world import names
 from world.box import Box
 from world.inspected import network_process
 
@@ -194,3 +195,38 @@ def test_with_too_few_descriptors_a_run_says_that(box: Box) -> None:
             assert "internal error" not in done.stderr and "Traceback" not in done.stderr, (limit, done)
         seen.add(done.returncode)
     assert seen == {0, 125}
+
+
+LAST_ACT = """
+import os, socket, sys
+family, _type, _protocol, _name, address = socket.getaddrinfo(sys.argv[1], 5000, type=socket.SOCK_DGRAM)[0]
+sender = socket.socket(family, socket.SOCK_DGRAM)
+for number in range(int(sys.argv[2])):
+    sender.sendto(b"last act %d" % number, address)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("host", ["echo.test", names.address("echo.test"), names.address("echo.test", 6)])
+def test_a_datagram_as_the_last_act_arrives(box: Box, host: str) -> None:
+    """Also where the network process was not started yet, and where the name has to be looked up first."""
+    box.allow({"dest": host, "ports": ["5000/udp"]})
+    before = len(box.world.connections(service="udp"))
+    done = box.run(f"--events={box.events_path}", "--", "python3", "-S", "-c", LAST_ACT, host, "3")
+    assert done.returncode == 0, done
+    (closed,) = box.events("ConnectionClosed")
+    assert (closed["bytes_up"], closed["error"]) == (30, "session ended"), closed
+    deadline = time.monotonic() + 20
+    while len(box.world.connections(service="udp")) < before + 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # the deadline decides: the origin writes its journal when it gets to it
+
+
+def test_a_refused_datagram_as_the_last_act_is_told(box: Box) -> None:
+    box.allow({"dest": "echo.test", "ports": ["5000/udp"]})
+    other = names.address("example.com")
+    done = box.run(f"--events={box.events_path}", "--", "python3", "-S", "-c", LAST_ACT, other, "3")
+    assert done.returncode == 0, done
+    refused = [event for event in box.events("AccessDenied") if event["source"] == "network"]
+    assert sum(event["count"] for event in refused) == 3
+    assert {event["access"]["address"] for event in refused} == {other}

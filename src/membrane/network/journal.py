@@ -187,10 +187,17 @@ class Journal:
         self._room -= 1
         return True
 
+    def lose(self, kind: str, count: int) -> None:
+        """Something of which no event can be made."""
+        self._count_loss(self._clock(), kind, count)
+
     def _lose(self, now: float, event: Event) -> None:
-        self.lost += 1
-        loss = self._losses.setdefault(type(event).__name__, [0, now, now])
-        loss[0] += 1
+        self._count_loss(now, type(event).__name__, 1)
+
+    def _count_loss(self, now: float, kind: str, count: int) -> None:
+        self.lost += count
+        loss = self._losses.setdefault(kind, [0, now, now])
+        loss[0] += count
         loss[2] = now
 
     def _stamp(self, when: float) -> str:

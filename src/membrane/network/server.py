@@ -44,7 +44,8 @@ import marshal
 import os
 import resource
 import sys
-from _socket import AF_INET6
+import time
+from _socket import AF_INET6, MSG_DONTWAIT, SOCK_DGRAM
 from _socket import socket as Socket
 
 from .. import clock
@@ -97,6 +98,8 @@ _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
+_LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
+_LAST_COUNT = 0.2  # seconds to count the datagrams that are left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
 
@@ -251,6 +254,7 @@ class Service:
         self._control, self._journal = control, journal
         self._commands = b""
         self._blocked = False
+        self._listens = IN  # to the control socket
         self._crashes = 0
         self._last_crash: DefectSeen | None = None  # of those that are not told one by one
         policy = restore(config["policy"])
@@ -389,7 +393,8 @@ class Service:
         self._reactor.run()
 
     def close(self) -> None:
-        """End all connections and write the totals."""
+        """Take what was sent before the end, end all connections and write the totals."""
+        self._last_round()
         self._engine.close()
         self._udp.close()
         self._broker.close()
@@ -425,6 +430,29 @@ class Service:
         for _role, socket in self._sockets:
             socket.close()
 
+    def _last_round(self) -> None:
+        """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
+
+        Nobody sends any more, so there is an end to it; a datagram that is left then is counted as lost.
+        """
+        self._listens = 0  # the end of the control socket is known
+        self._reactor.change(self._control.fileno(), 0)
+        deadline = time.monotonic() + _LAST_ROUND
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._reactor.turn(left if self._udp.pending() else 0) and not self._udp.pending():
+                return
+        lost = 0
+        deadline = time.monotonic() + _LAST_COUNT
+        for _role, socket in self._sockets:
+            while socket.type == SOCK_DGRAM and time.monotonic() < deadline:
+                try:
+                    socket.recv(1, MSG_DONTWAIT)
+                except OSError:
+                    break
+                lost += 1
+        if lost:
+            self._journal.lose("datagram", lost)
+
     def _serve(self, role: str, socket: Socket) -> None:
         kind, _, port = role.partition(":")
         six = socket.family == AF_INET6
@@ -457,7 +485,7 @@ class Service:
     def _on_control(self, mask: int) -> None:
         if mask & OUT:
             self._blocked = False
-            self._reactor.change(self._control.fileno(), IN)
+            self._reactor.change(self._control.fileno(), self._listens)
             self._write()
         if mask & ~OUT:
             self._read_commands()
@@ -559,7 +587,7 @@ class Service:
                 journal.sent(self._control.send(journal.pending()))
         except BlockingIOError:
             self._blocked = True
-            self._reactor.change(self._control.fileno(), IN | OUT)
+            self._reactor.change(self._control.fileno(), self._listens | OUT)
         except OSError:
             self._reactor.stop()  # the session died
 

@@ -381,8 +381,6 @@ class Boundary(ABC):
         if sources:
             if listener < 0:
                 self._warn(f"new protected names are taken away, not refused: {why}")
-            if "ebpf" in sources:
-                self.network.without("diag")  # it tells the ports
             source = ", ".join((*sources, "network"))
             self._show(self.record.replace(trace_source=source))
             return source, why_not

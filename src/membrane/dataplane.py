@@ -95,13 +95,6 @@ class Network:
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
 
-    def without(self, role: str) -> None:
-        """Close the sockets of a role that is not needed; nothing once the process has them."""
-        for each, fd in self.sockets:
-            if each == role:
-                os.close(fd)
-        self.sockets = [pair for pair in self.sockets if pair[0] != role]
-
     def update(self, policy: Policy) -> None:
         """Decide by another policy from now on.
 

@@ -15,6 +15,8 @@ TMPFILE = 0o20000000
 READS = (0, os.O_CLOEXEC, os.O_NONBLOCK, os.O_APPEND, os.O_EXCL)
 WRITES = (1, 2, 3, os.O_CREAT, os.O_TRUNC, os.O_APPEND | 1, TMPFILE | 2, os.O_CREAT | os.O_EXCL)
 OPENS = {"x86_64": ((257, 2), (2, 1)), "aarch64": ((56, 2),)}
+SENDS = {"x86_64": ((44, 3), (46, 2), (307, 3)), "aarch64": ((206, 3), (211, 2), (269, 3))}
+FASTOPEN = 0x20000000
 ALWAYS = {
     "x86_64": (
         *(59, 322, 85, 87, 263, 84, 82, 264, 316, 83, 258, 86, 265, 88, 266, 133, 259, 76, 42, 49),
@@ -50,10 +52,22 @@ def test_opens_are_told_by_their_flags(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", bpf.MACHINES)
+def test_sends_are_told_that_name_a_place_or_open_a_connection(machine: str) -> None:
+    for number, position in SENDS[machine]:
+        assert ask(machine, number, *[1] * position, 0x4000) == "allow"  # MSG_NOSIGNAL
+        assert ask(machine, number, *[1] * position, FASTOPEN | 0x4000) == "told"
+    sendto = SENDS[machine][0][0]
+    assert ask(machine, sendto, 3, 1, 1, 0, 0, 0) == "allow"  # of a connected socket
+    for name in (1, 1 << 32, 0x7FFF_0000_0000):  # either half of the pointer
+        assert ask(machine, sendto, 3, 1, 1, 0, name, 16) == "told"
+
+
+@pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_exactly_the_listed_calls_are_told(machine: str) -> None:
     told = {number for number in range(512) if ask(machine, number) == "told"}
     assert told == set(ALWAYS[machine])
-    assert set(seccomp.notified_calls(machine)) == told | {number for number, _position in OPENS[machine]}
+    sends = {number for number, _position in SENDS[machine]}
+    assert set(seccomp.notified_calls(machine)) == told | {number for number, _position in OPENS[machine]} | sends
     other = "aarch64" if machine == "x86_64" else "x86_64"
     for number in (*told, 0x40000000 | 59, 600):
         assert ask(machine, number, arch=other) == "allow"  # the first filter refuses other machines

@@ -187,6 +187,12 @@ _NOTIFIED = {
     "removexattrat": (466, 466),
 }
 _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
+# Calls that name a place in their own arguments, and those that may open a connection (MSG_FASTOPEN), by the argument
+# that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not told.
+_SENDS = {"sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)}
+_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_SENDTO_NAME = 4
+_MSG_FASTOPEN = 0x20000000
 _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
 
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -274,12 +280,19 @@ def notify_program(*, reads: bool = False, machine: str) -> bytes:
     for name, _argument in opens:
         code.append((_EQUAL, _NUMBERS[name][column], "notify" if reads else name, ""))
     code += [(_EQUAL, pair[column], "notify", "") for pair in _NOTIFIED.values() if pair[column] >= 0]
+    code += [(_EQUAL, pair[column], name, "") for name, pair in _SENDS.items()]
     labels["allow"] = len(code)
     code.append((_RETURN, _ALLOW, "", ""))
     if not reads:
         for name, argument in opens:
             labels[name] = len(code)
             code += [_load(argument)[1], (_ANY_BIT, _WRITES, "notify", ""), (_RETURN, _ALLOW, "", "")]
+    for name, argument in _SEND_FLAGS.items():
+        labels[name] = len(code)
+        if name == "sendto":
+            for half in (0, 4):  # of the pointer
+                code += [(_LOAD, 16 + 8 * _SENDTO_NAME + half, "", ""), (_EQUAL, 0, "", "notify")]
+        code += [_load(argument)[1], (_ANY_BIT, _MSG_FASTOPEN, "notify", ""), (_RETURN, _ALLOW, "", "")]
     labels["notify"] = len(code)
     code.append((_RETURN, _USER_NOTIF, "", ""))
     return _packed(code, labels)
@@ -288,7 +301,7 @@ def notify_program(*, reads: bool = False, machine: str) -> bytes:
 def notified_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``notify_program`` may tell of."""
     column = _column(machine)
-    pairs = {**{name: _NUMBERS[name] for name in _OPENS}, **_NOTIFIED}
+    pairs = {**{name: _NUMBERS[name] for name in _OPENS}, **_NOTIFIED, **_SENDS}
     return {pair[column]: name for name, pair in pairs.items() if pair[column] >= 0}
 
 

@@ -30,7 +30,8 @@ Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dn
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
 listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
 ``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
-that port inside), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see
+``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -61,6 +62,7 @@ from .dns import Answerer, Names
 from .exposed import Exposed
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
+from .refused import Refused
 from .relay import Engine
 from .route import Router
 from .udp import UdpRelay, serve_dns
@@ -343,8 +345,12 @@ class Service:
         self._totals = reactor.wait(_TOTALS, self._tell_totals)
         self._bytes_told = 0
         self._tells_totals = config.get("totals", not journal.verbose)
+        self._refused: Refused | None = None
+        self._clients: Clients | None = None
         for role, socket in sockets:
             self._serve(role, socket)
+        if self._refused is not None:
+            self._refused.clients = self._clients
         control.setblocking(False)
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
@@ -400,6 +406,8 @@ class Service:
         self._broker.close()
         if self._exposed is not None:
             self._exposed.close()
+        if self._refused is not None:
+            self._refused.close()
         if self._last_crash is not None:
             self._journal.emit(self._last_crash)
         self._journal.tell_repetitions(everything=True)
@@ -418,6 +426,7 @@ class Service:
             "unix_refused": self._broker.refused,
             "udp_flows": udp.opened,
             "udp_refused": udp.refused,
+            "packets_refused": self._refused.packets if self._refused is not None else 0,
             "udp_datagrams": udp.datagrams,
             "denied": self._journal.denied,
             "events_lost": self._journal.lost,
@@ -467,8 +476,11 @@ class Service:
             self._exposed.listen(socket, int(port))
         elif kind == "mint":
             pass  # not served: it answers
+        elif kind == "refused":
+            journal = self._journal
+            self._refused = Refused(self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed)
         elif kind == "diag":
-            self._engine.clients = self._udp.clients = Clients(socket)
+            self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:

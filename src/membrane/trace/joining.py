@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
-(``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port, or the inode of the socket,
-is the same number on both sides.  Where neither is known, the place, the port and the time decide, which is a
-conclusion and no observation.  Requests and the end of the connection follow by its id.  A refusal is joined in the
-same way, and where nothing is known, with who asked last; its repetitions, told together later, are of who was first.
+(``NameResolved``, which is of who asked the resolver first), and the data plane opened it (``ConnectionOpened``): the
+source port, or the inode of the socket, is the same number on both sides.  Where neither is known, the place, the port
+and the time decide, which is a conclusion and no observation.  Requests and the end of the connection follow by its id.
+A refusal is joined in the same way, and where nothing is known, with who asked last; its repetitions, told together
+later, are of who was first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ NEAR = 5.0  # seconds between a call and the connection that it made
 # Calls whose process is known by port or socket.  More than can be made while one connection is dialled (20 s): else
 # a flood of calls that open nothing would hide who made it.
 CALLS = 1 << 17
+CONNECTING = ("connect", "sendto", "sendmsg", "sendmmsg")  # calls that may send somewhere
 
 
 class Joiner:
@@ -43,7 +45,9 @@ class Joiner:
         if kind == "NameResolved":
             if len(self._names) < MOST:
                 self._names[text(event.get("address"))] = text(event.get("name"))
-        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in ("connect", "sendto"):
+            if process is None:
+                event = self._with(event, self._client(event) or self._asker(_seconds(event), "", 53))
+        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in CONNECTING:
             address = text(event.get("address"))
             name = self._names.get(address)
             if name:

@@ -365,6 +365,8 @@ class _Counted:
 def runs_later(path: str) -> str:
     """Why something outside may run or obey ``path`` later; empty for an ordinary file."""
     parts = fold(path).strip("/").split("/")
+    if parts[-2:-1] == ["hooks"] and parts[-1].endswith(".sample"):
+        return ""  # git runs hooks by their exact names; a sample that gets one is told then
     in_git = ".git" in parts[:-1]
     for row in PROTECTED:
         wanted = row.name.split("/")

@@ -575,7 +575,7 @@ def test_without_copies_of_what_is_refused_the_rules_are_the_same() -> None:
 
 
 def test_any_refused_packet_is_copied_and_no_other() -> None:
-    """The head of it, numbered, with whose it is; what is carried or the sandbox's own is not copied."""
+    """The head of it, with whose it is; what is carried or the sandbox's own is not copied."""
 
     def body() -> list[tuple[int, str, str, int]]:
         network = Network(udp_ports=(443,))
@@ -599,9 +599,9 @@ def test_any_refused_packet_is_copied_and_no_other() -> None:
             with pytest.raises(PermissionError):
                 send_udp(address, port, protocol=protocol) if not protocol else ping(address)
         seen = []
-        for number in range(4):
+        for _ in range(4):
             found = refused.attributes(copies.recv(65536))
-            assert int.from_bytes(found[12], "big") == number and 11 in found
+            assert 11 in found
             head = refused.heading(found[9])
             assert head is not None
             seen.append((head[0], head[3], head[1], head[4]))

@@ -188,15 +188,16 @@ def add_chain(table: str, chain: str, *, kind: str, hook: int, priority: int, po
 
 
 _NFULNL_MSG_CONFIG = 4 << 8 | 1  # NFNL_SUBSYS_ULOG
-_NFULNL_COPY_PACKET, _NFULNL_CFG_F_SEQ = 2, 1
+_NFULNL_COPY_PACKET = 2
+_LOG_BUFFER = 256  # octets of one message: with the default, a page, a hundred of them fill the socket
 
 
 def listen_to(group: int, length: int) -> Message:
-    """Get what rules with ``log`` of this group copy, numbered (linux/netfilter/nfnetlink_log.h)."""
+    """Get what rules with ``log`` of this group copy (linux/netfilter/nfnetlink_log.h)."""
     body = struct.pack(">BBH", 0, 0, group)
     body += attribute(1, b"\1")  # NFULA_CFG_CMD: NFULNL_CFG_CMD_BIND
     body += attribute(2, struct.pack(">IBx", length, _NFULNL_COPY_PACKET))  # NFULA_CFG_MODE
-    body += attribute(6, _NFULNL_CFG_F_SEQ.to_bytes(2, "big"))  # NFULA_CFG_FLAGS
+    body += attribute(3, _u32(_LOG_BUFFER))  # NFULA_CFG_NLBUFSIZ
     return _NFULNL_MSG_CONFIG, 0, body, f"listen to log group {group}"
 
 

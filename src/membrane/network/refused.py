@@ -8,14 +8,14 @@ the headers to a socket of ours (nfnetlink_log), which costs a command nothing a
 what was refused.  Only packets of a socket with a file are somebody's (``NFULA_UID``): the kernel's own, such as
 neighbour discovery, are nobody's refusal.
 
-The kernel numbers the copies.  A number that is missing is a refusal that found no room, and is counted as lost.
+A flood finds no room.  The kernel counts what it drops at the socket (``SK_MEMINFO_DROPS``), so those are told as lost.
 """
 
 from __future__ import annotations
 
 import errno
 import struct
-from _socket import AF_INET, AF_INET6, inet_ntop
+from _socket import AF_INET, AF_INET6, SOL_SOCKET, inet_ntop
 from _socket import socket as Socket
 
 from ..events import AccessDenied
@@ -36,7 +36,8 @@ _BURST = 64  # packets taken in one turn
 _LARGEST = 65536
 _MESSAGE = 4 << 8  # NFULNL_MSG_PACKET of NFNL_SUBSYS_ULOG (linux/netfilter/nfnetlink_log.h)
 _HEADER, _GENERIC = 16, 4  # octets of struct nlmsghdr and struct nfgenmsg
-_PAYLOAD, _UID, _SEQUENCE = 9, 11, 12  # NFULA_*
+_PAYLOAD, _UID = 9, 11  # NFULA_*
+_SO_MEMINFO, _DROPS = 55, 8  # asm-generic/socket.h; SK_MEMINFO_DROPS (linux/sock_diag.h): the ninth number
 _UDP = 17
 _PROTOCOLS = {1: "icmp", _UDP: "udp", 58: "icmp"}
 _ALL = 0xFFFFFFFF
@@ -98,37 +99,35 @@ class Refused:
         self.packets = 0
         self.clients: Clients | None = None  # as of the engine
         self._socket, self._router, self._emit, self._lose, self._crashed = socket, router, emit, lose, crashed
-        self._next = 0  # number of the next copy
-        self._overrun = False  # some are missing, and no copy has come since
+        self._dropped = 0  # copies that found no room, and are counted
         socket.setblocking(False)
         reactor.watch(socket.fileno(), IN, self._ready)
 
     def close(self) -> None:
         """No copy comes any more."""
-        if self._overrun:
-            self._lose("AccessDenied", 1)  # at least
+        self._count_drops()
 
     def _ready(self, _mask: int) -> None:
         for _ in range(_BURST):
             try:
                 message = self._socket.recv(_LARGEST)
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # there was no room for copies, whose numbers are missing
+                if error.errno != errno.ENOBUFS:
                     return
-                self._overrun = True
+                self._count_drops()
                 continue
             try:
                 self._take(attributes(message))
             except Exception as error:  # of one packet, which was refused already
                 self._crashed(error)
 
+    def _count_drops(self) -> None:
+        (drops,) = struct.unpack_from("=I", self._socket.getsockopt(SOL_SOCKET, _SO_MEMINFO, 36), 4 * _DROPS)
+        if drops != self._dropped:
+            self._lose("AccessDenied", (drops - self._dropped) & _ALL)
+            self._dropped = drops
+
     def _take(self, found: dict[int, bytes]) -> None:
-        if len(found.get(_SEQUENCE, b"")) == 4:
-            number = int.from_bytes(found[_SEQUENCE], "big")
-            if number != self._next:
-                self._lose("AccessDenied", (number - self._next) & _ALL)
-            self._next = (number + 1) & _ALL
-            self._overrun = False
         head = heading(found.get(_PAYLOAD, b""))
         if head is None or _UID not in found:
             return

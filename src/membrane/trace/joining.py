@@ -16,13 +16,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .query import MOST, number, text
+from .query import MOST, items, number, text
 
 TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
 NEAR = 5.0  # seconds between a call and the connection that it made
 # Calls whose process is known by port or socket.  More than can be made while one connection is dialled (20 s): else
 # a flood of calls that open nothing would hide who made it.
 CALLS = 1 << 17
+FOLLOWS = 256  # events between a request and what became of it
 CONNECTING = ("connect", "sendto", "sendmsg", "sendmmsg")  # calls that may send somewhere
 
 
@@ -157,6 +158,51 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """``events`` with the processes that caused them (see ``Joiner``)."""
+    """``events`` with the processes that caused them (see ``Joiner``), each program that was executed once."""
     joiner = Joiner()
-    return map(joiner.add, events)
+    return map(joiner.add, once(events))
+
+
+def once(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Both sources tell of a program that eBPF can not name or whose arguments it cuts: give that as one event.
+
+    What the kernel did counts (eBPF).  Which file it was, and all arguments, as they were read before the kernel did,
+    stand in ``asked``.  A request that nothing follows is given as it is.
+    """
+    held: dict[tuple[Any, Any], tuple[int, dict[str, Any]]] = {}
+    kernel = False  # does it tell what happened?
+    for at, event in enumerate(events):
+        kind, process = event["event"], event.get("process")
+        if kind == "SessionStarted":
+            kernel = "ebpf" in text(event.get("trace_source"))
+        for who in [who for who, (since, _event) in held.items() if at - since > FOLLOWS or not kernel]:
+            yield held.pop(who)[1]
+        if kernel and kind == "ProcessStarted" and isinstance(process, dict):
+            who = process.get("pid"), process.get("start")
+            if event.get("source") == "notify" and event.get("requested") is True:
+                if who in held:
+                    yield held.pop(who)[1]
+                held[who] = at, event
+                continue
+            if who in held and event.get("source") == "ebpf":
+                request = held.pop(who)[1]
+                if _is_of(request, event):
+                    event = _merged(request, event)
+                else:
+                    yield request
+        yield event
+    for _at, event in held.values():
+        yield event
+
+
+def _merged(asked: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
+    return {**done, "asked": {"path": text(asked.get("path")), "argv": items(asked.get("argv"))}}
+
+
+def _is_of(asked: dict[str, Any], done: dict[str, Any]) -> bool:
+    """Is this what became of that request?  Else one of them was lost, and both are given."""
+    path, wanted, have = text(done.get("path")), items(asked.get("argv")), items(done.get("argv"))
+    if path != text(asked.get("path")) and not path.startswith("/dev/fd/"):
+        return False
+    last = len(have) - 1  # which may be cut
+    return last < 0 or (have[:last] == wanted[:last] and text([*wanted, ""][last]).startswith(text(have[last])))

@@ -441,7 +441,9 @@ class Summary:
         self.ended = event
 
     def _on_ProcessStarted(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
+        path, asked = text(event.get("path")), event.get("asked")
+        if path.startswith("/dev/fd/") and isinstance(asked, dict):
+            path = text(asked.get("path")) or path  # a program that was executed by its descriptor
         row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
         row["count" if not event.get("result") else "failed"] += 1
 

@@ -26,7 +26,7 @@ def udp(family=socket.AF_INET, protocol=0):
 one, two, six, connected, group, fast = udp(), udp(), udp(socket.AF_INET6), udp(), udp(), socket.socket()
 attempt("name", lambda: socket.gethostbyname("example.com"))  # the network process runs from here on
 attempt("sendto", lambda: one.sendto(b"x", (echo4, 123)))
-attempt("sendmsg", lambda: (two.connect((echo4, 53)), two.sendmsg([b"x"], [], 0, (echo4, 124))))
+attempt("sendmsg", lambda: (two.sendto(b"x", ("127.0.0.1", 9)), two.sendmsg([b"x"], [], 0, (echo4, 124))))
 attempt("sendto6", lambda: six.sendto(b"x", (echo6, 125)))
 attempt("send", lambda: (connected.connect((echo4, 126)), connected.send(b"x")))
 attempt("icmp", lambda: udp(protocol=socket.IPPROTO_ICMP).sendto(b"\\x08" + bytes(7), (echo4, 0)))

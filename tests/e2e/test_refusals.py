@@ -130,3 +130,33 @@ os.execve(program, ["true", "mark"], {})
     programs = json.loads(box.run("trace", "summary", "--json").stdout)["programs"]
     name = "/usr/bin/true" if how == "descriptor" else "/memfd:program (deleted)"
     assert [row["count"] for row in programs if row["path"] in (name, "/bin/true")] == [1], programs
+
+
+RAW = """
+import socket
+for family in (socket.AF_INET, socket.AF_INET6):
+    for protocol in (socket.IPPROTO_ICMP, socket.IPPROTO_UDP, 255):
+        try:
+            socket.socket(family, socket.SOCK_RAW, protocol)
+            print("made")
+        except OSError as error:
+            print(error.errno)
+"""
+
+
+@pytest.mark.as_root
+def test_control_a_raw_socket(box: Box) -> None:
+    assert box.outside("python3", "-S", "-c", RAW).stdout.split() == ["made"] * 6
+
+
+@pytest.mark.parametrize("options", [[], ["--no-trace"]])
+def test_a_refused_raw_socket_is_told(box: Box, options: list[str]) -> None:
+    """EPERM with and without a tracer; with one the record says who asked."""
+    done = box.run("-q", *options, "--", "python3", "-S", "-c", RAW)
+    assert done.stdout.split() == [str(PERMISSION)] * 6, done
+    if options:
+        return
+    shown = map(json.loads, box.run("trace", "show", "--json", "--kind", "access").stdout.splitlines())
+    told = [e for e in shown if e["access"] == {"kind": "SystemCall", "name": "socket"}]
+    assert sum(event["count"] for event in told) == 6
+    assert {(event["reason"], event["process"]["name"]) for event in told} == {("EPERM", "python3")}

@@ -87,6 +87,7 @@ _MODES = ("rdonly", "wronly", "rdwr", "rdwr")
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
+_REFUSED = frozenset({"socket"})  # calls that are told only to be refused
 _MSG_FASTOPEN = 0x20000000  # a connection is opened by sending (tcp(7), TCP_FASTOPEN)
 _MESSAGE_NAME = struct.Struct("=QI")  # the beginning of struct msghdr: address and length of the name
 _CWD = 0xFFFFFF9C  # AT_FDCWD
@@ -237,7 +238,8 @@ class Notifications:
         except OSError as failed:
             unreadable = failed.errno in (errno.EPERM, errno.EACCES)
             # Else a bad address, which the kernel finds as well.
-            if self._listener.answer(number, errno.EPERM if unreadable else 0) and unreadable:
+            error = errno.EPERM if unreadable or self._names[what] in _REFUSED else 0
+            if self._listener.answer(number, error) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
                 known = self._processes.of(thread)
                 self._deny(known, self._processes.program_of(known) if known else "", UNREADABLE, "read")
@@ -527,6 +529,14 @@ class Notifications:
     def _on_bind(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._socket(thread, "bind", a)
 
+    def _on_socket(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        """A raw socket: the first filter leaves its refusal to us (``host.seccomp``)."""
+        self._tell = False
+        if not self._quiet:  # else eBPF sees the result
+            call = {"kind": "SystemCall", "name": "socket"}
+            self._refuse(known, ("socket", "", ""), AccessDenied(call, "EPERM", None, None, source="notify"))
+        return SocketCalled("socket", "", "", 0, "EPERM", True, "notify"), errno.EPERM
+
     def _on_sendto(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._send(thread, known, "sendto", a[0], a[3], a[4], a[5])
 
@@ -645,11 +655,15 @@ class Notifications:
         rule: str | None = None,
         hint: str | None = None,
     ) -> None:
-        key = (path, reason, operation)
         if self._quiet:
             known = self._processes.of(self._thread)
             if known is not None:
                 self._processes.look_again(known)
+        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
+        self._refuse(known, (path, reason, operation), event)
+
+    def _refuse(self, known: Known | None, key: tuple[str, str, str], event: AccessDenied) -> None:
+        """Tell a refusal; equal ones of the next second together."""
         process = known.shown() if known else "null"
         held = self._repeated.get(key)
         if held is not None:
@@ -658,7 +672,6 @@ class Notifications:
         if len(self._repeated) >= MOST_REFUSALS:
             self._lose("AccessDenied")
             return
-        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
         self._repeated[key] = (event, process, 0)
         self._told_at = self._told_at or time.monotonic()
         self._queue.append((self._now, process, event))

@@ -13,6 +13,8 @@ Rules
 -----
 1. No partial start: everything that can fail has been done before a command is released.
 2. If the network process, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
+3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
+   ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
 from .host.channel import MESSAGE, receive
 from .host.facts import CAP_SYS_ADMIN, effective_capabilities
-from .journal import Journal, now, say
+from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
 from .plan import mounts
 from .plan.model import Listen, ReadOnly
@@ -93,6 +95,7 @@ class Boundary(ABC):
         self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
+        self._lacking: list[str] = []  # why the record may lack events that nobody counted
         self._recording = False  # from the opening of the journal to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
@@ -114,6 +117,8 @@ class Boundary(ABC):
         finally:
             if self._tracer is not None and not self._tracer.stop():
                 runs.collect_traces()
+            if self._entry is not None:  # closed: who is still in there is another one
+                runs.collect_dead(self.state)
 
     # ------------------------------------------------------------ what a subclass has of its own
 
@@ -370,7 +375,7 @@ class Boundary(ABC):
         self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
 
     def _take_line(self, line: bytes) -> None:
-        self.journal.add_line(line, recorded=True)
+        self.journal.add_line(line, "tracer", recorded=True)
 
     def _attach_tracer(self, process: int, listener: int, error: int, roots: tuple[str, ...]) -> tuple[str, str]:
         """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
@@ -382,8 +387,6 @@ class Boundary(ABC):
         if sources:
             if listener < 0:
                 self._warn(f"new protected names are taken away, not refused: {why}")
-            if "ebpf" in sources:
-                self.network.without("diag")  # it tells the ports
             source = ", ".join((*sources, "network"))
             self._show(self.record.replace(trace_source=source))
             return source, why_not
@@ -491,10 +494,12 @@ class Boundary(ABC):
             self._epoll.unregister(fd)
 
     def _loop(self) -> None:
+        from .dataplane import SILENT
+
         launch = self.launch
         self._watch(launch.launcher.fileno(), self._on_launcher)
         for role, fd in self.network.sockets:
-            if role not in ("mint", "diag"):  # nothing arrives there
+            if role not in SILENT:
                 self._watch(fd, self._on_first_packet)
         if self.network.pid:
             self._watch_network()
@@ -517,11 +522,15 @@ class Boundary(ABC):
                 wanted = guard.timeout()
                 if wanted is not None:
                     timeout = wanted if timeout < 0 else min(timeout, wanted)
+            if self.journal.waits:
+                timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
             self._guard_files()
+            if self.journal.waits:
+                self.journal.flush()
             self._turn()
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
@@ -633,21 +642,37 @@ class Boundary(ABC):
         if not finished:
             cause = f": {self._tracer.error}" if self._tracer.error else ""
             self.failure = self.failure or f"the end of the record could not be written{cause}"
+            self._lacks(", ".join(self._tracer.sources) or "tracer", f"the tracer ended without its last word{cause}")
+
+    def _lacks(self, source: str, why: str) -> None:
+        """Nobody knows whether ``source`` has told everything: one event, one line, and the record is incomplete."""
+        self._lacking.append(f"{source}: {why}")
+        self.journal.add(EventsLost(source, 0, now(), now(), "session", why))
+        what = "the record is incomplete" if self.journal.wants_all else "refusals may be missing"
+        say(f"{what}: {source}: {escape(why)}")
 
     def _end(self) -> int:
         self._recording = False
         self.network.on_question = None  # nobody waits for an answer any more
-        self.network.stop()
+        why = self.network.stop()
+        if why:
+            self._lacks("network", why)
         for guard in self.guards:
             try:
                 guard.finish()
             except (MembraneError, OSError) as error:
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
         homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
-        status, number = self._exit_status()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
+        if self.journal.defects:
+            self._lacking.append(f"network: {self.journal.defects} failures by a defect, whose events may be missing")
         writer = self.journal.record
+        unwritten = (writer.lost if writer else 0) + (self._tracer.unwritten if self._tracer is not None else 0)
+        if self.policy.trace.mode == "required" and (self._lacking or unwritten) and not self.failure:
+            ended = self._exit_status()[0]
+            self.failure = f"trace.mode is required and the record is incomplete; the command's status was {ended}"
+        status, number = self._exit_status()
         self.journal.add(
             SessionEnded(
                 status,
@@ -655,8 +680,9 @@ class Boundary(ABC):
                 round((time.monotonic() - self.started) * 1000, 3),
                 dict(self.journal.counts),
                 self.journal.refused,
-                self.journal.lost + (writer.lost if writer else 0),
+                self.journal.lost + unwritten,
                 tuple(self._left_behind()),
+                incomplete=tuple(self._lacking),
             )
         )
         self.journal.close()

@@ -3,6 +3,9 @@
 The sockets of the sandbox's network namespace are kept until the first of them becomes readable.  Then an
 interpreter of its own gets them, with an empty environment, and the policy over its control socket; our copies are
 closed.  Whatever it sends is JSON, bounded per line (``network.server`` has the other end).
+
+Its last line says that it has told everything, and how many events that were.  ``stop`` asks for it, waits within a
+bound, and returns why it is missing: an end that nobody proved is no end, and the record says so.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import select
 import sys
 import time
 
-from .errors import HostError, InternalError
+from .errors import HostError, InternalError, MembraneError
 from .host.channel import SIGKILL
 
 TYPE_CHECKING = False
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from .policy.model import Policy
 
 NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
-NETWORK_END = 2.0  # seconds for the network process to send its last events
+NETWORK_END = 2.0  # seconds for the network process to take the last packets and send its last events
+SILENT = ("mint", "diag")  # roles of sockets at which nothing arrives
 
 
 class Network:
@@ -36,7 +40,8 @@ class Network:
         self.pid = 0
         self.pidfd = -1
         self.control = -1
-        self.stats: dict[str, Any] = {}
+        self.stats: dict[str, Any] = {}  # its last word; empty until then
+        self._taken = 0  # events of it
         self.error = ""
         self.certificate = b""  # of its certificate authority, once it has told
         self.on_question: Callable[[dict[str, Any]], None] | None = None
@@ -57,7 +62,7 @@ class Network:
         from .policy.codec import dump
 
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
-        highest = max(theirs.fileno(), *(fd for _role, fd in self.sockets)) + 1
+        highest = max([theirs.fileno(), *(fd for _role, fd in self.sockets)]) + 1
         moves: list[Any] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), highest)]
         numbered = []
         for offset, (role, fd) in enumerate(self.sockets, 1):
@@ -89,13 +94,6 @@ class Network:
         self._config = {}  # secrets were in it
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
-
-    def without(self, role: str) -> None:
-        """Close the sockets of a role that is not needed; nothing once the process has them."""
-        for each, fd in self.sockets:
-            if each == role:
-                os.close(fd)
-        self.sockets = [pair for pair in self.sockets if pair[0] != role]
 
     def update(self, policy: Policy) -> None:
         """Decide by another policy from now on.
@@ -135,7 +133,8 @@ class Network:
             raise InternalError("read the network process", "a line of over 1 MiB")
         try:
             for line in lines:
-                record = self._journal.add_line(line)
+                record = self._journal.add_line(line, "network")
+                self._taken += record is None
                 if record and isinstance(record.get("stats"), dict):
                     self.stats = record["stats"]
                 if record and isinstance(record.get("ca"), str):
@@ -184,25 +183,66 @@ class Network:
                 raise HostError("start the network process", self.error or "it ended early")
         return self.certificate
 
-    def stop(self) -> None:
-        """Let it send its last events, then end it."""
+    def stop(self) -> str:
+        """Ask for its last events and its end, wait for at most ``NETWORK_END``, then kill it.
+
+        Returns:
+            Why it is not known that it has told everything; empty when it has said so, or never ran.
+        """
+        if not self.pid and self._has_packets():
+            try:
+                self.start()  # for what the command did last
+            except MembraneError as error:
+                return str(error)
         for _role, fd in self.sockets:
             os.close(fd)
         self.sockets = []
         if not self.pid:
-            return
+            return ""
         deadline = time.monotonic() + NETWORK_END
         assert self._socket is not None
         try:
             self._socket.shutdown(_socket.SHUT_WR)
-            while (left := deadline - time.monotonic()) > 0:
-                if not select.select([self._socket], [], [], left)[0] or not self.read():
-                    break
         except OSError:
-            pass
-        if not select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            pass  # it is gone; what it sent before is still there
+        wrong = self._take_rest(deadline)
+        in_time = bool(select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
+        if not in_time:
             os.kill(self.pid, SIGKILL)
-        os.waitpid(self.pid, 0)
+        status = os.waitpid(self.pid, 0)[1]
+        if not self.stats and not wrong:
+            wrong = self._take_rest(0.0)  # what it had sent before
         os.close(self.pidfd)
         self._socket.close()
         self.pid, self.pidfd, self.control = 0, -1, -1
+        if wrong:
+            return wrong
+        if self.stats:
+            told = self.stats.get("events")
+            return "" if told == self._taken else f"it told {told} events, and {self._taken} came"
+        if self.error:
+            return f"it failed: {self.error.splitlines()[-1]}"
+        if not in_time:
+            return f"it did not end within {NETWORK_END:g} s and was killed"
+        if os.WIFSIGNALED(status):
+            return f"it was killed by signal {os.WTERMSIG(status)}"
+        return f"it ended with status {os.WEXITSTATUS(status)} and without its last word"
+
+    def _has_packets(self) -> bool:
+        """Has something arrived that no process has seen yet?"""
+        poll = select.poll()
+        for role, fd in self.sockets:
+            if role not in SILENT:
+                poll.register(fd, select.POLLIN)
+        return bool(self._config) and bool(poll.poll(0))
+
+    def _take_rest(self, deadline: float) -> str:
+        """Read until the end of its stream or ``deadline`` (0: what is there); what was wrong with it."""
+        assert self._socket is not None
+        try:
+            while (left := deadline - time.monotonic() if deadline else 0.0) >= 0:
+                if not select.select([self._socket], [], [], left)[0] or not self.read():
+                    break
+        except (MembraneError, OSError) as error:
+            return str(error)
+        return ""

@@ -55,11 +55,15 @@ class SessionStarted(Value):
 
 
 class NameResolved(Value):
+    """``client_port`` and ``client_socket``: of who asked first, as of ``ConnectionOpened``."""
+
     name: str
     type: str
     verdict: Literal["allow", "deny"]
     address: str
     source: Source = "network"
+    client_port: int = 0
+    client_socket: int = 0
 
 
 class ConnectionOpened(Value):
@@ -265,15 +269,33 @@ class SocketCalled(Value):
     socket: int = 0
 
 
+class DefectSeen(Value):
+    """A part of Membrane failed by a defect of ours; what it was about (a connection, a datagram) was refused.
+
+    ``where``: ``module:line function`` of the frames of our own code, the innermost last.  ``count``: how many such
+    failures this event stands for; those after the first few are told together at the end.
+    """
+
+    error: str
+    where: tuple[str, ...]
+    count: int = 1
+    source: Source = "network"
+
+
 class EventsLost(Value):
+    """``count`` 0 with a ``cause``: nobody knows how many; who sees events did not say that it had told them all."""
+
     kind: str
     count: int
     start: str  # ISO 8601
     end: str
     source: Source = "session"
+    cause: str = ""
 
 
 class SessionEnded(Value):
+    """``incomplete``: why the record may lack events whose number nobody knows; empty when every end is proven."""
+
     exit_code: int
     signal: int
     duration_ms: float
@@ -282,6 +304,7 @@ class SessionEnded(Value):
     lost: int
     left_behind: tuple[str, ...] = ()
     source: Source = "session"
+    incomplete: tuple[str, ...] = ()
 
 
 if TYPE_CHECKING:
@@ -302,6 +325,7 @@ if TYPE_CHECKING:
         | FileRenamed
         | FileChanged
         | SocketCalled
+        | DefectSeen
         | EventsLost
         | SessionEnded
     )

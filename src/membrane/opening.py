@@ -35,7 +35,7 @@ VERSION = "0.1.0"
 class RunOptions(Value):
     """How a run is reported."""
 
-    events: str = ""  # path of a JSON lines file; "-": stderr
+    events: str = ""  # path of a JSON lines file; "fd:N": a descriptor of ours; "stderr": the command's as well
     session_id_file: str = ""
     quiet: bool = False
     ask: bool = False

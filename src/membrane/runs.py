@@ -201,6 +201,18 @@ def collect_garbage(state: str) -> list[str]:
         os.close(directory)
 
 
+def collect_dead(state: str) -> None:
+    """At the end of a run: what sessions left whose supervisor was killed, if there is anything but our own.
+
+    It fails for nobody: what can not be looked at now is looked at by the next run.
+    """
+    try:
+        if os.listdir(_directory(state)):
+            collect_garbage(state)
+    except OSError:
+        pass
+
+
 def collect_traces() -> int:
     """Empty the slots of eBPF tracers that were killed: how many there were.  Nothing for anybody but root."""
     if os.geteuid():

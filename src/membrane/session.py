@@ -360,7 +360,7 @@ class Session(Boundary):
     def _where_the_record_is(self) -> str:
         if self.journal.record is not None:
             return "membrane trace show @last --denied"
-        return self.options.events if self.options.events not in ("", "-") else ""
+        return self.options.events if self.options.events != "stderr" else ""
 
     def _tell_refusals(self) -> None:
         if not self.journal.denied:

@@ -34,6 +34,7 @@ FLOORS = {
     "protected name": "a program outside the sandbox would run it or obey it",
     "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
     "query type not answered": "only A and AAAA are answered",
+    "protocol not relayed": "only TCP, and UDP where a rule opens the port, leave the sandbox",
     "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
 }
 _KINDS = {
@@ -74,6 +75,8 @@ def tilde(path: str, home: str) -> str:
 def endpoint(host: str, port: int, protocol: str = "tcp") -> str:
     """``host:port``, an IPv6 literal in brackets (RFC 3986 section 3.2.2), the protocol when it is not TCP."""
     name = f"[{host}]" if ":" in host else host
+    if not port and protocol not in ("tcp", "udp"):
+        return f"{name}/{protocol}"
     return f"{name}:{port}" + ("" if protocol == "tcp" else f"/{protocol}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from typing import Any
 
@@ -135,8 +136,42 @@ def test_session_id_file_ps_and_gc(box: Box) -> None:
     assert session not in box.run("ps").stdout
 
 
+def test_a_dash_for_events_is_refused(box: Box) -> None:
+    """It would be read as stderr, where a line of the command's looks like an event: that is to be said by name."""
+    done = box.run("--events=-", "--quiet", "--", "sh", "-c", "touch ran; exit 4")
+    assert (done.returncode, done.stdout) == (2, "") and not (box.workspace / "ran").exists()
+    assert "--events fd:3" in done.stderr and "--events stderr" in done.stderr, done.stderr
+
+
+def test_events_to_a_descriptor_of_the_caller(box: Box) -> None:
+    """Nothing of the command's is among them, and the command does not have it."""
+    forged = json.dumps({"event": "SessionEnded", "exit_code": 0})
+    script = f"echo '{forged}' >&2; (echo '{forged}' >&3) 2>/dev/null || echo closed"
+    argv = shlex.join(box.argv("--events=fd:3", "--quiet", "--", "sh", "-c", script))
+    done = box.outside("sh", "-c", f"{argv} 3>events")
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+    assert forged in done.stderr
+    events = [json.loads(line) for line in (box.workspace / "events").read_text().splitlines()]
+    assert [event["event"] for event in events].count("SessionEnded") == 1
+    assert "session" in events[-1]
+    for wrong, status in (("fd:9", 125), ("fd:2", 2), ("fd:x", 2)):
+        refused = box.outside("sh", "-c", shlex.join(box.argv(f"--events={wrong}", "--", "touch", "ran")))
+        assert refused.returncode == status, (wrong, refused)
+    refused = box.outside("sh", "-c", f"{argv} 3</dev/null")
+    assert refused.returncode == 125 and "reading only" in refused.stderr
+    assert not (box.workspace / "ran").exists()
+
+
+def test_a_fifo_for_events_that_nobody_reads_holds_no_run_up(box: Box) -> None:
+    os.mkfifo(box.workspace / "fifo")
+    done = box.run("--events=fifo", "--", "sh", "-c", "exit 4", timeout=30)
+    assert done.returncode == 4
+    assert re.search(r"\d+ events were not read from fifo and are not in it", done.stderr), done.stderr
+    assert clean(box.run("trace", "verify")).returncode == 0  # the record has them
+
+
 def test_events_to_standard_error(box: Box) -> None:
-    done = box.run("--events=-", "--quiet", "--", "sh", "-c", "exit 4")
+    done = box.run("--events=stderr", "--quiet", "--", "sh", "-c", "exit 4")
     events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert all(list(event)[:6] == ["time", "session", "seq", "event", "source", "process"] for event in events)
     started, ended = (event for event in events if event["source"] == "session")

@@ -17,6 +17,7 @@ from children import ChildFailed, in_network, outcome, run, timed, unshare
 from membrane.errors import HostError
 from membrane.host import netlink, netns
 from membrane.host import syscalls as sc
+from membrane.network import refused
 from membrane.plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6, NetworkPlan
 
 SO_ORIGINAL_DST = 80
@@ -525,15 +526,15 @@ def test_without_the_rules_there_is_still_no_way_out() -> None:
 
 
 def roles_when(missing: dict[str, int], mode: str = "tproxy") -> tuple[str, list[str], list[str]]:
-    """Configure while the kernel seems to lack parts: {"tproxy" or "dnat": errno}."""
+    """Configure while the kernel seems to lack parts: {"tproxy", "dnat" or "log": errno}."""
 
     def body() -> tuple[str, list[str], list[str]]:
         real = netlink.Connection.transact
 
         def transact(self: netlink.Connection, messages: list[netlink.Message], *, batch: bool = False) -> None:
-            for _, _, _, what in messages:
+            for _, _, data, what in messages:
                 for part, number in missing.items():
-                    if batch and what.endswith(f": {part}"):
+                    if batch and (what.endswith(f": {part}") or (part == "log" and b"log\0" in data)):
                         raise OSError(number, f"netlink {what}: {os.strerror(number)}")
             real(self, messages, batch=batch)
 
@@ -547,14 +548,14 @@ def roles_when(missing: dict[str, int], mode: str = "tproxy") -> tuple[str, list
 def test_roles() -> None:
     mode, roles, notes = roles_when({})
     assert (mode, notes) == ("tproxy", [])
-    assert roles == ["tcp4", "dns4", "udp4:443", "tcp6", "dns6", "udp6:443"]
+    assert roles == ["tcp4", "dns4", "udp4:443", "tcp6", "dns6", "udp6:443", "refused"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT])
 def test_the_next_mode_is_taken_when_the_kernel_lacks_a_part(number: int) -> None:
     mode, roles, notes = roles_when({"tproxy": number})
     assert mode == "dnat" and len(notes) == 1 and notes[0].startswith("no tproxy: netlink add rule")
-    assert roles == ["tcp4-dnat", "dns4", "udp4:443", "tcp6-dnat", "dns6", "udp6:443"]
+    assert roles == ["tcp4-dnat", "dns4", "udp4:443", "tcp6-dnat", "dns6", "udp6:443", "refused"]
     mode, roles, notes = roles_when({"tproxy": number, "dnat": number})
     assert mode == "anyip" and len(notes) == 2
     assert roles == ["tcp4", "tcp4", "dns4", "udp4:443", "tcp6", "tcp6", "dns6", "udp6:443"]  # 53 and 443
@@ -564,6 +565,61 @@ def test_the_next_mode_is_taken_when_the_kernel_lacks_a_part(number: int) -> Non
 def test_any_other_error_stops_the_start(number: int) -> None:
     with pytest.raises(ChildFailed, match=r"HostError: cannot set up .*: netlink add rule membrane/steer"):
         roles_when({"tproxy": number})
+
+
+def test_without_copies_of_what_is_refused_the_rules_are_the_same() -> None:
+    """A kernel without nfnetlink_log, or without the expression, refuses in silence, and says so."""
+    mode, roles, notes = roles_when({"log": errno.ENOENT})
+    assert (mode, roles[-1]) == ("tproxy", "udp6:443")
+    assert notes == ["refused packets are not told: the kernel copies none"]
+
+
+def test_any_refused_packet_is_copied_and_no_other() -> None:
+    """The head of it, with whose it is; what is carried or the sandbox's own is not copied."""
+
+    def body() -> list[tuple[int, str, str, int]]:
+        network = Network(udp_ports=(443,))
+        copies = network.role("refused")
+        copies.settimeout(0)
+        inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        inside.bind(("127.0.0.1", 0))
+        send_udp("127.0.0.1", inside.getsockname()[1])
+        for address in ("203.0.113.9", "2001:db8::7"):
+            send_udp(address, 443)
+            send_udp(address, 53)
+            connect(address, 80)
+        with pytest.raises(BlockingIOError):
+            copies.recv(65536)
+        for address, port, protocol in (
+            ("203.0.113.9", 444, 0),
+            ("2001:db8::7", 123, 0),
+            ("224.0.0.251", 5353, 0),
+            ("203.0.113.9", 0, socket.IPPROTO_ICMP),
+        ):
+            with pytest.raises(PermissionError):
+                send_udp(address, port, protocol=protocol) if not protocol else ping(address)
+        seen = []
+        for _ in range(4):
+            found = refused.attributes(copies.recv(65536))
+            assert 11 in found
+            head = refused.heading(found[9])
+            assert head is not None
+            seen.append((head[0], head[3], head[1], head[4]))
+        with pytest.raises(BlockingIOError):
+            copies.recv(65536)
+        return seen
+
+    assert in_network(body) == [
+        (17, "203.0.113.9", "198.18.0.2", 444),
+        (17, "2001:db8::7", "fd00:6d65:6d62::2", 123),
+        (17, "224.0.0.251", "198.18.0.2", 5353),
+        (1, "203.0.113.9", "198.18.0.2", 0),
+    ]
+
+
+def ping(address: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP) as client:
+        client.sendto(b"\x08" + bytes(7), (address, 0))
 
 
 def test_without_rights_the_step_is_named() -> None:
@@ -615,7 +671,7 @@ def test_ipv6_that_stays_off_leads_nowhere_and_is_noted() -> None:
 
     notes, roles, connected = in_network(body)
     assert notes == ["IPv6 is disabled in this namespace: every IPv6 connection fails"]
-    assert roles == ["tcp4", "dns4"]
+    assert roles == ["tcp4", "dns4", "refused"]
     assert connected in ("ENETUNREACH", "EADDRNOTAVAIL")
 
 
@@ -626,7 +682,7 @@ def test_without_ipv6_in_the_plan_ipv6_leads_nowhere() -> None:
         return network.roles(), [*tries, timed(lambda: connect("203.0.113.9", 443))]
 
     roles, tries = in_network(body)
-    assert roles == ["tcp4", "dns4"]
+    assert roles == ["tcp4", "dns4", "refused"]
     assert tries == [("ENETUNREACH", True), ("ENETUNREACH", True), ("ok", True)]
 
 

@@ -14,6 +14,7 @@ import marshal
 import os
 import re
 import resource
+import signal
 import socket
 import ssl
 import struct
@@ -781,6 +782,47 @@ def test_udp_is_relayed_per_flow(family, outside) -> None:
         opened = [event for event in net.seen if event.get("event") == "ConnectionOpened"]
         assert [event["protocol"] for event in opened] == ["udp", "udp"]
         assert [event["host"] for event in opened] == ["udp.test", "udp.test"]
+
+
+def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
+    """The process is stopped while a command does its last acts, and told to end before it goes on: more datagrams
+    than are taken in one turn, one whose name must be looked up, and a connection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        names = outside(DnsServer({"udp.test": ["127.0.0.1"]}))
+        net = outside(
+            Network(
+                policy(
+                    names,
+                    host("udp.test", PortRange("udp", port, port)),
+                    HostRule("127.0.0.0/8", ORIGIN, "network", network=Network4, ports=(PortRange("udp", 1, 65535),)),
+                ),
+                [8080],
+                udp=[port],
+            )
+        )
+        address = net.lookup("udp.test")[1][0]
+        net.process.send_signal(signal.SIGSTOP)
+        with net.inside.make(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for _ in range(100):
+                client.sendto(b"no", ("198.51.100.7", port))
+            client.sendto(b"yes", (address, port))
+            for _ in range(100):
+                client.sendto(b"no", ("198.51.100.7", port))
+        last = net.connect("198.51.100.8", 8080)
+        last.close()
+        net.control.sendall(b'{"command": "stop"}\n')
+        net.process.send_signal(signal.SIGCONT)
+        net.seen += [json.loads(line) for line in net._lines]
+        server.settimeout(0)
+        assert server.recv(100) == b"yes"
+        denied = [event for event in net.seen if event.get("event") == "AccessDenied"]
+        assert sum(event["count"] for event in denied if event["access"]["address"] == "198.51.100.7") == 200
+        assert [event["count"] for event in denied if event["access"]["address"] == "198.51.100.8"] == [1]
+        (closed,) = [event for event in net.seen if event.get("event") == "ConnectionClosed"]
+        assert (closed["bytes_up"], closed["error"]) == (3, "session ended")
+        assert net.seen[-1]["stats"]["events"] == sum("event" in event for event in net.seen)
 
 
 Network4 = LOOPBACK.network

@@ -101,7 +101,7 @@ def test_a_name_that_is_not_allowed_does_not_exist() -> None:
     assert len(resolver.names) == 0
 
 
-def test_a_refusal_says_who_asked_and_an_answer_does_not_look() -> None:
+def test_a_refusal_and_the_first_answer_of_a_name_say_who_asked_and_later_ones_do_not_look() -> None:
     resolver = Resolver()
     looked: list[str] = []
 
@@ -109,12 +109,14 @@ def test_a_refusal_says_who_asked_and_an_answer_does_not_look() -> None:
         looked.append("x")
         return 4001, 77
 
-    for name in ("a.ok.test", "evil.test"):
+    for name in ("a.ok.test", "a.ok.test", "evil.test"):
         resolver.answerer.answer(dns.message.make_query(name, "A").to_wire(), None, who)
+    [resolved] = [event for event in resolver.events if isinstance(event, NameResolved)]
+    assert (resolved.client_port, resolved.client_socket) == (4001, 77)
     [refused] = [event for event in resolver.events if isinstance(event, AccessDenied)]
-    assert (refused.client_port, refused.client_socket, len(looked)) == (4001, 77, 1)
+    assert (refused.client_port, refused.client_socket, len(looked)) == (4001, 77, 2)
     assert resolver.ask("other.test").rcode() == dns.rcode.NXDOMAIN  # whose client is not known
-    assert resolver.events[-1].client_port == 0 and len(looked) == 1
+    assert resolver.events[-1].client_port == 0 and len(looked) == 2
 
 
 @pytest.mark.parametrize(

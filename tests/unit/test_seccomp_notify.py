@@ -15,6 +15,9 @@ TMPFILE = 0o20000000
 READS = (0, os.O_CLOEXEC, os.O_NONBLOCK, os.O_APPEND, os.O_EXCL)
 WRITES = (1, 2, 3, os.O_CREAT, os.O_TRUNC, os.O_APPEND | 1, TMPFILE | 2, os.O_CREAT | os.O_EXCL)
 OPENS = {"x86_64": ((257, 2), (2, 1)), "aarch64": ((56, 2),)}
+SENDS = {"x86_64": ((44, 3), (46, 2), (307, 3)), "aarch64": ((206, 3), (211, 2), (269, 3))}
+FASTOPEN = 0x20000000
+SOCKET = {"x86_64": 41, "aarch64": 198}
 ALWAYS = {
     "x86_64": (
         *(59, 322, 85, 87, 263, 84, 82, 264, 316, 83, 258, 86, 265, 88, 266, 133, 259, 76, 42, 49),
@@ -50,10 +53,44 @@ def test_opens_are_told_by_their_flags(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", bpf.MACHINES)
+def test_sends_are_told_that_name_a_place_or_open_a_connection(machine: str) -> None:
+    for number, position in SENDS[machine]:
+        assert ask(machine, number, *[1] * position, 0x4000) == "allow"  # MSG_NOSIGNAL
+        assert ask(machine, number, *[1] * position, FASTOPEN | 0x4000) == "told"
+    sendto = SENDS[machine][0][0]
+    assert ask(machine, sendto, 3, 1, 1, 0, 0, 0) == "allow"  # of a connected socket
+    for name in (1, 1 << 32, 0x7FFF_0000_0000):  # either half of the pointer
+        assert ask(machine, sendto, 3, 1, 1, 0, name, 16) == "told"
+
+
+@pytest.mark.parametrize("machine", bpf.MACHINES)
+def test_raw_sockets_are_left_to_the_second_filter_where_it_tells_them(machine: str) -> None:
+    """And nothing else is: whatever the first one lets pass and did not, the second one tells."""
+    strict, lax = (seccomp.program(raw_is_told=told, machine=machine) for told in (False, True))
+    telling, silent = (seccomp.notify_program(raw=told, machine=machine) for told in (True, False))
+    arch = bpf.AUDIT_ARCH[machine]
+    left = set()
+    for family in (*range(48), 0xFFFFFFFF):
+        for kind in (*range(12), 3 | os.O_CLOEXEC, 3 | os.O_NONBLOCK, 0x13):
+            for protocol in (0, 1, 6, 17, 58, 132, 255, 262):
+                arguments = (family | 1 << 40, kind | 1 << 33, protocol)
+                before, now = (bpf.run(program, SOCKET[machine], arguments, arch) for program in (strict, lax))
+                told = bpf.run(telling, SOCKET[machine], arguments, arch)
+                assert bpf.run(silent, SOCKET[machine], arguments, arch) == "allow"
+                assert (told == "told") == (before != now), arguments
+                if before != now:
+                    assert (before, now) == ("EPERM", "allow")
+                    left.add((family, kind & 0xF))
+    assert left == {(2, 3), (10, 3)}
+
+
+@pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_exactly_the_listed_calls_are_told(machine: str) -> None:
     told = {number for number in range(512) if ask(machine, number) == "told"}
     assert told == set(ALWAYS[machine])
-    assert set(seccomp.notified_calls(machine)) == told | {number for number, _position in OPENS[machine]}
+    sends = {number for number, _position in SENDS[machine]}
+    opens = {number for number, _position in OPENS[machine]}
+    assert set(seccomp.notified_calls(machine)) == told | opens | sends | {SOCKET[machine]}
     other = "aarch64" if machine == "x86_64" else "x86_64"
     for number in (*told, 0x40000000 | 59, 600):
         assert ask(machine, number, arch=other) == "allow"  # the first filter refuses other machines

@@ -227,6 +227,73 @@ def test_a_refused_name_is_of_who_asked_last() -> None:
     assert query.process_of(list(joining.joined(events))[2]) == (CURL["pid"], CURL["start"])
 
 
+STARTED = event("SessionStarted", 0, command=["x"], workspace="/w", trace_source="ebpf, notify, network")
+
+
+def asked(at: float, path: str, *argv: str, process: Any = CURL) -> dict[str, Any]:
+    made = event("ProcessStarted", at, process, argv=list(argv), path=path, result="", requested=True)
+    return {**made, "source": "notify"}
+
+
+def done(at: float, path: str, *argv: str, result: str = "", process: Any = CURL) -> dict[str, Any]:
+    made = event("ProcessStarted", at, process, argv=list(argv), path=path, result=result, requested=False)
+    return {**made, "source": "ebpf"}
+
+
+def programs(*events: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    found = joining.joined([STARTED, *events])
+    return [(e["source"], e["path"], "asked" in e) for e in found if e["event"] == "ProcessStarted"]
+
+
+def test_a_program_that_two_sources_tell_of_is_one_event() -> None:
+    """By descriptor (execveat, fexecve), and with arguments that eBPF cuts."""
+    by_descriptor = asked(1, "/memfd:x", "x", "1"), done(1.1, "/dev/fd/4", "x", "1")
+    assert programs(*by_descriptor) == [("ebpf", "/dev/fd/4", True)]
+    row = query.summarise(joining.joined([STARTED, *by_descriptor])).data()["programs"]
+    assert [(each["path"], each["count"]) for each in row] == [("/memfd:x", 1)]
+    assert programs(asked(1, "/bin/x", "x", "yyy"), done(1.1, "/bin/x", "x", "yy")) == [("ebpf", "/bin/x", True)]
+    failed = asked(1, "/bin/x", "x"), done(1.1, "/bin/x", result="ENOEXEC")
+    assert programs(*failed) == [("ebpf", "/bin/x", True)]
+
+
+def test_what_does_not_belong_together_stays_two_events() -> None:
+    """Else a program whose event was lost on purpose would lend its name to the next one."""
+    first = asked(1, "/memfd:x", "x")
+    for other in (done(2, "/bin/y", "x"), done(2, "/dev/fd/4", "y"), done(2, "/memfd:x", "x", process=OTHER)):
+        assert sorted(programs(first, other)) == sorted(
+            [("notify", "/memfd:x", False), (*programs(other)[0][:2], False)]
+        )
+    assert programs(first) == [("notify", "/memfd:x", False)]  # what became of it is not told
+    assert len(programs(first, first, done(2, "/dev/fd/4", "x"))) == 2
+    far = [event("FileOpened", 3, CURL, path="/w/a", flags=[])] * (joining.FOLLOWS + 1)
+    assert len(programs(first, *far, done(2, "/dev/fd/4", "x"))) == 2
+    alone = [{**STARTED, "trace_source": "notify, network"}, first, first]
+    assert [e["event"] for e in joining.joined(alone)] == ["SessionStarted", "ProcessStarted", "ProcessStarted"]
+
+
+def test_an_allowed_name_is_of_who_asked() -> None:
+    """By the socket or the port of the question, else who asked a resolver last."""
+    calls = [
+        event("SocketCalled", 1, CURL, call="connect", family="inet", address="198.18.0.1", port=53, socket=7),
+        event("SocketCalled", 1.1, OTHER, call="connect", family="inet", address="198.18.0.1", port=53, socket=8),
+    ]
+    name = event("NameResolved", 1.2, name="h", type="A", verdict="allow", address="198.18.0.16")
+    for fields, who in (({"client_socket": 7}, CURL), ({"client_socket": 8}, OTHER), ({}, OTHER)):
+        *_calls, resolved = joining.joined([*calls, {**name, **fields}])
+        assert resolved["process"] == who and resolved["joined"] is True
+    (unknown,) = joining.joined([name])
+    assert unknown["process"] is None
+
+
+@pytest.mark.parametrize("call", ["sendto", "sendmsg", "sendmmsg"])
+def test_a_connection_that_is_opened_by_sending_is_of_who_sent(call: str) -> None:
+    sent = event("SocketCalled", 1, CURL, call=call, family="inet", address="203.0.113.9", port=80, socket=7)
+    refused = denied(1.1, "address not allowed", kind="Connect", host="", address="203.0.113.9", port=80)
+    for fields in ({"client_socket": 7}, {}):
+        *_call, joined = joining.joined([sent, {**refused, **fields}])
+        assert joined["process"] == CURL
+
+
 def test_the_summary_answers_every_question() -> None:
     data = query.summarise(joining.joined(RUN)).data()
     assert data["command"] == ["sh", "-c", "x"]
@@ -256,6 +323,13 @@ def test_what_is_missing_makes_it_incomplete() -> None:
     with_loss = query.summarise([*RUN, lost]).data()
     assert not with_loss["complete"]
     assert with_loss["gaps"] == ["7 events of FileOpened were lost (ring full) between a and b"]
+    unproven = event("EventsLost", 9, kind="network", count=0, start="a", end="b", cause="it was killed")
+    ended = {**RUN[-1], "incomplete": ["network: it was killed", "notify: gone"]}
+    for events in ([*RUN[:-1], unproven, ended], [*RUN[:-1], ended, unproven]):
+        assert query.summarise(events).data()["gaps"] == [
+            "events may be missing: network: it was killed",
+            "events may be missing: notify: gone",
+        ]
     no_end = query.summarise(RUN[:-1]).data()
     assert no_end["gaps"] == ["the end of the session is missing"]
     assert query.summarise(RUN[:-1]).data(running=True)["gaps"] == ["the session is still running"]
@@ -277,6 +351,9 @@ def test_what_is_missing_makes_it_incomplete() -> None:
         ("/w/package.json", True),
         ("/w/Makefile", True),
         ("/home/u/.local/bin/x", True),
+        ("/w/.git/hooks/pre-commit.sample", False),  # git runs exact names only
+        ("/w/.git/hooks/pre-commit.sample/x", True),
+        ("/w/.git/hooks/pre-commit.sample.sh", True),
         ("/w/hooks/readme", False),
         ("/w/src/main.c", False),
         ("/w/config", False),

@@ -533,12 +533,15 @@ def test_the_journal_puts_every_event_on_the_record_with_its_number(tmp_path: Pa
     path = record.make(str(tmp_path), "aa11")
     journal = Journal("aa11", "", record.Writer(path, "session"))
     assert journal.wants_all
-    usual = b'{"time": "2026-01-02T03:04:05.000Z", "session": "aa11", "seq": 0, "event": "NameResolved", "name": "h"}'
-    other = b'{"event": "NameResolved", "time": "2026-01-02T03:04:05.001Z", "name": "x \\"seq\\": 0"}'
-    journal.add_line(usual)
-    journal.add_line(other)
-    journal.add_line(usual.replace(b"05.000", b"06.000"), recorded=True)
-    journal.add_line(usual.replace(b"05.000", b"07.000"))
+    head = b'{"time": "2026-01-02T03:04:05.000Z", "session": "aa11", "seq": 0, '
+    usual = head + b'"event": "NameResolved", "source": "network", "name": "h"}'
+    other = (
+        b'{"event": "NameResolved", "source": "network", "time": "2026-01-02T03:04:05.001Z", "name": "x \\"seq\\": 0"}'
+    )
+    journal.add_line(usual, "network")
+    journal.add_line(other, "network")
+    journal.add_line(usual.replace(b"05.000", b"06.000"), "network", recorded=True)
+    journal.add_line(usual.replace(b"05.000", b"07.000"), "network")
     journal.close()
     events, problems = events_of(path)
     assert [(event["seq"], event["session"]) for event in events] == [(1, "aa11"), (2, "aa11"), (4, "aa11")]

@@ -10,6 +10,7 @@ import _socket
 import os
 import struct
 
+from ..errors import HostError
 from .syscalls import set_parent_death_signal
 
 TYPE_CHECKING = False
@@ -66,15 +67,17 @@ def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
     """One message: kind, payload, descriptors.  Kind is empty at the end of the stream."""
     room = _socket.CMSG_SPACE(4 * FDS_PER_MESSAGE) + _socket.CMSG_SPACE(12)
     try:
-        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         # The peer ended with something of ours unread.  That is told once and before what it had sent (unix(7),
         # net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
-        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, value in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
+    if flags & _socket.MSG_CTRUNC:
+        _refuse_part(fds)
     return data[:1], data[1:], fds
 
 
@@ -85,9 +88,9 @@ def receive_with_sender(channel: _socket.socket) -> tuple[bytes, bytes, list[int
     """
     room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
     try:
-        data, ancillary, _flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:  # it ended with something of ours unread
-        data, ancillary = b"", []
+        data, ancillary, flags = b"", [], 0
     fds: list[int] = []
     pid = 0
     for level, what, value in ancillary:
@@ -95,7 +98,20 @@ def receive_with_sender(channel: _socket.socket) -> tuple[bytes, bytes, list[int
             fds += struct.unpack("i", value[:4])
         elif level == _socket.SOL_SOCKET and what == _socket.SCM_CREDENTIALS:
             pid = struct.unpack("i", value[:4])[0]
+    if flags & _socket.MSG_CTRUNC:
+        _refuse_part(fds)
     return data[:1], data[1:], fds, pid
+
+
+def _refuse_part(fds: list[int]) -> NoReturn:
+    """The kernel passes as many descriptors as there is room for, and says that with MSG_CTRUNC only (unix(7))."""
+    for fd in fds:
+        os.close(fd)
+    raise HostError(
+        "take the descriptors of the sandbox",
+        "too many open files (RLIMIT_NOFILE)",
+        fix=("raise the limit: ulimit -n 1024",),
+    )
 
 
 def report(channel: _socket.socket, step: str, error: BaseException) -> None:

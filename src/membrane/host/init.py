@@ -97,11 +97,23 @@ def assemble(start: Start) -> Filters:
         nested=hardening.nested,
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
+        raw_is_told=tells_raw(start),
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one
         return Filters(refusing, b"")
-    return Filters(refusing, seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
+    return Filters(refusing, notifying(start))
+
+
+def tells_raw(start: Start) -> bool:
+    """Are raw sockets refused by the reader of notifications?  Only where the kernel would refuse them as well."""
+    hardening = start.plan.hardening
+    return bool(start.notify) and not hardening.nested and not hardening.user_namespaces
+
+
+def notifying(start: Start) -> bytes:
+    """The second filter."""
+    return seccomp.notify_program(reads=start.notify == "reads", raw=tells_raw(start), machine=sc.MACHINE)
 
 
 def run_command(start: Start, filters: Filters, channel: _socket.socket, null: int, slave: int = -1) -> NoReturn:

@@ -55,6 +55,11 @@ class Connection:
         # The answers are there when send returns; a kernel that leaves one out must not hang the start.
         self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
 
+    def hand_over(self) -> _socket.socket:
+        """The socket itself, for who reads what comes later; it does not wait any more."""
+        self._socket.setblocking(False)
+        return self._socket
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
@@ -182,6 +187,20 @@ def add_chain(table: str, chain: str, *, kind: str, hook: int, priority: int, po
     return _NFT_MSG_NEWCHAIN, NLM_F_CREATE, body, f"add {kind} chain {table}/{chain}"
 
 
+_NFULNL_MSG_CONFIG = 4 << 8 | 1  # NFNL_SUBSYS_ULOG
+_NFULNL_COPY_PACKET = 2
+_LOG_BUFFER = 256  # octets of one message: with the default, a page, a hundred of them fill the socket
+
+
+def listen_to(group: int, length: int) -> Message:
+    """Get what rules with ``log`` of this group copy (linux/netfilter/nfnetlink_log.h)."""
+    body = struct.pack(">BBH", 0, 0, group)
+    body += attribute(1, b"\1")  # NFULA_CFG_CMD: NFULNL_CFG_CMD_BIND
+    body += attribute(2, struct.pack(">IBx", length, _NFULNL_COPY_PACKET))  # NFULA_CFG_MODE
+    body += attribute(3, _u32(_LOG_BUFFER))  # NFULA_CFG_NLBUFSIZ
+    return _NFULNL_MSG_CONFIG, 0, body, f"listen to log group {group}"
+
+
 def add_rules(table: str, chain: str, rules: Sequence[tuple[bytes, str]]) -> list[Message]:
     """Append rules: each a concatenation of the expressions below, and what it is about."""
     head = _NFGENMSG + _name(1, table) + _name(2, chain)
@@ -276,6 +295,12 @@ def reject_prohibited() -> bytes:
     """Refuse with the ICMP or ICMPv6 error "administratively prohibited"."""
     # NFT_REJECT_ICMPX_UNREACH, NFT_REJECT_ICMPX_ADMIN_PROHIBITED
     return _expression("reject", attribute(1, _u32(2)), attribute(2, b"\3"))
+
+
+def log(group: int, length: int) -> bytes:
+    """Copy the first ``length`` octets of the packet to who listens to this group (nfnetlink_log), at once."""
+    # NFTA_LOG_GROUP, NFTA_LOG_SNAPLEN, NFTA_LOG_QTHRESHOLD
+    return _expression("log", attribute(1, group.to_bytes(2, "big")), attribute(3, _u32(length)), attribute(4, b"\0\1"))
 
 
 def tproxy(family: int, address: bytes, port: int) -> bytes:

@@ -14,7 +14,8 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
 * DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO tells the destination and sets the
   source of the answer.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
-  (in INPUT it would time out).
+  (in INPUT it would time out).  A copy of the head of each such packet goes to a socket of ours (nfnetlink_log), so
+  that the refusal can be told (``network.refused``); a kernel without that refuses in silence, which the record says.
 
 Rules only steer.  If they were flushed the sandbox could reach nothing but our listeners: there is no uplink.
 """
@@ -38,6 +39,7 @@ _LO = 1  # LOOPBACK_IFINDEX (include/net/net_namespace.h): lo is the first inter
 _BACKLOG = 4096  # what a new namespace allows (net.core.somaxconn)
 _DNS = 53
 _TABLE = "membrane"
+_LOG_GROUP, _LOGGED = 1, 64  # of the namespace's own; octets of a refused packet that are copied: its headers
 _PROC_SYS = "/proc/sys/net/"
 
 # ip(7), ipv6(7), include/uapi/linux/in.h, in6.h
@@ -60,6 +62,7 @@ def configure(plan: NetworkPlan, *, notes: list[str] | None = None) -> tuple[str
     Returns:
         The mode, and blocking sockets with their roles: ``tcp4 tcp6`` (tproxy: one each; anyip: one per port),
         ``tcp4-dnat tcp6-dnat``, ``dns4 dns6``, ``udp4:PORT udp6:PORT``.  No role of IPv6 where there is no IPv6.
+        ``refused``: where copies of refused packets arrive, where the kernel makes them; it does not block.
 
     Raises:
         HostError: a step failed for any other reason; the namespace must be thrown away.
@@ -70,8 +73,14 @@ def configure(plan: NetworkPlan, *, notes: list[str] | None = None) -> tuple[str
     _sysctl("ipv4/ping_group_range", f"{group} {group}", notes)
     try:
         families = _add_addresses(plan.ipv6, notes)
-        mode = _add_rules(plan, families, notes)
-        return mode, _open_sockets(plan, mode, families)
+        log = _listen_to_refusals(notes)
+        mode, logged = _add_rules(plan, families, notes, log is not None)
+        sockets = _open_sockets(plan, mode, families)
+        if log is not None and logged:
+            sockets.append(("refused", log))
+        elif log is not None:
+            log.close()
+        return mode, sockets
     except OSError as error:
         raise HostError(
             "set up the network namespace",
@@ -129,27 +138,48 @@ def _add_addresses(ipv6: bool, notes: list[str]) -> tuple[int, ...]:
 _TCP, _UDP = 6, 17
 
 
-def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str]) -> str:
-    """Add the table in one transaction: the mode that the kernel took."""
+def _listen_to_refusals(notes: list[str]) -> _socket.socket | None:
+    """A socket for the copies of refused packets; None where the kernel makes none."""
+    try:
+        listener = nl.Connection(nl.NETLINK_NETFILTER)
+    except OSError as error:
+        notes.append(f"refused packets are not told: {error.strerror}")
+        return None
+    try:
+        listener.transact((nl.listen_to(_LOG_GROUP, _LOGGED),))
+    except OSError as error:
+        listener.close()
+        notes.append(f"refused packets are not told: {error.strerror}")
+        return None
+    return listener.hand_over()
+
+
+def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], log: bool) -> tuple[str, bool]:
+    """Add the table in one transaction: the mode that the kernel took, and whether refused packets are copied."""
     for mode in ("tproxy", "dnat")[("tproxy", "dnat", "anyip").index(plan.mode) :]:
-        try:
-            netfilter = nl.Connection(nl.NETLINK_NETFILTER)
+        for logged in (True, False) if log else (False,):
             try:
-                netfilter.transact(ruleset(mode, families, plan.udp_ports), batch=True)
-            finally:
-                netfilter.close()
-        except OSError as error:
-            if error.errno not in _MISSING:
-                raise
-            notes.append(f"no {mode}: {error.strerror}")
-        else:
-            return mode
-    return "anyip"
+                netfilter = nl.Connection(nl.NETLINK_NETFILTER)
+                try:
+                    netfilter.transact(ruleset(mode, families, plan.udp_ports, log=logged), batch=True)
+                finally:
+                    netfilter.close()
+            except OSError as error:
+                if error.errno not in _MISSING:
+                    raise
+                if not logged:
+                    notes.append(f"no {mode}: {error.strerror}")
+            else:
+                if log and not logged:
+                    notes.append("refused packets are not told: the kernel copies none")
+                return mode, logged
+    return "anyip", False
 
 
-def ruleset(mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...]) -> list[nl.Message]:
-    """The nf_tables messages of mode ``tproxy`` or ``dnat``."""
-    accept, reject = nl.verdict(nl.NF_ACCEPT), nl.reject_prohibited()
+def ruleset(mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...], *, log: bool = False) -> list[nl.Message]:
+    """The nf_tables messages of mode ``tproxy`` or ``dnat``; ``log``: a copy of what is refused is made."""
+    accept = nl.verdict(nl.NF_ACCEPT)
+    reject = (nl.log(_LOG_GROUP, _LOGGED) if log else b"") + nl.reject_prohibited()
     tcp, udp = nl.protocol_is(_TCP), nl.protocol_is(_UDP)
     # First: what the sandbox's own bridges carry (neighbour discovery, answers to inner containers) is its own.
     out = [(nl.output_is_not(_LO) + accept, "not lo"), (tcp + accept, "tcp")]

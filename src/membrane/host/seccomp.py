@@ -19,7 +19,10 @@ A refusal is ENOSYS where programs have a fall-back for old kernels (io_uring, c
 calls), else EPERM; an address family is EAFNOSUPPORT.  The filter narrows the kernel surface; files and network are
 bound by the namespaces.  ptrace is allowed: a tracer can not skip the filter (it runs after the tracer, Linux 4.8).
 
-``notify_program`` is a filter of its own, for the record (``host.notify``); it refuses nothing.
+``notify_program`` is a filter of its own, for the record (``host.notify``).  It refuses nothing, with one exception: a
+refusal of this filter is told to nobody (ERRNO comes before USER_NOTIF), so with ``raw_is_told`` the raw sockets of
+IPv4 and IPv6 are left to the second one, whose reader always refuses them.  Should it not, the kernel does: that
+takes CAP_NET_RAW over the network namespace, which no process of the sandbox can have.
 """
 
 from __future__ import annotations
@@ -187,10 +190,16 @@ _NOTIFIED = {
     "removexattrat": (466, 466),
 }
 _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
+# Calls that name a place in their own arguments, and those that may open a connection (MSG_FASTOPEN), by the argument
+# that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not told.
+_SENDS = {"sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)}
+_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_SENDTO_NAME = 4
+_MSG_FASTOPEN = 0x20000000
 _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
 
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
-_SOCK_STREAM, _SOCK_DGRAM, _SOCK_TYPE_MASK = 1, 2, 0xF
+_SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
 _NETLINK_ROUTE = 0
 _S_ISUID, _CREATES = 0o4000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
@@ -209,6 +218,7 @@ def program(
     user_namespaces: bool = False,
     allow_ptrace: bool = True,
     unix: bool = True,
+    raw_is_told: bool = False,
     machine: str,
 ) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
@@ -218,6 +228,7 @@ def program(
         user_namespaces: allow user namespaces, those that they own but mount namespaces, and chroot(2).
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
+        raw_is_told: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -231,7 +242,7 @@ def program(
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    for name, body in _judged(nested, user_namespaces, unix):
+    for name, body in _judged(nested, user_namespaces, unix, raw_is_told):
         if _NUMBERS[name][column] < 0:
             continue
         # The body ends every path, so what follows is reached by a false comparison only.
@@ -250,14 +261,15 @@ def program(
     return _packed(code, labels)
 
 
-def notify_program(*, reads: bool = False, machine: str) -> bytes:
+def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> bytes:
     """Assemble the second filter: the calls that the listener of user notifications is asked about.
 
-    It refuses nothing.  Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
+    Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
     ALLOW), so what ``program`` refuses stays refused and is not told.
 
     Args:
         reads: every open, not only those that may write or create.
+        raw: raw sockets, which are to be refused (``program`` with ``raw_is_told``).
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -274,12 +286,28 @@ def notify_program(*, reads: bool = False, machine: str) -> bytes:
     for name, _argument in opens:
         code.append((_EQUAL, _NUMBERS[name][column], "notify" if reads else name, ""))
     code += [(_EQUAL, pair[column], "notify", "") for pair in _NOTIFIED.values() if pair[column] >= 0]
+    code += [(_EQUAL, pair[column], name, "") for name, pair in _SENDS.items()]
+    if raw:
+        code.append((_EQUAL, _NUMBERS["socket"][column], "socket", ""))
     labels["allow"] = len(code)
     code.append((_RETURN, _ALLOW, "", ""))
     if not reads:
         for name, argument in opens:
             labels[name] = len(code)
             code += [_load(argument)[1], (_ANY_BIT, _WRITES, "notify", ""), (_RETURN, _ALLOW, "", "")]
+    for name, argument in _SEND_FLAGS.items():
+        labels[name] = len(code)
+        if name == "sendto":
+            for half in (0, 4):  # of the pointer
+                code += [(_LOAD, 16 + 8 * _SENDTO_NAME + half, "", ""), (_EQUAL, 0, "", "notify")]
+        code += [_load(argument)[1], (_ANY_BIT, _MSG_FASTOPEN, "notify", ""), (_RETURN, _ALLOW, "", "")]
+    if raw:
+        labels["socket"] = len(code)
+        code += [_load(0)[1], (_EQUAL, _AF_INET, "type", ""), (_EQUAL, _AF_INET6, "type", "")]
+        code.append((_RETURN, _ALLOW, "", ""))
+        labels["type"] = len(code)
+        code += [_load(1)[1], (_AND, _SOCK_TYPE_MASK, "", ""), (_EQUAL, _SOCK_RAW, "notify", "")]
+        code.append((_RETURN, _ALLOW, "", ""))
     labels["notify"] = len(code)
     code.append((_RETURN, _USER_NOTIF, "", ""))
     return _packed(code, labels)
@@ -288,7 +316,7 @@ def notify_program(*, reads: bool = False, machine: str) -> bytes:
 def notified_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``notify_program`` may tell of."""
     column = _column(machine)
-    pairs = {**{name: _NUMBERS[name] for name in _OPENS}, **_NOTIFIED}
+    pairs = {**{name: _NUMBERS[name] for name in (*_OPENS, "socket")}, **_NOTIFIED, **_SENDS}
     return {pair[column]: name for name, pair in pairs.items() if pair[column] >= 0}
 
 
@@ -319,7 +347,9 @@ def _refused(nested: bool, user_namespaces: bool, allow_ptrace: bool) -> list[tu
     return [(result, names) for group in groups for result, names in group.items()]
 
 
-def _judged(nested: bool, user_namespaces: bool, unix: bool) -> list[tuple[str, list[tuple[str, Instruction]]]]:
+def _judged(
+    nested: bool, user_namespaces: bool, unix: bool, raw_is_told: bool
+) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
@@ -329,7 +359,7 @@ def _judged(nested: bool, user_namespaces: bool, unix: bool) -> list[tuple[str, 
     ]
     calls += [
         ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
-        ("socket", _socket(unix)),
+        ("socket", _socket(unix, raw_is_told)),
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
     ]
@@ -359,8 +389,9 @@ def _one_of(argument: int, values: tuple[int, ...], listed: str, other: str) -> 
     return body
 
 
-def _socket(unix: bool) -> list[tuple[str, Instruction]]:
+def _socket(unix: bool, raw_is_told: bool) -> list[tuple[str, Instruction]]:
     """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
+    raw = [("", (_EQUAL, _SOCK_RAW, "allow", ""))] if raw_is_told else []
     return [
         _load(0),
         ("", (_EQUAL, _AF_UNIX, "allow" if unix else "EPERM", "")),
@@ -372,6 +403,7 @@ def _socket(unix: bool) -> list[tuple[str, Instruction]]:
         ("inet", _load(1)[1]),
         ("", (_AND, _SOCK_TYPE_MASK, "", "")),
         ("", (_EQUAL, _SOCK_STREAM, "protocol", "")),
+        *raw,
         ("", (_EQUAL, _SOCK_DGRAM, "protocol", "EPERM")),
         ("protocol", _load(2)[1]),
         *_one_of(2, _PROTOCOLS, "allow", "EPROTONOSUPPORT")[1:],

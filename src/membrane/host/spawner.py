@@ -47,7 +47,7 @@ import time
 
 from ..errors import HostError
 from ..value import Value
-from . import landlock, seccomp, view
+from . import landlock, view
 from . import syscalls as sc
 from .channel import (
     MESSAGE,
@@ -63,7 +63,7 @@ from .channel import (
     send_data,
 )
 from .confine import give_up_privileges
-from .init import assemble, replace_streams, run_command
+from .init import assemble, notifying, replace_streams, run_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -
     listener, error = -1, 0
     if start.notify:
         try:
-            listener = sc.seccomp_listen(seccomp.notify_program(reads=start.notify == "reads", machine=sc.MACHINE))
+            listener = sc.seccomp_listen(notifying(start))
         except OSError as failed:
             error = failed.errno or 0  # the supervisor decides whether the run needs it
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))

@@ -187,7 +187,7 @@ class Answerer:
 
         Args:
             later: takes the response when somebody must be asked first; it is empty until then.
-            client: who asks, for the event of a refusal.
+            client: who asks, for the events.
         """
         self._client = client
         if len(query) < 12:
@@ -230,19 +230,19 @@ class Answerer:
         except _Held as held:
             assert self.ask is not None and later is not None
             name, call = held.name, later
-            self.ask(NameQuery(name), held.hint, lambda allowed: call(self._answer_now(query, name, allowed)))
+            self.ask(NameQuery(name), held.hint, lambda allowed: call(self._answer_now(query, name, allowed, client)))
             return b""
         out = _HEADER.pack(ident, head | code, 1, 1 if data else 0, 0, 1 if opt else 0) + query[12:end]
         if data:
             out += _ANSWER.pack(0xC00C, kind, 1, _TTL, len(data)) + data
         return out + opt
 
-    def _answer_now(self, query: bytes, name: str, allowed: bool) -> bytes | None:
+    def _answer_now(self, query: bytes, name: str, allowed: bool, client: Callable[[], Client] | None) -> bytes | None:
         """The response once somebody was asked about its name."""
         self.queries -= 1  # it was counted when it came
         if allowed:
             self.names.assign(name)
-        return self.answer(query)
+        return self.answer(query, client=client)
 
     def _look_up(self, labels: list[bytes], kind: int, family: int, may_ask: bool) -> tuple[int, bytes]:
         """Response code and the data of the one record."""
@@ -285,7 +285,8 @@ class Answerer:
         if (name, kind) not in self._told:
             self._told.add((name, kind))
             address = self.names.v4(number) if kind == A else self.names.v6(number)
-            self._emit(NameResolved(name, _TYPES[kind], "allow", address))
+            port, socket = (0, 0) if self._client is None else self._client()
+            self._emit(NameResolved(name, _TYPES[kind], "allow", address, "network", port, socket))
         return NOERROR, data
 
     def _refuse(self, question: NameQuery, reason: str) -> None:

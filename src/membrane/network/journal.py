@@ -11,8 +11,8 @@ Events come from traffic, so their number is chosen by whoever is inside.  Three
 3. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
    when as soon as there is room again.  Nothing is lost in silence.
 
-When the session writes no events (``verbose`` is false), only refusals are told: two records for each connection that
-nobody reads would cost more than relaying it.
+When the session writes no events (``verbose`` is false), only refusals and our own defects are told: two records for
+each connection that nobody reads would cost more than relaying it.
 
 ``Journal`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
 """
@@ -24,7 +24,15 @@ from collections import deque
 
 from .. import clock
 from ..escaping import escape
-from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, EventsLost, access_as_data, encode
+from ..events import (
+    AccessDenied,
+    ConnectionClosed,
+    ConnectionOpened,
+    DefectSeen,
+    EventsLost,
+    access_as_data,
+    encode,
+)
 from ..policy.model import Deny
 
 TYPE_CHECKING = False
@@ -79,6 +87,7 @@ class Journal:
         self.mask: Mask | None = None  # what the session holds is in no event
         self.denied = 0
         self.lost = 0
+        self.told = 0  # lines of events that were made
         self._clock = clock
         self._queue: deque[tuple[float, Event]] = deque()
         self._series: dict[Any, _Series] = {}
@@ -90,7 +99,7 @@ class Journal:
 
     def emit(self, event: Event) -> None:
         """Take one event."""
-        if not self.verbose and not isinstance(event, AccessDenied):
+        if not self.verbose and not isinstance(event, (AccessDenied, DefectSeen)):
             return
         if self.mask is not None:
             event = self.mask.event(event)
@@ -119,6 +128,11 @@ class Journal:
         if self.mask is not None:
             line = self.mask.value(line)
         self._bytes += json.dumps(line).encode() + b"\n"
+
+    def end(self, stats: dict[str, Any]) -> None:
+        """The last line: nothing was held back, and so many lines of events came before it."""
+        self._encode(len(self._queue))
+        self.note({"stats": {**stats, "events": self.told}})
 
     def tell_repetitions(self, everything: bool = False) -> None:
         """Tell the counts of the series whose window is over, or of all, and what was lost."""
@@ -173,10 +187,17 @@ class Journal:
         self._room -= 1
         return True
 
+    def lose(self, kind: str, count: int) -> None:
+        """Something of which no event can be made."""
+        self._count_loss(self._clock(), kind, count)
+
     def _lose(self, now: float, event: Event) -> None:
-        self.lost += 1
-        loss = self._losses.setdefault(type(event).__name__, [0, now, now])
-        loss[0] += 1
+        self._count_loss(now, type(event).__name__, 1)
+
+    def _count_loss(self, now: float, kind: str, count: int) -> None:
+        self.lost += count
+        loss = self._losses.setdefault(kind, [0, now, now])
+        loss[0] += count
         loss[2] = now
 
     def _stamp(self, when: float) -> str:
@@ -222,4 +243,5 @@ class Journal:
             self._losses.clear()
             self._tell_losses = False
         if out:
+            self.told += len(out)
             self._bytes += "\n".join(out).encode() + b"\n"

@@ -153,11 +153,14 @@ class Reactor:
         while not self._stopped:
             self.turn(self._until_next())
 
-    def turn(self, timeout: float) -> None:
+    def turn(self, timeout: float) -> bool:
         """One round: ready descriptors, what was put off, what waited too long, the dead.
 
         Args:
             timeout: seconds to sleep when nothing is ready; -1 for ever.
+
+        Returns:
+            Whether there was anything to do.
         """
         events = self._epoll.poll(timeout, _EVENTS)
         self.now = time.monotonic()
@@ -181,6 +184,7 @@ class Reactor:
             for socket in self._graves:
                 socket.close()
             self._graves.clear()
+        return bool(events or self._soon)
 
     def close(self) -> None:
         """Close the descriptors of the reactor itself."""

@@ -18,8 +18,9 @@ Control socket (AF_UNIX stream, its number in argv):
 * then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
   certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
   them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
-  ``totals`` or not ``verbose``, ``{"crash": ...}`` for a connection that failed by a defect of ours, ``{"error": ...}``
-  before an end that is not clean, and last ``{"stats": {...}}``;
+  ``totals`` or not ``verbose``, ``{"error": ...}`` before an end that is not clean, and last ``{"stats": {...}}``: the
+  word that everything was told, without which the session calls its record incomplete (``events`` in it is how many
+  lines of events there were);
 * with ``ask`` in the first message: questions and their answers, as ``network.asking`` describes them;
 * from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
   ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
@@ -29,7 +30,8 @@ Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dn
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
 listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
 ``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
-that port inside), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see
+``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -43,11 +45,13 @@ import marshal
 import os
 import resource
 import sys
-from _socket import AF_INET6
+import time
+from _socket import AF_INET6, MSG_DONTWAIT, SOCK_DGRAM
 from _socket import socket as Socket
 
 from .. import clock
 from ..errors import InternalError, MembraneError
+from ..events import DefectSeen
 from ..policy.codec import restore
 from ..policy.decide import Decider
 from .addresses import OwnAddresses
@@ -58,6 +62,7 @@ from .dns import Answerer, Names
 from .exposed import Exposed
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
+from .refused import Refused
 from .relay import Engine
 from .route import Router
 from .udp import UdpRelay, serve_dns
@@ -89,11 +94,14 @@ _DNS_PORT = 53
 _LONGEST_COMMAND = 16 << 20  # octets
 _READ = 65536
 _CRASHES_TOLD = 10
+_FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
+_LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
+_LAST_COUNT = 0.2  # seconds to count the datagrams that are left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
 
@@ -185,6 +193,17 @@ def explain(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-4000:]
 
 
+def defect(error: BaseException, count: int = 1) -> DefectSeen:
+    """The event of a failure by a defect of ours: of which type and where.  Its text may quote what somebody sent."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
+
+
 def send_all(control: Socket, journal: Journal) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
@@ -237,7 +256,9 @@ class Service:
         self._control, self._journal = control, journal
         self._commands = b""
         self._blocked = False
+        self._listens = IN  # to the control socket
         self._crashes = 0
+        self._last_crash: DefectSeen | None = None  # of those that are not told one by one
         policy = restore(config["policy"])
         limits = config.get("limits") or {}
         self._reactor = reactor = Reactor()
@@ -324,8 +345,12 @@ class Service:
         self._totals = reactor.wait(_TOTALS, self._tell_totals)
         self._bytes_told = 0
         self._tells_totals = config.get("totals", not journal.verbose)
+        self._refused: Refused | None = None
+        self._clients: Clients | None = None
         for role, socket in sockets:
             self._serve(role, socket)
+        if self._refused is not None:
+            self._refused.clients = self._clients
         control.setblocking(False)
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
@@ -374,12 +399,17 @@ class Service:
         self._reactor.run()
 
     def close(self) -> None:
-        """End all connections and write the totals."""
+        """Take what was sent before the end, end all connections and write the totals."""
+        self._last_round()
         self._engine.close()
         self._udp.close()
         self._broker.close()
         if self._exposed is not None:
             self._exposed.close()
+        if self._refused is not None:
+            self._refused.close()
+        if self._last_crash is not None:
+            self._journal.emit(self._last_crash)
         self._journal.tell_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
@@ -396,17 +426,41 @@ class Service:
             "unix_refused": self._broker.refused,
             "udp_flows": udp.opened,
             "udp_refused": udp.refused,
+            "packets_refused": self._refused.packets if self._refused is not None else 0,
             "udp_datagrams": udp.datagrams,
             "denied": self._journal.denied,
             "events_lost": self._journal.lost,
             "crashes": self._crashes,
             "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
         }
-        self._journal.note({"stats": stats})
+        self._journal.end(stats)
         self._own.close()
         self._reactor.close()
         for _role, socket in self._sockets:
             socket.close()
+
+    def _last_round(self) -> None:
+        """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
+
+        Nobody sends any more, so there is an end to it; a datagram that is left then is counted as lost.
+        """
+        self._listens = 0  # the end of the control socket is known
+        self._reactor.change(self._control.fileno(), 0)
+        deadline = time.monotonic() + _LAST_ROUND
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._reactor.turn(left if self._udp.pending() else 0) and not self._udp.pending():
+                return
+        lost = 0
+        deadline = time.monotonic() + _LAST_COUNT
+        for _role, socket in self._sockets:
+            while socket.type == SOCK_DGRAM and time.monotonic() < deadline:
+                try:
+                    socket.recv(1, MSG_DONTWAIT)
+                except OSError:
+                    break
+                lost += 1
+        if lost:
+            self._journal.lose("datagram", lost)
 
     def _serve(self, role: str, socket: Socket) -> None:
         kind, _, port = role.partition(":")
@@ -422,22 +476,28 @@ class Service:
             self._exposed.listen(socket, int(port))
         elif kind == "mint":
             pass  # not served: it answers
+        elif kind == "refused":
+            journal = self._journal
+            self._refused = Refused(self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed)
         elif kind == "diag":
-            self._engine.clients = self._udp.clients = Clients(socket)
+            self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 
     def _crashed(self, error: BaseException) -> None:
+        """A connection or a datagram failed by a defect of ours; whoever calls refuses it."""
         self._crashes += 1
         if self._crashes <= _CRASHES_TOLD:
-            self._journal.note({"crash": explain(error)})
+            self._journal.emit(defect(error))
+        else:
+            self._last_crash = defect(error, self._crashes - _CRASHES_TOLD)
 
     def _on_control(self, mask: int) -> None:
         if mask & OUT:
             self._blocked = False
-            self._reactor.change(self._control.fileno(), IN)
+            self._reactor.change(self._control.fileno(), self._listens)
             self._write()
         if mask & ~OUT:
             self._read_commands()
@@ -539,7 +599,7 @@ class Service:
                 journal.sent(self._control.send(journal.pending()))
         except BlockingIOError:
             self._blocked = True
-            self._reactor.change(self._control.fileno(), IN | OUT)
+            self._reactor.change(self._control.fileno(), self._listens | OUT)
         except OSError:
             self._reactor.stop()  # the session died
 

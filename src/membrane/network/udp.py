@@ -219,10 +219,15 @@ class UdpRelay:
         """Tells who asked the resolver ``target``: that is not looked at unless it is refused."""
         return lambda: self._client(client, inet_ntop(socket.family, target), _DNS_PORT)
 
+    def pending(self) -> bool:
+        """Does a datagram wait for the look-up of its name?"""
+        return any(flow.waiting for flow in self._flows.values())
+
     def close(self) -> None:
-        """End every flow."""
+        """End every flow; what could not be sent is told."""
         for flow in list(self._flows.values()):
-            self._end(flow, "session ended")
+            left = len(flow.waiting or ())
+            self._end(flow, f"session ended: {left} datagrams were not sent" if left else "session ended")
 
     def _inbound(self, listener: Socket, port: int, target: bytes, client: Any, data: bytes) -> None:
         key = (listener.fileno(), client[0], client[1], target)

@@ -365,4 +365,5 @@ REASONS = (
     "operation not allowed",  # of the service behind a socket
     "query type not answered",
     "caller can not be read",
+    "protocol not relayed",  # ICMP to the outside, multicast: nothing opens it
 )

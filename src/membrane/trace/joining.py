@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
-(``NameResolved``), and the data plane opened it (``ConnectionOpened``): the source port, or the inode of the socket,
-is the same number on both sides.  Where neither is known, the place, the port and the time decide, which is a
-conclusion and no observation.  Requests and the end of the connection follow by its id.  A refusal is joined in the
-same way, and where nothing is known, with who asked last; its repetitions, told together later, are of who was first.
+(``NameResolved``, which is of who asked the resolver first), and the data plane opened it (``ConnectionOpened``): the
+source port, or the inode of the socket, is the same number on both sides.  Where neither is known, the place, the port
+and the time decide, which is a conclusion and no observation.  Requests and the end of the connection follow by its id.
+A refusal is joined in the same way, and where nothing is known, with who asked last; its repetitions, told together
+later, are of who was first.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .query import MOST, number, text
+from .query import MOST, items, number, text
 
 TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
 NEAR = 5.0  # seconds between a call and the connection that it made
 # Calls whose process is known by port or socket.  More than can be made while one connection is dialled (20 s): else
 # a flood of calls that open nothing would hide who made it.
 CALLS = 1 << 17
+FOLLOWS = 256  # events between a request and what became of it
+CONNECTING = ("connect", "sendto", "sendmsg", "sendmmsg")  # calls that may send somewhere
 
 
 class Joiner:
@@ -43,7 +46,9 @@ class Joiner:
         if kind == "NameResolved":
             if len(self._names) < MOST:
                 self._names[text(event.get("address"))] = text(event.get("name"))
-        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in ("connect", "sendto"):
+            if process is None:
+                event = self._with(event, self._client(event) or self._asker(_seconds(event), "", 53))
+        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in CONNECTING:
             address = text(event.get("address"))
             name = self._names.get(address)
             if name:
@@ -153,6 +158,51 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """``events`` with the processes that caused them (see ``Joiner``)."""
+    """``events`` with the processes that caused them (see ``Joiner``), each program that was executed once."""
     joiner = Joiner()
-    return map(joiner.add, events)
+    return map(joiner.add, once(events))
+
+
+def once(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Both sources tell of a program that eBPF can not name or whose arguments it cuts: give that as one event.
+
+    What the kernel did counts (eBPF).  Which file it was, and all arguments, as they were read before the kernel did,
+    stand in ``asked``.  A request that nothing follows is given as it is.
+    """
+    held: dict[tuple[Any, Any], tuple[int, dict[str, Any]]] = {}
+    kernel = False  # does it tell what happened?
+    for at, event in enumerate(events):
+        kind, process = event["event"], event.get("process")
+        if kind == "SessionStarted":
+            kernel = "ebpf" in text(event.get("trace_source"))
+        for who in [who for who, (since, _event) in held.items() if at - since > FOLLOWS or not kernel]:
+            yield held.pop(who)[1]
+        if kernel and kind == "ProcessStarted" and isinstance(process, dict):
+            who = process.get("pid"), process.get("start")
+            if event.get("source") == "notify" and event.get("requested") is True:
+                if who in held:
+                    yield held.pop(who)[1]
+                held[who] = at, event
+                continue
+            if who in held and event.get("source") == "ebpf":
+                request = held.pop(who)[1]
+                if _is_of(request, event):
+                    event = _merged(request, event)
+                else:
+                    yield request
+        yield event
+    for _at, event in held.values():
+        yield event
+
+
+def _merged(asked: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
+    return {**done, "asked": {"path": text(asked.get("path")), "argv": items(asked.get("argv"))}}
+
+
+def _is_of(asked: dict[str, Any], done: dict[str, Any]) -> bool:
+    """Is this what became of that request?  Else one of them was lost, and both are given."""
+    path, wanted, have = text(done.get("path")), items(asked.get("argv")), items(done.get("argv"))
+    if path != text(asked.get("path")) and not path.startswith("/dev/fd/"):
+        return False
+    last = len(have) - 1  # which may be cut
+    return last < 0 or (have[:last] == wanted[:last] and text([*wanted, ""][last]).startswith(text(have[last])))

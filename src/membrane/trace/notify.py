@@ -17,9 +17,10 @@ Events wait in a short queue and are made lines of together: beside a call that 
 times as much, for the caches are the command's.  Refusals are grouped: the first of its kind is told at once,
 repetitions of the next second together.
 
-Known limits: opens for reading are seen with ``reads`` only; a process is known from its first call that is told
-here, so a fork(2) without one is not seen; names are as of the call, and another thread can change the memory they
-were read from until the kernel reads it.
+Known limits: opens for reading are seen with ``reads`` only, and datagrams by sendmsg(2) not at all; of datagrams from
+one socket to one place the first is told; a process is known from its first call that is told here, so a fork(2)
+without one is not seen; names are as of the call, and another thread can change the memory they were read from until
+the kernel reads it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import errno
 import os
 import select
 import stat
+import struct
 import time
 
 from .. import clock
@@ -85,6 +87,9 @@ _MODES = ("rdonly", "wronly", "rdwr", "rdwr")
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
+_REFUSED = frozenset({"socket"})  # calls that are told only to be refused
+_MSG_FASTOPEN = 0x20000000  # a connection is opened by sending (tcp(7), TCP_FASTOPEN)
+_MESSAGE_NAME = struct.Struct("=QI")  # the beginning of struct msghdr: address and length of the name
 _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
@@ -138,6 +143,7 @@ class Notifications:
         self._held_since = self._due = 0.0  # 0: nothing is held
         self._urgent = False  # a refusal is
         self._asked = b""  # the path that it named last
+        self._flows: set[tuple[int, int, int, str, int]] = set()  # datagrams that were told, by who, socket and place
         self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
         self._lines = Lines(scope.session, self.name)
         self.counts = self._lines.counts
@@ -232,7 +238,8 @@ class Notifications:
         except OSError as failed:
             unreadable = failed.errno in (errno.EPERM, errno.EACCES)
             # Else a bad address, which the kernel finds as well.
-            if self._listener.answer(number, errno.EPERM if unreadable else 0) and unreadable:
+            error = errno.EPERM if unreadable or self._names[what] in _REFUSED else 0
+            if self._listener.answer(number, error) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
                 known = self._processes.of(thread)
                 self._deny(known, self._processes.program_of(known) if known else "", UNREADABLE, "read")
@@ -522,6 +529,48 @@ class Notifications:
     def _on_bind(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._socket(thread, "bind", a)
 
+    def _on_socket(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        """A raw socket: the first filter leaves its refusal to us (``host.seccomp``)."""
+        self._tell = False
+        if not self._quiet:  # else eBPF sees the result
+            call = {"kind": "SystemCall", "name": "socket"}
+            self._refuse(known, ("socket", "", ""), AccessDenied(call, "EPERM", None, None, source="notify"))
+        return SocketCalled("socket", "", "", 0, "EPERM", True, "notify"), errno.EPERM
+
+    def _on_sendto(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        return self._send(thread, known, "sendto", a[0], a[3], a[4], a[5])
+
+    def _on_sendmsg(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        return self._message(thread, known, "sendmsg", a[0], a[1], a[2])
+
+    def _on_sendmmsg(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        return self._message(thread, known, "sendmmsg", a[0], a[1], a[3])  # the first one speaks for all
+
+    def _message(
+        self, thread: int, known: Known | None, call: str, descriptor: int, address: int, flags: int
+    ) -> tuple[Event, int]:
+        name, length = _MESSAGE_NAME.unpack(notify.read_memory(thread, address, _MESSAGE_NAME.size))
+        return self._send(thread, known, call, descriptor, flags, name, length)
+
+    def _send(
+        self, thread: int, known: Known | None, call: str, descriptor: int, flags: int, name: int, length: int
+    ) -> tuple[Event, int]:
+        """Datagrams are eBPF's where that is; a connection that is opened by sending it does not tell (native/)."""
+        self._tell = not self._quiet or bool(flags & _MSG_FASTOPEN)
+        wanted = min(length & 0xFFFFFFFF, 128)
+        data = notify.read_memory(thread, name, wanted) if name and wanted and self._tell else b""
+        family, address, port = address_of(data)
+        self._tell = self._tell and family in ("inet", "inet6")  # not netlink: every look-up of a name sends one
+        inode = inode_of(thread, descriptor) if self._tell else 0
+        if self._tell and known is not None:
+            flow = (known.number, known.start, inode, address, port)
+            if flow in self._flows:
+                self._tell = False  # a datagram of many to one place
+            elif len(self._flows) >= MOST_QUEUED:
+                self._flows.clear()
+            self._flows.add(flow)
+        return SocketCalled(call, family, address, port, "", True, "notify", 0, inode), 0
+
     def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
         data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
@@ -606,11 +655,15 @@ class Notifications:
         rule: str | None = None,
         hint: str | None = None,
     ) -> None:
-        key = (path, reason, operation)
         if self._quiet:
             known = self._processes.of(self._thread)
             if known is not None:
                 self._processes.look_again(known)
+        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
+        self._refuse(known, (path, reason, operation), event)
+
+    def _refuse(self, known: Known | None, key: tuple[str, str, str], event: AccessDenied) -> None:
+        """Tell a refusal; equal ones of the next second together."""
         process = known.shown() if known else "null"
         held = self._repeated.get(key)
         if held is not None:
@@ -619,7 +672,6 @@ class Notifications:
         if len(self._repeated) >= MOST_REFUSALS:
             self._lose("AccessDenied")
             return
-        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
         self._repeated[key] = (event, process, 0)
         self._told_at = self._told_at or time.monotonic()
         self._queue.append((self._now, process, event))

@@ -26,7 +26,7 @@ DEEPEST = 60  # levels of the tree; what is below stands on the last one
 MOST_ROWS = 500  # of one table
 WIDE = 300  # characters of one value
 _FIRST = frozenset(
-    {"SessionStarted", "SessionEnded", "ProcessStarted", "ConnectionOpened", "RequestSeen", "EventsLost"}
+    {"SessionStarted", "SessionEnded", "ProcessStarted", "ConnectionOpened", "RequestSeen", "EventsLost", "DefectSeen"}
 )
 
 _STYLE = """
@@ -125,7 +125,10 @@ def _about(event: dict[str, Any]) -> str:
     if kind == "NameResolved":
         return f"{text(event.get('name'))} {text(event.get('type'))} {text(event.get('address'))}"
     if kind == "EventsLost":
-        return f"{number(event.get('count'))} of {text(event.get('kind'))}  {text(event.get('cause'))}"
+        count = number(event.get("count")) or "perhaps some"
+        return f"{count} of {text(event.get('kind'))}  {text(event.get('cause'))}"
+    if kind == "DefectSeen":
+        return f"{text(event.get('error'))} at {', '.join(map(text, items(event.get('where'))[-1:]))}"
     if kind == "FileChanged":
         return f"{text(event.get('path'))}  {text(event.get('change'))} {text(event.get('value'))}"
     to = f" -> {text(event.get('to'))}" if event.get("to") else ""

@@ -120,7 +120,7 @@ _NUMBERS = [
     "duration_ms",
     "max_rss_kb",
 ]
-_LISTS = ["argv", "command", "flags", "left_behind", "levels"]
+_LISTS = ["argv", "command", "flags", "left_behind", "levels", "incomplete", "where"]
 _LARGEST = 1 << 63
 
 
@@ -365,6 +365,8 @@ class _Counted:
 def runs_later(path: str) -> str:
     """Why something outside may run or obey ``path`` later; empty for an ordinary file."""
     parts = fold(path).strip("/").split("/")
+    if parts[-2:-1] == ["hooks"] and parts[-1].endswith(".sample"):
+        return ""  # git runs hooks by their exact names; a sample that gets one is told then
     in_git = ".git" in parts[:-1]
     for row in PROTECTED:
         wanted = row.name.split("/")
@@ -409,6 +411,7 @@ class Summary:
         self.first = self.last = ""
         self.sources: set[str] = set()
         self.counts: dict[str, int] = {}
+        self.defects = 0  # failures by a defect of ours
         self._programs, self._written, self._read = _Counted(), _Counted(), _Counted()
         self._connections, self._requests, self._refused = _Counted(), _Counted(), _Counted()
         self._later, self._lost, self._moved = _Counted(), _Counted(), _Counted()
@@ -438,7 +441,9 @@ class Summary:
         self.ended = event
 
     def _on_ProcessStarted(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
+        path, asked = text(event.get("path")), event.get("asked")
+        if path.startswith("/dev/fd/") and isinstance(asked, dict):
+            path = text(asked.get("path")) or path  # a program that was executed by its descriptor
         row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
         row["count" if not event.get("result") else "failed"] += 1
 
@@ -587,6 +592,9 @@ class Summary:
         )
         row["count"] += 1
 
+    def _on_DefectSeen(self, event: dict[str, Any]) -> None:
+        self.defects += max(1, number(event.get("count")))
+
     def _on_EventsLost(self, event: dict[str, Any]) -> None:
         key = (text(event.get("source")), text(event.get("kind")), text(event.get("cause")))
         row = self._lost.row(
@@ -610,7 +618,14 @@ class Summary:
             + (f" ({row['cause']})" if row["cause"] else "")
             + f" between {row['start']} and {row['end']}"
             for row in self._lost.rows.values()
+            if row["count"] or not row["cause"]
         ]
+        # Of these nobody knows how many there are.
+        ends = [f"{row['kind']}: {row['cause']}" for row in self._lost.rows.values() if not row["count"]]
+        ends += [line for line in map(text, items(self.ended.get("incomplete"))) if line not in ends]
+        out += [f"events may be missing: {line}" for line in ends]
+        if self.defects and not self.ended:
+            out.append(f"events may be missing: network: {self.defects} failures by a defect")
         out += list(problems)
         if not self.session:
             out.append("the beginning of the session is missing")

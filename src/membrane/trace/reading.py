@@ -26,7 +26,7 @@ from ..errors import PolicyError
 from ..escaping import unescape
 from ..events import EventsLost, encode
 from ..value import Value
-from .query import text, typed
+from .query import items, text, typed
 from .record import SEGMENT, by_age, digest, directory_of, is_written, started
 
 LONGEST_LINE = 2 << 20  # bytes of one JSON line
@@ -46,7 +46,11 @@ class Entry(Value):
 
 
 class Verified(Value):
-    """What ``verify`` found.  ``digest`` covers everything that was checked, to be kept elsewhere."""
+    """What ``verify`` found.  ``digest`` covers everything that was checked, to be kept elsewhere.
+
+    ``incomplete``: why events may be missing although every file is as it was written: somebody who sees events never
+    said that he had told them all.
+    """
 
     segments: int
     removed: int
@@ -55,6 +59,7 @@ class Verified(Value):
     running: bool
     problems: tuple[str, ...]
     digest: str
+    incomplete: tuple[str, ...] = ()
 
 
 def sessions(state: str) -> list[Entry]:
@@ -389,7 +394,32 @@ def verify(path: str) -> Verified:
                 problems.append(f"{name} is not in the chain")
         if not ended and not record.running:
             problems.append(f"{source}.chain has no end: its writer was killed, or the end was cut off")
-    return Verified(segments, removed, lost, closed, record.running, tuple(problems), digest("".join(digests).encode()))
+    whole = digest("".join(digests).encode())
+    incomplete = () if record.running else _unproven(record, sources, lost)
+    return Verified(segments, removed, lost, closed, record.running, tuple(problems), whole, incomplete)
+
+
+def _unproven(record: Record, sources: dict[str, list[str]], lost: int) -> tuple[str, ...]:
+    """Whose last word is missing, by what the session itself said first and last.
+
+    Args:
+        lost: events that are counted as lost; the last one of the session may be among them.
+    """
+    out = []
+    watched = text(record.first().get("trace_source")).replace(",", " ").split()
+    out += [f"{name}: it has no files" for name in watched if name != "network" and name not in sources]
+    names = sources.get("session", [])
+    last: dict[str, Any] = {}
+    try:
+        if names:
+            last = parse(read_segment(record.path, names[-1]).rstrip(b"\n").rpartition(b"\n")[2]) or {}
+    except (OSError, zlib.error, ValueError):
+        pass  # told already
+    if last.get("event") == "SessionEnded":
+        out += map(text, items(last.get("incomplete")))
+    elif not lost:
+        out.append("session: its last event is not the end of the session")
+    return tuple(out)
 
 
 # ---------------------------------------------------------------- while it is written

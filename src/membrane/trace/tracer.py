@@ -11,7 +11,8 @@ One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte i
 
     supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
                            Y number: tell what is held · end of stream: finish and exit
-    tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
+    tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
+                           t totals ("-": not written), the last message: it has told everything
                            e it failed, and why · y number: what there was until Y is told
 
 Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     class Store(Protocol):
         """Where the record goes."""
 
+        lost: int  # records that could not be written
+
         def append(self, data: bytes, records: int = 0) -> None: ...
 
         def close(self) -> None: ...
@@ -123,6 +126,8 @@ class Tracer:
         self._take = take
         self.control = ours.fileno()
         self.counts: dict[str, int] = {}
+        self.sources: tuple[str, ...] = ()  # that it reads, best first
+        self.unwritten = 0  # events that found no room on the disk
         self.error = ""
         self._finished = False  # it has written everything
         self.on_synced: Callable[[int], None] | None = None
@@ -174,7 +179,8 @@ class Tracer:
             raise HostError("attach the tracer", text or "it ended early")
         self._channel.setblocking(False)
         sources, _, why = text.partition("\n")
-        return tuple(sources.split()), why
+        self.sources = tuple(sources.split())
+        return self.sources, why
 
     def read(self) -> bool:
         """Take what it sent; False when it has ended."""
@@ -193,6 +199,7 @@ class Tracer:
         elif kind == b"t":
             words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
             self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
+            self.unwritten = self.counts.pop("-", 0)
             self._finished = True
         elif kind == b"y":
             if self.on_synced is not None:
@@ -405,6 +412,7 @@ class _Loop:
         for store in (self._store, self._spans):
             if store is not None:
                 store.close()
+        self._totals["-"] = sum(store.lost for store in (self._store, self._spans) if store is not None)
         try:
             while self._lines or self._refusals:
                 self._send_batch()
@@ -599,6 +607,8 @@ class _Loop:
 
 class _Nowhere:
     """The record of a session that keeps none."""
+
+    lost = 0
 
     def append(self, data: bytes, records: int = 0) -> None:
         pass

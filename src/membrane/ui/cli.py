@@ -13,6 +13,7 @@ Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 memb
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -58,7 +59,8 @@ def main(argv: list[str]) -> int:
         _traceback(debug)
         _silence_stdout()
         where = f": {error.filename}" if error.filename else ""
-        _say([f"the system refused: {error.strerror or error}{where}", *_more(debug)])
+        raised = ("  try: raise the limit: ulimit -n 1024",) if error.errno == errno.EMFILE else ()
+        _say([f"the system refused: {error.strerror or error}{where}", *raised, *_more(debug)])
         return EX_WRAPPER
     except Exception as error:
         _traceback(debug)
@@ -95,7 +97,10 @@ def _traceback(wanted: bool) -> None:
 
 def _silence_stdout() -> None:
     """Point stdout at /dev/null, so that the flush at exit does not fail again on what could not be written."""
-    fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # then the flush fails again, and is told again
     try:
         os.dup2(fd, 1)
     finally:
@@ -165,13 +170,14 @@ def _run(invocation: Invocation) -> int:
     if invocation.has("yes"):
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
+    events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
     from ..host.launch import Launch
 
     with Launch() as launch:  # before the policy is loaded: see there
         loaded = _load(invocation, command)
         from .. import opening
 
-        fields: dict[str, Any] = dict(invocation.fields("run"))
+        fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
         reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
         begun = opening.begin(launch, opening.RunRequest(command, loaded.policy, reported))
     try:
@@ -194,6 +200,40 @@ def _meant(command: tuple[str, ...]) -> str:
     if "/" in command[0] or command[0] in names or shutil.which(command[0]):
         return ""
     return options.closest(command[0], names)
+
+
+def events_place(given: str) -> str:
+    """Where ``--events`` writes, as ``journal.Journal`` takes it; a descriptor of the caller's is ours from now on.
+
+    Raises:
+        UsageError: ``-``, which would be read as stderr; no number of a descriptor.
+        HostError: nothing that can be written to is open there.
+    """
+    if given == "-":
+        raise options.UsageError(
+            "parse the command line",
+            "--events - would mix the events with what the command writes to stderr, which may look like events",
+            fix=(
+                "--events FILE",
+                "--events fd:3 3>FILE",
+                "--events stderr, for both in one stream all the same",
+            ),
+        )
+    if not given.startswith("fd:"):
+        return given
+    import fcntl
+
+    if not given[3:].isdecimal() or len(given) > 9 or int(given[3:]) < 3:
+        raise options.UsageError("parse the command line", f"--events fd:N takes a descriptor from 3 on, not {given!r}")
+    number = int(given[3:])
+    try:
+        if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise HostError("write events", "it is open for reading only", target=given)
+        own = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError as error:
+        raise HostError("write events", error.strerror or "", target=given, fix=("--events fd:3 3>FILE",)) from None
+    os.close(number)
+    return f"fd:{own}"
 
 
 def _reset(invocation: Invocation) -> int:

@@ -60,7 +60,9 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
         stdout = os.dup(1)  # a run lets go of its own
     except OSError:
         stdout = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    fields: dict[str, Any] = dict(invocation.fields("run"))
+    from .cli import events_place
+
+    fields: dict[str, Any] = {**invocation.fields("run"), "events": events_place(invocation.last("events"))}
     options = opening.RunOptions(debug=invocation.has("debug"), **fields)
     with Launch() as launch:
         begun = opening.begin(launch, opening.RunRequest(invocation.words, policy, options))

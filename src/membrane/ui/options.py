@@ -290,7 +290,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "events",
         "record",
-        "write every event as a JSON line; -: stderr",
+        "every event as a JSON line; or fd:N, stderr",
         "run",
         metavar="FILE",
         completes="file",

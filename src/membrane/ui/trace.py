@@ -5,7 +5,8 @@ Theory of operation
 Finds the record, reads it once, and prints.  ``show`` and ``export`` are streams: the first line comes before the last
 event was read.  What could not be read is said on stderr, and by ``summary`` in its answer.
 
-Exit status: 0; ``verify`` 1 when something does not fit; ``show`` 0 also when nothing was chosen.
+Exit status: 0; ``verify`` 1 when something does not fit or nobody knows whether it is all; ``show`` 0 also when nothing
+was chosen.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def _verify(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
         )
     else:
         print("\n".join(trace_text.verified_lines([(entry.id, found)])))
-    return 1 if found.problems else 0
+    return 1 if found.problems or found.incomplete else 0
 
 
 def _export(invocation: Invocation, entry: reading.Entry, _home: str) -> int:

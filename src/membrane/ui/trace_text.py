@@ -115,9 +115,18 @@ def _denied(event: dict[str, Any]) -> str:
     return f"{what}{times}  {_show(event.get('reason'))}{hint or rule}"
 
 
+def _defect(event: dict[str, Any]) -> str:
+    where = items(event.get("where"))
+    count = number(event.get("count"))
+    times = f" ({count} times)" if count > 1 else ""
+    return f"{_show(event.get('error'))} at {_show(where[-1] if where else '')}{times}"
+
+
 def _lost(event: dict[str, Any]) -> str:
     cause = f"  {_show(event.get('cause'))}" if event.get("cause") else ""
     window = f"{_show(event.get('start'))} .. {_show(event.get('end'))}"
+    if not number(event.get("count")) and cause:
+        return f"perhaps some of {_show(event.get('kind'))}{cause}"
     return f"{number(event.get('count'))} of {_show(event.get('kind'))}  {window}{cause}"
 
 
@@ -138,6 +147,7 @@ _TEXTS = {
     "ConnectionClosed": _closed,
     "RequestSeen": _request,
     "AccessDenied": _denied,
+    "DefectSeen": _defect,
     "EventsLost": _lost,
 }
 
@@ -248,12 +258,14 @@ def verified_lines(entries: Iterable[tuple[str, Any]]) -> list[str]:
     """The text of ``membrane trace verify``."""
     lines = []
     for name, found in entries:
+        words = "NOT OK" if found.problems else "INCOMPLETE" if found.incomplete else "ok"
         state = "still written" if found.running else "closed" if found.closed else "without an end"
         lines.append(
-            f"{shorten(name)}  {'ok' if not found.problems else 'NOT OK'}  {found.segments} segments, {state}"
+            f"{shorten(name)}  {words}  {found.segments} segments, {state}"
             + (f", {found.removed} removed for room" if found.removed else "")
             + (f", {found.lost} events lost" if found.lost else "")
         )
         lines += [f"  {shorten(problem, 200)}" for problem in found.problems]
+        lines += [f"  events may be missing: {shorten(line, 200)}" for line in found.incomplete]
         lines.append(f"  digest {found.digest}")
     return lines

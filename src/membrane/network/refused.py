@@ -1,0 +1,148 @@
+"""Packets that the sandbox's own namespace refused: told here, decided there.
+
+Theory of operation
+-------------------
+The OUTPUT rules of the namespace (``host.netns``) reject what nobody relays: datagrams to a port that no rule opens,
+ICMP, multicast.  The sender gets EPERM from the kernel, whatever happens here.  Of each such packet the kernel copies
+the headers to a socket of ours (nfnetlink_log), which costs a command nothing and can not be raced: what is read is
+what was refused.  Only packets of a socket with a file are somebody's (``NFULA_UID``): the kernel's own, such as
+neighbour discovery, are nobody's refusal.
+
+A flood finds no room.  The kernel counts what it drops at the socket (``SK_MEMINFO_DROPS``), so those are told as lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from _socket import AF_INET, AF_INET6, SOL_SOCKET, inet_ntop
+from _socket import socket as Socket
+
+from ..events import AccessDenied
+from .reactor import IN
+from .route import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Event
+    from .clients import Clients
+    from .reactor import Reactor
+    from .route import Router
+
+NOT_RELAYED = "protocol not relayed"  # reason of a refusal
+_BURST = 64  # packets taken in one turn
+_LARGEST = 65536
+_MESSAGE = 4 << 8  # NFULNL_MSG_PACKET of NFNL_SUBSYS_ULOG (linux/netfilter/nfnetlink_log.h)
+_HEADER, _GENERIC = 16, 4  # octets of struct nlmsghdr and struct nfgenmsg
+_PAYLOAD, _UID = 9, 11  # NFULA_*
+_SO_MEMINFO, _DROPS = 55, 8  # asm-generic/socket.h; SK_MEMINFO_DROPS (linux/sock_diag.h): the ninth number
+_UDP = 17
+_PROTOCOLS = {1: "icmp", _UDP: "udp", 58: "icmp"}
+_ALL = 0xFFFFFFFF
+
+
+def attributes(message: bytes) -> dict[int, bytes]:
+    """The attributes of one message of the kernel's; none of what is another message."""
+    out: dict[int, bytes] = {}
+    if len(message) < _HEADER + _GENERIC or struct.unpack_from("=H", message, 4)[0] != _MESSAGE:
+        return out
+    at, end = _HEADER + _GENERIC, min(len(message), struct.unpack_from("=I", message)[0])
+    while at + 4 <= end:
+        length, kind = struct.unpack_from("=HH", message, at)
+        if length < 4 or at + length > end:
+            break
+        out[kind & 0x3FFF] = message[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return out
+
+
+def heading(packet: bytes) -> tuple[int, str, int, str, int] | None:
+    """(protocol, source, its port, destination, its port) of the head of an IP packet; ports 0 where there are none."""
+    version = packet[0] >> 4 if packet else 0
+    if version == 4 and len(packet) >= 20:
+        start, number = 4 * (packet[0] & 15), packet[9]
+        source, target = inet_ntop(AF_INET, packet[12:16]), inet_ntop(AF_INET, packet[16:20])
+    elif version == 6 and len(packet) >= 40:
+        start, number = 40, packet[6]
+        source, target = inet_ntop(AF_INET6, packet[8:24]), inet_ntop(AF_INET6, packet[24:40])
+    else:
+        return None
+    ports = (0, 0)
+    if number == _UDP and len(packet) >= start + 4:
+        ports = struct.unpack_from(">HH", packet, start)
+    return number, source, ports[0], target, ports[1]
+
+
+def _is_multicast(address: str) -> bool:
+    """Is it, or is it broadcast?  No rule opens it."""
+    return address[:2] == "ff" if ":" in address else int(address.partition(".")[0]) >= 224
+
+
+class Refused:
+    """Tells what the namespace refused.
+
+    Args:
+        lose: is told how many refusals found no room.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        socket: Socket,
+        router: Router,
+        emit: Callable[[Event], None],
+        lose: Callable[[str, int], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        self.packets = 0
+        self.clients: Clients | None = None  # as of the engine
+        self._socket, self._router, self._emit, self._lose, self._crashed = socket, router, emit, lose, crashed
+        self._dropped = 0  # copies that found no room, and are counted
+        socket.setblocking(False)
+        reactor.watch(socket.fileno(), IN, self._ready)
+
+    def close(self) -> None:
+        """No copy comes any more."""
+        self._count_drops()
+
+    def _ready(self, _mask: int) -> None:
+        for _ in range(_BURST):
+            try:
+                message = self._socket.recv(_LARGEST)
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    return
+                self._count_drops()
+                continue
+            try:
+                self._take(attributes(message))
+            except Exception as error:  # of one packet, which was refused already
+                self._crashed(error)
+
+    def _count_drops(self) -> None:
+        (drops,) = struct.unpack_from("=I", self._socket.getsockopt(SOL_SOCKET, _SO_MEMINFO, 36), 4 * _DROPS)
+        if drops != self._dropped:
+            self._lose("AccessDenied", (drops - self._dropped) & _ALL)
+            self._dropped = drops
+
+    def _take(self, found: dict[int, bytes]) -> None:
+        head = heading(found.get(_PAYLOAD, b""))
+        if head is None or _UID not in found:
+            return
+        self.packets += 1
+        number, source, from_port, target, to_port = head
+        if number == _UDP and not _is_multicast(target):
+            route = self._router.arrive(target, to_port, "udp")
+            if isinstance(route, Refusal):
+                known = self.clients
+                self._emit(
+                    route.event.of(
+                        (from_port, 0 if known is None else known.udp((source, from_port), (target, to_port)))
+                    )
+                )
+                return
+        access = {"kind": "Connect", "host": "", "address": target, "port": to_port}
+        protocol = _PROTOCOLS.get(number, f"protocol {number}")
+        self._emit(AccessDenied({**access, "protocol": protocol}, NOT_RELAYED, None, None, client_port=from_port))

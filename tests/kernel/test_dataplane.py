@@ -1,0 +1,61 @@
+"""The end of the network process, as the supervisor sees it: proven by its last word, or told why it is not."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from membrane import clock, dataplane
+from membrane.journal import Journal
+from membrane.policy.model import Policy
+
+
+@pytest.fixture
+def network() -> Any:
+    """A network process with no sockets, ready."""
+    config = {"policy": Policy(), "session": "s", "clock": clock.offset()}
+    made = dataplane.Network([], config, Journal("s", ""))
+    made.start()
+    assert select.select([made.control], [], [], 20)[0] and made.read()
+    return made
+
+
+def test_its_last_word_is_a_whole_end(network: dataplane.Network) -> None:
+    assert network.stop() == ""
+    assert network.stats["events"] == 0 and network.pid == 0
+
+
+def test_one_that_was_never_started_has_nothing_to_tell() -> None:
+    assert dataplane.Network([], {}, Journal("s", "")).stop() == ""
+
+
+def test_one_that_is_slow_is_killed_and_that_is_told(network: dataplane.Network) -> None:
+    pid = network.pid
+    os.kill(pid, signal.SIGSTOP)
+    at = time.monotonic()
+    assert network.stop() == "it did not end within 2 s and was killed"
+    assert dataplane.NETWORK_END <= time.monotonic() - at < dataplane.NETWORK_END + 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_one_that_is_killed_is_told(network: dataplane.Network, number: int) -> None:
+    os.kill(network.pid, number)
+    assert network.stop() == f"it was killed by signal {int(number)}"
+
+
+def test_one_that_fails_says_why(network: dataplane.Network) -> None:
+    assert network._socket is not None
+    network._socket.send(b'{"command": "nonsense"}\n')
+    assert "unknown command" in network.stop()
+
+
+def test_events_that_did_not_come_are_noticed(network: dataplane.Network) -> None:
+    network._taken += 1
+    assert network.stop() == "it told 0 events, and 1 came"

@@ -143,6 +143,10 @@ class Engine:
         self._next_id += 1
         return self._next_id - 1
 
+    def hosts(self) -> set[str]:
+        """The names that connections are bound to."""
+        return {each.host for each in self.connections}
+
     def listen(self, listener: Socket, *, dnat: bool = False) -> None:
         """Serve a listening socket.
 
@@ -240,6 +244,11 @@ class Connection:
         self._up: Flow | None = None
         self._down: Flow | None = None
         self._dns: TcpMessages | None = None
+
+    @property
+    def host(self) -> str:
+        """The name that it is bound to; empty for a literal, or before that is known."""
+        return self._route.host if self._route is not None else ""
 
     def client(self) -> Client:
         """The client, as events name it."""

@@ -54,7 +54,7 @@ from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
-from .dns import Answerer, Names
+from .dns import MOST_NAMES, Answerer, Names
 from .exposed import Exposed
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
@@ -241,7 +241,7 @@ class Service:
         policy = restore(config["policy"])
         limits = config.get("limits") or {}
         self._reactor = reactor = Reactor()
-        names = Names(limits.get("names", 16384))
+        names = Names(limits.get("names", MOST_NAMES))
         self._asking: Asking | None = None
         self._own = OwnAddresses(reactor, self._moved)
         if config.get("ask"):
@@ -306,6 +306,7 @@ class Service:
             flows=limits.get("udp_flows", 256),
         )
         self._udp.asking = self._asking
+        names.living = lambda: engine.hosts() | self._udp.hosts()
         # Only then is a datagram to port 53 somebody else's business than the answerer's.
         self._udp.opens_dns = any(
             ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last

@@ -219,6 +219,10 @@ class UdpRelay:
         """Tells who asked the resolver ``target``: that is not looked at unless it is refused."""
         return lambda: self._client(client, inet_ntop(socket.family, target), _DNS_PORT)
 
+    def hosts(self) -> set[str]:
+        """The names that flows are bound to."""
+        return {flow.route.host for flow in self._flows.values()}
+
     def close(self) -> None:
         """End every flow."""
         for flow in list(self._flows.values()):

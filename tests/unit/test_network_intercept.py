@@ -270,6 +270,34 @@ def test_half_closed_by_the_server_the_request_still_ends_there(rig: Rig, closin
     assert rig.wait_for(RequestSeen)[0].error == ""
 
 
+@pytest.mark.parametrize("first", [b"\x16\x03\x01\x00\xff\x01\0\0\xfb", b"GET /ok HT"])
+def test_an_urgent_octet_in_the_first_bytes_is_refused_and_not_waited_for(
+    rig: Rig, closing: Closing, first: bytes
+) -> None:
+    """A peek ends at the urgent mark, and no event tells what is behind it."""
+    client = closing(rig.connect())
+    client.sendall(first[:4])
+    client.send(first[4:5], socket.MSG_OOB)
+    client.sendall(first[5:])
+    [refused] = rig.wait_for(AccessDenied)
+    assert (refused.reason, refused.hint) == ("not HTTP", "an urgent octet cuts the first message short")
+    assert until_closed(client)[0] == b""
+    rig.until_idle()
+
+
+def test_a_first_message_in_pieces_is_waited_for(rig: Rig, closing: Closing) -> None:
+    """The control of the urgent octet: a pause in the same place is none of it."""
+    client = closing(rig.connect())
+    for at in range(0, len(GET), 5):
+        client.sendall(GET[at : at + 5])
+        rig.asked()  # a turn of the loop has seen it
+    server = closing(rig.accept())
+    assert head_of(server) == GET
+    server.sendall(OK)
+    assert answer_of(client) == (200, b"ok")
+    assert rig.of(AccessDenied) == []
+
+
 # ---------------------------------------------------------------- TLS
 
 

@@ -248,3 +248,19 @@ def unread(source: Socket) -> int:
     from fcntl import ioctl
 
     return int.from_bytes(ioctl(source.fileno(), _FIONREAD, bytes(4)), "little")
+
+
+def cut_short(source: Socket, most: int) -> bool:
+    """Does an urgent octet end a peek at ``most`` octets before the end of what has come?
+
+    A read that has something stops at the urgent mark (``tcp_recvmsg``, net/ipv4/tcp.c), so a peek never gets past it.
+    What comes between the two questions only makes the second answer longer.
+
+    Raises:
+        OSError: the socket failed.
+    """
+    come = min(unread(source), most)
+    try:
+        return len(source.recv(most, MSG_PEEK)) < come
+    except BlockingIOError:
+        return False

@@ -32,6 +32,7 @@ from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
 from .credentials import Vault
+from .flow import cut_short
 from .guarded import guarded
 from .http1 import Http1
 from .http2 import Http2
@@ -311,6 +312,8 @@ class Inspected(Connection):
         if first is None:
             if self._client_ended:
                 self.abort("the client closed before the end of its first message")
+            elif cut_short(self._client, sniff.ENOUGH):  # no later event would show what is behind the mark
+                self._refuse(refuse_protocol(self._route, "an urgent octet cuts the first message short"))
             return
         self._first = first
         self._inspector.late.end(self)

@@ -49,7 +49,7 @@ from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
 from .dns import LONGEST_QUERY, TcpMessages
-from .flow import BUFFER, Flow, LimitReached, Pump, unread
+from .flow import BUFFER, Flow, LimitReached, Pump, cut_short
 from .guarded import guarded
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
@@ -660,12 +660,11 @@ class Connection:
                 return
         first = sniff.classify(data) if data or not self._retried else _CUT
         if first is None and data and sniff.may_be_hello(data) and self._route.host:
-            if not self._client_ended:
+            cut = cut_short(self._client, sniff.ENOUGH)
+            if not cut and not self._client_ended:
                 engine.hello.begin(self)
                 return
-            if len(data) >= sniff.SHORTEST or unread(self._client) > len(
-                data
-            ):  # an urgent octet cuts what a peek shows
+            if cut or len(data) >= sniff.SHORTEST:
                 first = _CUT
         engine.hello.end(self)
         if first is not None:

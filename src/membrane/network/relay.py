@@ -54,6 +54,7 @@ from .guarded import guarded
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
+from .room import Room
 from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol
 
 TYPE_CHECKING = False
@@ -125,7 +126,8 @@ class Engine:
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
         self.ledger = ledger
-        self.pump = Pump()
+        self.room = Room()  # for what waits in memory
+        self.pump = Pump(self.room)
         self.connect = reactor.wait(CONNECT, Connection.too_late)
         self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
         self.hello = reactor.wait(HELLO, Connection.hello_late)
@@ -821,8 +823,8 @@ class Connection:
             engine.reactor.bury(self._upstream)
             self._upstream = None
         for flow in (self._up, self._down):
-            if flow is not None and flow.pipe is not None:
-                engine.pump.drop_pipe(flow)
+            if flow is not None:
+                engine.pump.drop(flow)
 
     def _tell_opened(self) -> None:
         route = self._route

@@ -314,8 +314,9 @@ class Service:
             for ports in rule.ports
         )
         mint = [socket for role, socket in sockets if role == "mint"]
-        self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
-        self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=ledger.session)
+        told = journal.emit, self._crashed, engine.number
+        self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
+        self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
         self._broker.asking = self._asking
         self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets

@@ -63,24 +63,38 @@ attempt("connected", lambda: get("www.example.com"))
     assert net.questions("www.example.com")
 
 
-def test_n03_the_number_of_names_is_bounded(net: Net) -> None:
-    """When the table is full the answer is SERVFAIL and an event; what has an address keeps working."""
-    net.allow("*.example.com")
+def test_n03_a_flood_of_names_leads_no_address_to_another_name(net: Net) -> None:
+    """More names than are known at a time: the ones not used are forgotten, and their addresses are nobody's."""
+    net.allow("*.example.com", "notexample.com")
     script = """
-attempt("before", lambda: get("www.example.com"))
+stale, held, own = (socket.gethostbyname(n) for n in ("www.example.com", "deep.sub.example.com", "notexample.com"))
+open_one = dial(held, 80, 5)
+attempt("before", lambda: get(stale, name="www.example.com"))
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.settimeout(5)
 sock.connect(("9.9.9.9", 53))
-codes = []
-for n in range(16390):
+codes, addresses = [], set()
+for n in range(20000):
     sock.send(query(f"n{n}.example.com"))
-    codes.append(code(sock.recv(512)))
-say("codes", [codes.count(0), codes.count(2)])
-attempt("after", lambda: get("www.example.com"))
+    answer = sock.recv(512)
+    codes.append(code(answer))
+    addresses.add(address(answer))
+say("codes", [codes.count(0), len(addresses)])
+attempt("stale", lambda: get(stale, name="www.example.com"))
+attempt("after", lambda: [get("www.example.com"), socket.gethostbyname("www.example.com") != stale])
+attempt("held", lambda: [get(held, name="deep.sub.example.com"), socket.gethostbyname("deep.sub.example.com") == held])
+attempt("own", lambda: [get(own, name="notexample.com"), socket.gethostbyname("notexample.com") == own])
 """
     found = net.attack(script)
-    assert found == {"before": "200", "codes": [16383, 7], "after": "200"}
-    assert net.denied("limit reached", kind="NameQuery")
+    assert found == {
+        "before": "200",
+        "codes": [20000, 20000],
+        "stale": "403",
+        "after": ["200", True],
+        "held": ["200", True],
+        "own": ["200", True],
+    }
+    assert net.denied("address not allowed", kind="Connect")
 
 
 # ---------------------------------------------------------------- N04: other record types

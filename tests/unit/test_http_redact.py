@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import re
 from urllib.parse import quote
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from membrane.events import AccessDenied
-from membrane.network.credentials import Secret
+from membrane.network.credentials import PUBLIC_PREFIXES, Secret
 from membrane.network.journal import Journal
 from membrane.network.redact import (
     LONGEST_RECORDED,
@@ -140,3 +143,44 @@ def test_held_secrets_leave_every_field_of_an_event() -> None:
     journal.note({"error": f"it failed on {text}"})
     assert text.encode() not in bytes(journal.pending()) and REDACTED.encode() in bytes(journal.pending())
     assert "REAL" not in repr(MASK)
+
+
+# One pattern, as it once was: what it took out is taken out by the linear search too.
+_ONE_PATTERN = re.compile(
+    rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(each.decode()) for each in PUBLIC_PREFIXES)})"
+    r"(?=[a-z_-]*[A-Z0-9])[A-Za-z0-9_-]{20,}"
+    r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]*"
+    r"|(?<![A-Za-z0-9])(?:bot)?[0-9]{6,}:[A-Za-z0-9_-]{30,}"
+    r"|(?<=/)T[A-Z0-9]{7,}/B[A-Z0-9]{7,}/[A-Za-z0-9]{20,}"
+)
+_PIECES = st.sampled_from(
+    [each.decode() for each in PUBLIC_PREFIXES]
+    + ["eyJ", ".", "-", "_", "/", "a", "Z", "7", "abcdefgh", "abcdefghijklmnopqrst", "A1b2C3d4E5f6G7h8I9j0", "bot", ":"]
+    + ["123456", "TABCDEFGH", "BABCDEFGH", "x" * 30]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(_PIECES, max_size=12).map("".join))
+@example("/sk-ant-api03-abcdefghijklmnopqrs")  # too short after the longer beginning
+@example("/sk-abc.eyJabcdefgh.a.b")
+def test_what_has_the_form_of_a_token_is_taken_out(path: str) -> None:
+    shown = redact_path(path)
+    for found in _ONE_PATTERN.finditer(path):
+        # All of it, or all but a beginning that had its own form: never its last characters.
+        assert found[0] not in shown
+        assert found[0][-12:] not in shown or path.count(found[0][-12:]) > 1
+    if not _ONE_PATTERN.search(path) and "@" not in path:
+        assert shown == path
+
+
+@pytest.mark.parametrize("unit", ["=://?", "a=b://c?", "a=b://c#"])
+def test_addresses_within_addresses_are_looked_into_a_few_levels_deep(unit: str) -> None:
+    assert redact_query("?" + unit * 200).startswith(f"?{unit.partition('=')[0]}={REDACTED}")
+    assert redact_query("?a=b%3A//c%3Fd%3De") == "?a=b%3A//c%3Fd%3De"  # the control
+
+
+def test_parameters_of_a_path_are_looked_at_up_to_a_bound() -> None:
+    assert redact_path("/a" + ";token=x" * 3) == "/a" + f";token={REDACTED}" * 3
+    shown = redact_path("/a" + ";b=c" * 8000 + ";token=x")
+    assert shown.count(";") == 257 and shown.endswith(";...")

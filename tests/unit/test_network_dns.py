@@ -14,6 +14,8 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.reversename
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from membrane.events import AccessDenied, NameResolved
 from membrane.network.dns import Answerer, Names, TcpMessages, is_fake
@@ -78,7 +80,6 @@ def test_each_name_has_one_address_of_each_family_for_ever() -> None:
 
 def test_numbers_past_16_bits_read_back() -> None:
     names = Names(1 << 17)
-    assert names.limit == (1 << 17) - 16
     for number in range(70000):
         names.assign(f"n{number}.test")
     assert names.v4(65536 + 5) == "198.19.0.5"
@@ -150,13 +151,79 @@ def test_reverse_look_ups_of_our_addresses() -> None:
     assert [event.reason for event in resolver.events] == ["name not allowed"]
 
 
-def test_the_limit_is_servfail_and_known_names_go_on() -> None:
+def test_a_name_that_was_not_used_for_the_longest_time_is_forgotten_and_its_address_is_nobodys() -> None:
+    resolver = Resolver(limit=3)
+    first = {name: resolver.addresses(f"{name}.ok.test")[0] for name in "abc"}
+    resolver.names.living = lambda: {"b.ok.test"}
+    assert resolver.addresses("a.ok.test") == [first["a"]]  # used: now b and c wait longer
+    assert resolver.addresses("d.ok.test") == ["198.18.0.19"]
+    assert resolver.names.name(first["c"]) is None  # b has a connection
+    assert [resolver.names.name(first[name]) for name in "ab"] == ["a.ok.test", "b.ok.test"]
+    assert resolver.addresses("c.ok.test") == ["198.18.0.20"]  # asked for again: never its old number, nor another's
+    assert len(resolver.names) <= 3
+    told = [event.address for event in resolver.events if event.name == "c.ok.test"]
+    assert told == [first["c"], "198.18.0.20"]
+
+
+def test_when_every_name_has_a_connection_the_answer_is_servfail_and_known_names_go_on() -> None:
     resolver = Resolver(limit=2)
     assert resolver.addresses("a.ok.test") == ["198.18.0.16"]
     assert resolver.addresses("b.ok.test") == ["198.18.0.17"]
+    resolver.names.living = lambda: {"a.ok.test", "b.ok.test"}
     assert resolver.ask("c.ok.test").rcode() == dns.rcode.SERVFAIL
     assert resolver.events[-1].reason == "limit reached"
     assert resolver.addresses("a.ok.test") == ["198.18.0.16"]
+
+
+def test_a_name_that_a_rule_spells_out_keeps_its_address() -> None:
+    rule = HostRule("own.test", Origin("user", "config.yaml", 8), "host", host="own.test")
+    resolver = Resolver(limit=2)
+    resolver.decide = resolver.answerer._decide = lambda query: Allow(rule if query.name == "own.test" else RULE, "")
+    assert resolver.addresses("own.test") == ["198.18.0.16"]
+    for number in range(100):
+        assert resolver.addresses(f"n{number}.ok.test")
+    assert resolver.names.name("198.18.0.16") == "own.test"
+    assert resolver.addresses("own.test") == ["198.18.0.16"]
+
+
+def test_when_the_range_is_used_up_names_below_wildcards_have_ipv6_alone_and_others_both() -> None:
+    kept = 2
+    names = Names(4, kept)
+    given = [names.assign(f"n{number}.test") for number in range((1 << 17) - 16 - kept)]
+    assert len(set(given)) == len(given) and max(filter(None, given)) == (1 << 17) - 1 - kept
+    late = names.assign("late.test")
+    assert late is not None and not names.has_v4(late)
+    assert names.name(names.v6(late)) == "late.test"
+    assert is_fake(names.v6(late))
+    for name, has_v4 in (("x.test", True), ("y.test", True), ("z.test", False)):
+        number = names.assign(name, lasting=True)
+        assert number is not None and names.has_v4(number) is has_v4 and number not in given
+    resolver = Resolver(limit=4)
+    resolver.names = resolver.answerer.names = names
+    reply = resolver.ask("late.ok.test")
+    assert (reply.rcode(), reply.answer) == (dns.rcode.NOERROR, [])
+    assert resolver.addresses("late.ok.test", "AAAA")
+    assert [event for event in resolver.events if isinstance(event, AccessDenied)] == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=200), st.integers(1, 5))
+def test_an_address_never_stands_for_two_names(steps, limit) -> None:
+    names = Names(limit, 3)
+    ever: dict[str, str] = {}
+    living: set[str] = set()
+    names.living = lambda: living
+    for name, connected in steps:
+        number = names.assign(f"{name}.test")
+        if number is None:
+            assert len(living) >= limit
+            continue
+        (living.add if connected and len(living) < limit - 1 else living.discard)(f"{name}.test")
+        for address in (names.v4(number), names.v6(number)):
+            assert ever.setdefault(address, f"{name}.test") == f"{name}.test"
+            assert names.name(address) == f"{name}.test"
+        assert len(names) <= limit
+    for address, name in ever.items():
+        assert names.name(address) in (name, None)
 
 
 def test_edns_is_answered_with_a_minimal_opt() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, RequestSeen
-from membrane.network import intercept
+from membrane.network import intercept, room
 from membrane.network.budgets import Budget, Ledger
 from membrane.network.dns import Answerer, Names
 from membrane.network.intercept import Inspector
@@ -268,6 +268,83 @@ def test_half_closed_by_the_server_the_request_still_ends_there(rig: Rig, closin
     data, reset = until_closed(client)
     assert (data.endswith(b"until the end"), reset) == (True, False)
     assert rig.wait_for(RequestSeen)[0].error == ""
+
+
+def test_what_waits_for_clients_that_do_not_read_has_one_budget(
+    rig: Rig, closing: Closing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty clients that do not read: together they hold the budget, and each gets its whole answer when it reads."""
+    monkeypatch.setattr(room, "MOST_ALL", 1 << 20)
+    rig.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # inherited: else the kernel takes it all
+    size, many = 1 << 20, 60
+    content = os.urandom(size)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size
+    clients = [closing(rig.connect()) for _ in range(many)]
+    for client in clients:
+        client.sendall(GET)
+
+    def serve(server: socket.socket) -> None:
+        with server, contextlib.suppress(OSError):
+            head_of(server)
+            server.sendall(head + content)
+
+    servers = [threading.Thread(target=serve, args=(rig.accept(),)) for _ in clients]
+    for server in servers:
+        server.start()
+    deadline = time.monotonic() + 30
+    while rig.engine.room.held < room.MOST_ALL // 4 and time.monotonic() < deadline:
+        rig.asked()
+    most = max(rig.engine.room.held for _ in range(50) if rig.asked())
+    assert room.MOST_ALL // 4 <= most <= room.MOST_ALL + 2 * many * room.LEAST
+    for client in clients:
+        assert answer_of(client) == (200, content)
+    for server in servers:
+        server.join(30)
+    for client in clients:
+        client.close()
+    rig.until_idle()
+    assert rig.engine.room.held == 0
+
+
+def test_a_head_that_is_larger_than_its_share_is_not_waited_for(rig: Rig, closing: Closing) -> None:
+    client = closing(rig.connect())
+    client.sendall(GET[:-2] + b"X-A: " + b"a" * (3 * room.LEAST))
+    rig.asked()
+    done = threading.Event()
+    rig.reactor.post(lambda: (setattr(rig.engine.room, "held", rig.engine.room.held + room.MOST_ALL), done.set()))
+    assert done.wait(30)
+    client.sendall(b"a")
+    assert until_closed(client) == (b"", True)
+    [closed] = rig.wait_for(ConnectionClosed)
+    assert closed.error == "a request's head is larger than what may wait in memory now"  # and no deadline
+
+
+@pytest.mark.parametrize("first", [b"\x16\x03\x01\x00\xff\x01\0\0\xfb", b"GET /ok HT"])
+def test_an_urgent_octet_in_the_first_bytes_is_refused_and_not_waited_for(
+    rig: Rig, closing: Closing, first: bytes
+) -> None:
+    """A peek ends at the urgent mark, and no event tells what is behind it."""
+    client = closing(rig.connect())
+    client.sendall(first[:4])
+    client.send(first[4:5], socket.MSG_OOB)
+    client.sendall(first[5:])
+    [refused] = rig.wait_for(AccessDenied)
+    assert (refused.reason, refused.hint) == ("not HTTP", "an urgent octet cuts the first message short")
+    assert until_closed(client)[0] == b""
+    rig.until_idle()
+
+
+def test_a_first_message_in_pieces_is_waited_for(rig: Rig, closing: Closing) -> None:
+    """The control of the urgent octet: a pause in the same place is none of it."""
+    client = closing(rig.connect())
+    for at in range(0, len(GET), 5):
+        client.sendall(GET[at : at + 5])
+        rig.asked()  # a turn of the loop has seen it
+    server = closing(rig.accept())
+    assert head_of(server) == GET
+    server.sendall(OK)
+    assert answer_of(client) == (200, b"ok")
+    assert rig.of(AccessDenied) == []
 
 
 # ---------------------------------------------------------------- TLS

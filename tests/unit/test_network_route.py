@@ -74,6 +74,17 @@ def test_our_ranges_are_never_dialled(address) -> None:
         assert policy.asked[-1].host == names.name(address)
 
 
+def test_the_address_of_a_name_that_was_forgotten_is_refused_though_it_was_remembered() -> None:
+    names, policy = Names(2), Policy({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
+    route = Router(names, policy.decide)
+    address = names.v4(names.assign("a.test") or 0)
+    assert isinstance(route.arrive(address, 80), Relay) and isinstance(route.arrive(address, 80), Relay)
+    names.assign("b.test")
+    names.assign("c.test")
+    refused = route.arrive(address, 80)
+    assert isinstance(refused, Refusal) and refused.event.reason == "address not allowed"
+
+
 @pytest.mark.parametrize("verdict", [Deny(RULE, "denied by rule"), Ask("ask")])
 def test_only_allow_lets_pass(verdict) -> None:
     route, _, names = router({("a.test", "", 80, "tcp"): verdict})

@@ -11,7 +11,7 @@ the kernel drops them.
 Rules
 -----
 1. Only bytes that an adapter has put into ``up`` reach the service.
-2. A side is read only while little waits to be written: memory is bounded, by ``_ENOUGH`` a side
+2. A side is read only while little waits to be written: memory is bounded, by what ``room`` gives each
    and what the adapter holds.
 3. Whatever goes wrong in a connection ends that connection only.
 """
@@ -31,6 +31,7 @@ from ..policy.model import Allow, Ask, Deny, SocketAccess
 from .adapters import Adapter, Asked, Broken
 from .journal import denial
 from .reactor import ERR, HUP, IN, OUT
+from .room import Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 256  # at once, to all sockets
 _CHUNK = 1 << 16  # octets read at once
-_ENOUGH = 1 << 18  # octets that wait for one side before the other is read no further
 _MOST = 64  # accepted in one turn
 _AGAIN = 0.05  # seconds until a service whose queue is full is tried again
 _ATTEMPTS = 100
@@ -71,7 +71,9 @@ class Broker:
         *,
         budget: Budget,
         connections: int = CONNECTIONS,
+        room: Room | None = None,
     ) -> None:
+        self.room = room or Room()
         self.reactor, self.decide, self.emit, self.crashed = reactor, decide, emit, crashed
         self.number, self.budget = number, budget
         self.accepted = self.refused = self.failed = self.bytes_up = self.bytes_down = 0
@@ -168,6 +170,7 @@ class Connection:
         self._opened = self._dead = False
         self._up = self._down = 0
         self._answers: dict[SocketAccess, bool] = {}
+        self._held = 0  # octets that wait, as counted
 
     def dial(self) -> None:
         """Connect to the host's socket; a full queue is tried again."""
@@ -196,6 +199,7 @@ class Connection:
         broker = self._broker
         broker.again.end(self)
         broker.connections.discard(self)
+        self._held = broker.room.change(self._held, 0)
         broker.failed += bool(error)
         self._tell_opened()
         duration = round((broker.reactor.now - self._started) * 1000, 3)
@@ -296,7 +300,8 @@ class Connection:
         adapter = self._adapter
         if client and (adapter.over() or adapter.parked):
             return False
-        return len(adapter.up) < _ENOUGH and len(adapter.down) < _ENOUGH
+        enough = self._broker.room.each()
+        return len(adapter.up) < enough and len(adapter.down) < enough
 
     def _flush(self) -> None:
         """Write what waits, pass ends on, and wait for what is to come."""
@@ -305,6 +310,7 @@ class Connection:
         adapter, inside, outside = self._adapter, self._inside, self._outside
         _send(self._server, adapter.up, outside.gone)
         _send(self._client, adapter.down, inside.gone)
+        self._held = self._broker.room.change(self._held, len(adapter.up) + len(adapter.down))
         if not adapter.down and (adapter.over() or outside.gone or (outside.ended and inside.told)):
             self.finish()
             return

@@ -6,9 +6,16 @@ Each allowed name gets one number for the life of the session, and with it one a
 ranges of ``plan.model``.  Nothing is ever asked upstream here, so a query carries no data out; the real address is
 looked up when a connection is made.  A later connection to a fake address names exactly one host.
 
+Names that a rule spells out are as many as there are rules, and keep their number.  Names below a wildcard are the
+command's choice: so many are known at a time (``MOST_NAMES``), and when there are more, those that were not used for
+the longest time and have no connection are forgotten.  A number that was given away is never given to another name, so
+an address that somebody still has of a forgotten name is refused; the name, asked for again, gets a new one.  The range
+of IPv4 has 131,056 numbers.  The last ``KEPT`` are for names that rules spell out; when the others are used up, a name
+below a wildcard has an IPv6 address alone.
+
 Rules
 -----
-1. An address is never given to a second name: clients cache for ever.
+1. An address is never given to a second name, not even when the first is forgotten: clients cache for ever.
 2. A name that is not allowed is NXDOMAIN, the answer that makes every resolver library fail at once.
 3. Other types of an allowed name are NODATA: no HTTPS records, hence no ECH keys and no HTTP/3 hints.
 4. No input raises; what is not a query gets FORMERR, and what is too short for a header gets nothing.
@@ -22,7 +29,7 @@ import struct
 
 from ..events import AccessDenied, NameResolved, access_as_data
 from ..plan.model import FAKE_V4, FAKE_V6
-from ..policy.model import Allow, Ask, NameQuery
+from ..policy.model import Allow, Ask, HostRule, NameQuery
 from .journal import denial
 
 TYPE_CHECKING = False
@@ -51,32 +58,106 @@ LONGEST_QUERY = 4096  # octets that are taken, over either transport
 _LONGEST_NAME = 255  # octets on the wire (RFC 1035 section 2.3.4)
 
 
-class Names:
-    """Which name has which number; the addresses are made of the number."""
+MOST_NAMES = 16384  # names below wildcards that are known at a time
+KEPT = 16384  # IPv4 addresses of a session that only names which a rule spells out are given
+_END = 1 << (32 - FAKE_V4[1])  # numbers from here on have no IPv4 address
+_MOST_TOLD = 4 * MOST_NAMES  # names and types whose first answer is remembered
+_RECYCLED = 16  # one in so many of the names is forgotten at a time, so that looking for living ones is rare
 
-    def __init__(self, limit: int = 16384) -> None:
-        self.limit = min(limit, (1 << (32 - FAKE_V4[1])) - _RESERVED)
+
+class Names:
+    """Which name has which number; the addresses are made of the number.
+
+    Args:
+        limit: names that are known at a time beside those that keep their number.
+        kept: numbers with an IPv4 address that only names which keep theirs are given.
+    """
+
+    def __init__(self, limit: int = MOST_NAMES, kept: int = KEPT) -> None:
+        self.limit = limit
+        self.living: Callable[[], set[str]] = set  # names that connections and flows are bound to
         self._numbers: dict[str, int] = {}
         self._names: dict[str, str] = {}  # address, as inet_ntop writes it: name
+        self._passing: dict[str, None] = {}  # names that may be forgotten, the one used last at the end
+        self._first_kept = _END - kept
+        self._next, self._next_kept, self._next_beyond = _RESERVED, self._first_kept, _END
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def number(self, name: str) -> int | None:
         """The number of a canonical name that already has one."""
-        return self._numbers.get(name)
-
-    def assign(self, name: str) -> int | None:
-        """The number of ``name``, a new one if it has none; ``None`` when all are given away."""
         number = self._numbers.get(name)
-        if number is None and len(self._numbers) < self.limit:
-            number = self._numbers[name] = _RESERVED + len(self._numbers)
-            self._names[self.v4(number)] = self._names[self.v6(number)] = name
+        if number is not None:
+            self._use(name)
+        return number
+
+    def assign(self, name: str, *, lasting: bool = False) -> int | None:
+        """The number of ``name``, a new one if it has none.
+
+        Args:
+            lasting: it is never forgotten; only for names that the command can not choose.
+
+        Returns:
+            ``None`` when as many names as there may be have connections.
+        """
+        number = self.number(name)
+        if number is not None:
+            return number
+        if not lasting:
+            if len(self._passing) >= self.limit and not self._recycle():
+                return None
+            self._passing[name] = None
+        number = self._numbers[name] = self._new(lasting)
+        if self.has_v4(number):
+            self._names[self.v4(number)] = name
+        self._names[self.v6(number)] = name
         return number
 
     def name(self, address: str) -> str | None:
         """The name that an address (as inet_ntop(3) writes it) stands for."""
-        return self._names.get(address)
+        name = self._names.get(address)
+        if name is not None:
+            self._use(name)
+        return name
+
+    def _use(self, name: str) -> None:
+        if name in self._passing:
+            del self._passing[name]
+            self._passing[name] = None
+
+    def _new(self, lasting: bool) -> int:
+        """A number that was never given away."""
+        if self._next < self._first_kept:
+            self._next += 1
+            return self._next - 1
+        if lasting and self._next_kept < _END:
+            self._next_kept += 1
+            return self._next_kept - 1
+        self._next_beyond += 1
+        return self._next_beyond - 1
+
+    def _recycle(self) -> bool:
+        """Forget names that were not used for the longest time and that no connection is bound to; false: none."""
+        living, forgotten = self.living(), 0
+        for name in list(self._passing):
+            if name in living:
+                self._use(name)  # not looked at again so soon
+                continue
+            del self._passing[name]
+            number = self._numbers.pop(name)
+            self._names.pop(self.v6(number))
+            if self.has_v4(number):
+                self._names.pop(self.v4(number))
+            forgotten += 1
+            if forgotten > self.limit // _RECYCLED:
+                break
+        return forgotten > 0
+
+    @staticmethod
+    def has_v4(number: int) -> bool:
+        """Is there an IPv4 address of this number?"""
+        return number < _END
 
     def v4(self, number: int) -> str:
         return ".".join(str(octet) for octet in (_V4_BASE + number).to_bytes(4, "big"))
@@ -172,7 +253,7 @@ class Answerer:
         self._decide = decide
         self._emit = emit
         self._ipv6 = ipv6
-        self._told: set[tuple[str, int]] = set()
+        self._told: set[tuple[int, int]] = set()  # number and type
         self._client: Callable[[], Client] | None = None  # of the query that is looked at
         # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
         self.ask: Callable[[NameQuery, str, Callable[[bool], None]], None] | None = None
@@ -241,7 +322,7 @@ class Answerer:
         """The response once somebody was asked about its name."""
         self.queries -= 1  # it was counted when it came
         if allowed:
-            self.names.assign(name)
+            self.names.assign(name, lasting=True)  # as many as somebody has answered
         return self.answer(query, client=client)
 
     def _look_up(self, labels: list[bytes], kind: int, family: int, may_ask: bool) -> tuple[int, bytes]:
@@ -269,21 +350,24 @@ class Answerer:
                 self.refused += 1
                 self._emit(self._of_client(denial(question, verdict)))
                 return NXDOMAIN, b""
-            number = self.names.assign(name)
+            rule = verdict.rule
+            number = self.names.assign(name, lasting=isinstance(rule, HostRule) and rule.kind == "host")
             if number is None:
                 self._refuse(question, "limit reached")
                 return SERVFAIL, b""
-        if kind == A:
+        if kind == A and self.names.has_v4(number):
             data = self.names.v4_bytes(number)
         elif kind == AAAA and self._ipv6:
             data = self.names.v6_bytes(number)
         else:
             # SVCB and HTTPS are asked next to A by ordinary clients; that they have no answer is no refusal.
-            if kind not in (AAAA, SVCB, HTTPS):
+            if kind not in (A, AAAA, SVCB, HTTPS):
                 self._refuse(NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}"), "query type not answered")
             return NOERROR, b""
-        if (name, kind) not in self._told:
-            self._told.add((name, kind))
+        if (number, kind) not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()  # what is told again was used again
+            self._told.add((number, kind))
             address = self.names.v4(number) if kind == A else self.names.v6(number)
             port, socket = (0, 0) if self._client is None else self._client()
             self._emit(NameResolved(name, _TYPES[kind], "allow", address, "network", port, socket))

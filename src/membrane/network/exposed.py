@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from .reactor import Reactor
+    from .room import Room
 
 CONNECTIONS = 512  # at once, to all ports
 CONNECT = 10.0  # seconds for a server inside to accept
@@ -57,6 +58,7 @@ class Exposed:
     Args:
         mint: the launcher's end for requests of sockets; it is made non-blocking.
         number: gives the next connection number.
+        room: what may wait in memory, shared with others.
     """
 
     def __init__(
@@ -68,11 +70,12 @@ class Exposed:
         number: Callable[[], int],
         *,
         connections: int = CONNECTIONS,
+        room: Room | None = None,
     ) -> None:
         self.reactor, self.emit, self.crashed, self.number = reactor, emit, crashed, number
         self.accepted = 0
         # What is sent is not the command's upload to the network: it goes to a program of this machine that asked.
-        self.pump = Pump()
+        self.pump = Pump(room)
         self.connections: set[Connection] = set()
         self.connect = reactor.wait(CONNECT, lambda connection: connection.finish("the server does not accept"))
         self._mint = mint
@@ -213,7 +216,7 @@ class Connection:
         up, down = (flow.moved if flow else 0 for flow in (self._up, self._down))
         for flow in (self._up, self._down):
             if flow is not None:
-                owner.pump.drop_pipe(flow)
+                owner.pump.drop(flow)
         duration = round((owner.reactor.now - self._started) * 1000, 3)
         # Seen from the sandbox: what the server inside sends goes up.
         owner.emit(ConnectionClosed(self._id, down, up, duration, error))

@@ -8,7 +8,8 @@ for as long as bytes are in it, so a connection that waits holds neither a pipe 
 bulk direction copies on.
 
 What the sink does not take at once is at most one buffer (copied) or one pipe (spliced); nothing more is read until
-it is gone: back-pressure goes to the source through the kernel's own window.
+it is gone: back-pressure goes to the source through the kernel's own window.  All copies together have a budget
+(``room``): when much of it is held, less is read at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 import os
 from _socket import MSG_PEEK, SHUT_WR
 from _socket import socket as Socket
+
+from .room import Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class Flow:
         "bulk",
         "closed",
         "ended",
+        "held",
         "large",
         "left",
         "meter",
@@ -62,6 +66,7 @@ class Flow:
         self.source, self.sink = source, sink
         self.meter = meter if meter is not None and meter.limited else None
         self.left: memoryview | None = None  # copied, not yet written
+        self.held = 0  # octets of it that are counted
         self.pipe: tuple[int, int] | None = None
         self.piped = 0  # octets in the pipe
         self.large = 0  # large reads in a row
@@ -76,10 +81,15 @@ class Flow:
 
 
 class Pump:
-    """Moves the bytes of all directions; owns the buffer, the pipes and the totals."""
+    """Moves the bytes of all directions; owns the buffer, the pipes and the totals.
 
-    def __init__(self) -> None:
+    Args:
+        room: what may wait in memory, shared with others.
+    """
+
+    def __init__(self, room: Room | None = None) -> None:
         self.bytes_up = self.bytes_down = 0
+        self.room = room or Room()
         self.scratch = memoryview(bytearray(BUFFER))
         self._pipes: list[tuple[int, int]] = []
         self._made = 0  # pipes that exist
@@ -112,6 +122,7 @@ class Pump:
         for _ in range(_ROUNDS):
             if flow.left is not None:
                 flow.left = _send(sink, flow.left)
+                self._count(flow)
                 if flow.left is not None:
                     return False
             elif flow.piped:
@@ -137,7 +148,7 @@ class Pump:
                     if fresh and not count:
                         return False
                 if not count:
-                    most = BUFFER if most > BUFFER else most
+                    most = min(most, BUFFER, self.room.each())
                     count = flow.source.recv_into(scratch, most) if most else 0
             except BlockingIOError:
                 return False
@@ -148,6 +159,7 @@ class Pump:
                 rest = _send(sink, scratch[:count])
                 if rest is not None:
                     flow.left = memoryview(bytes(rest))
+                    self._count(flow)
                 flow.large = flow.large + 1 if count >= _LARGE else 0
                 flow.bulk = flow.bulk or flow.large >= _BULK
             flow.moved += count
@@ -162,6 +174,9 @@ class Pump:
             if fresh and count < most and flow.left is None and not flow.piped:
                 return False
         return True
+
+    def _count(self, flow: Flow) -> None:
+        flow.held = self.room.change(flow.held, len(flow.left) if flow.left is not None else 0)
 
     @staticmethod
     def _most(flow: Flow) -> int:
@@ -224,8 +239,9 @@ class Pump:
             self._pipes.append(flow.pipe)
             flow.pipe = None
 
-    def drop_pipe(self, flow: Flow) -> None:
-        """Give back the pipe of a direction that ends; one that is not empty can not be used again."""
+    def drop(self, flow: Flow) -> None:
+        """Give back what a direction that ends holds; a pipe that is not empty can not be used again."""
+        flow.held = self.room.change(flow.held, 0)
         if flow.pipe is not None and flow.piped:
             os.close(flow.pipe[0])
             os.close(flow.pipe[1])
@@ -248,3 +264,19 @@ def unread(source: Socket) -> int:
     from fcntl import ioctl
 
     return int.from_bytes(ioctl(source.fileno(), _FIONREAD, bytes(4)), "little")
+
+
+def cut_short(source: Socket, most: int) -> bool:
+    """Does an urgent octet end a peek at ``most`` octets before the end of what has come?
+
+    A read that has something stops at the urgent mark (``tcp_recvmsg``, net/ipv4/tcp.c), so a peek never gets past it.
+    What comes between the two questions only makes the second answer longer.
+
+    Raises:
+        OSError: the socket failed.
+    """
+    come = min(unread(source), most)
+    try:
+        return len(source.recv(most, MSG_PEEK)) < come
+    except BlockingIOError:
+        return False

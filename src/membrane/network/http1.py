@@ -122,6 +122,11 @@ class Http1(Front):
         return not self.closed and not self._client_ended and len(self._in) < READ_AHEAD
 
     @property
+    def held(self) -> int:
+        """Octets that came and can not go on yet; content that waits for its digest has a bound of its own."""
+        return len(self._in) + len(self._answer_in) + len(self._pending)
+
+    @property
     def waiting(self) -> Waiting:
         """What a deadline should run for: the next request, the rest of its head, its content, an answer, or nothing.
 

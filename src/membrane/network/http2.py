@@ -129,6 +129,12 @@ class Http2(AnswerSide):
         return not self.closed and self._question is None and self._waiting_octets < MOST_WAITING
 
     @property
+    def held(self) -> int:
+        """Octets that came and can not go on yet."""
+        blocks = len(self._block or b"") + len(self._answer_block or b"")
+        return len(self._in) + len(self._answer_in) + blocks + self._waiting_octets
+
+    @property
     def waiting(self) -> Waiting:
         """What a deadline should run for: the next request, an answer, or nothing.
 

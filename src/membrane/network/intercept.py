@@ -12,7 +12,8 @@ connection is bound to.  The server is reached first, with what the client offer
 exactly the protocol which the server chose; a server that can not be reached is explained in a 502.
 
 The cores (``http1``, ``http2``) turn bytes into commands; here they are carried out.  Each end has a queue, and
-the other end is not read while it is full.
+the other end is not read while it is full: how much that is depends on what all connections hold (``room``).  A client
+whose unfinished message alone is more than its share is not waited for.
 
 Rules
 -----
@@ -32,6 +33,7 @@ from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
 from .credentials import Vault
+from .flow import BUFFER, cut_short
 from .guarded import guarded
 from .http1 import Http1
 from .http2 import Http2
@@ -53,6 +55,7 @@ from .requests import (
     SendClient,
     SendUpstream,
 )
+from .room import LEAST
 from .route import Refusal, refuse_protocol
 from .stream import Stream, guarded_read
 from .tls import client_context, explain
@@ -78,7 +81,6 @@ CONTENT = 300.0  # seconds for each piece of a request's body
 HANDSHAKE = 15.0  # seconds, each side
 IDLE = 300.0  # seconds between two requests
 ANSWER = 900.0  # seconds of silence from a server that owes an answer over HTTP/1.1
-FULL = 262144  # octets in a queue that stop the reading of the other end
 _ROUNDS = 16  # reads of each end in one turn: fairness
 _PROTOCOLS = ("h2", "http/1.1")  # ALPN names that are understood
 
@@ -169,7 +171,18 @@ class Inspector:
 class Inspected(Connection):
     """One inspected connection; the states of ``Connection`` serve while it dials."""
 
-    __slots__ = ("_core", "_first", "_inspector", "_offered", "_phase", "_server", "_stream", "_unkept", "_unmet")
+    __slots__ = (
+        "_core",
+        "_first",
+        "_inspector",
+        "_offered",
+        "_phase",
+        "_server",
+        "_stream",
+        "_unkept",
+        "_unmet",
+        "_waits_in_all",
+    )
 
     def __init__(self, engine: Engine, connection: Connection, inspector: Inspector) -> None:
         super().__init__(engine, connection._client, connection.id, connection.client_port)
@@ -182,6 +195,7 @@ class Inspected(Connection):
         self._first: First | None = None
         self._offered: tuple[str, ...] = ()  # ALPN names that both the client and we know
         self._unmet = ""  # why there is no server
+        self._waits_in_all = 0  # that wait in memory, as counted
         self._unkept = False  # the TLS session with the server may be worth keeping
 
     @classmethod
@@ -290,6 +304,7 @@ class Inspected(Connection):
                     unanswered = command.status in UNANSWERED
                     self._tell_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
+        self._waits_in_all = self._engine.room.change(self._waits_in_all, 0)
         super().finish(error)
 
     def _drive(self, up: bool, down: bool, fresh: bool = False) -> None:
@@ -311,6 +326,8 @@ class Inspected(Connection):
         if first is None:
             if self._client_ended:
                 self.abort("the client closed before the end of its first message")
+            elif cut_short(self._client, sniff.ENOUGH):  # no later event would show what is behind the mark
+                self._refuse(refuse_protocol(self._route, "an urgent octet cuts the first message short"))
             return
         self._first = first
         self._inspector.late.end(self)
@@ -488,7 +505,7 @@ class Inspected(Connection):
 
     def _run(self) -> None:
         """Read both ends as far as the other one takes it."""
-        core, client = self._core, self._stream
+        core, client, room = self._core, self._stream, self._engine.room
         assert core is not None
         busy = True
         for _ in range(_ROUNDS):
@@ -503,17 +520,23 @@ class Inspected(Connection):
                 self._close_when_flushed()
                 return
             server = self._server
-            if server is not None and server.readable and client.waiting < FULL:
-                moved = self._read_server(server)
+            full = room.each()
+            if server is not None and server.readable and client.waiting < full:
+                moved = self._read_server(server, min(BUFFER, full - client.waiting))
+            server = self._server
+            waiting = client.waiting if server is None else max(client.waiting, server.waiting)
             if (
                 self._phase == _HTTP
                 and not core.closed
                 and client.readable
                 and core.wants_client
-                and client.waiting < FULL
-                and (self._server is None or self._server.waiting < FULL)
-            ):
-                moved = self._read_client() or moved
+                and waiting < full
+            ):  # fmt: skip
+                if core.waiting == "head" and core.held >= full:
+                    self.abort("a request's head is larger than what may wait in memory now")
+                    return
+                moved = self._read_client(min(BUFFER, full - waiting)) or moved
+            self._count_held()
             if not moved:
                 busy = False
                 break
@@ -532,10 +555,17 @@ class Inspected(Connection):
         except OSError:
             server.break_off()
 
-    def _read_server(self, server: Stream) -> bool:
+    def _count_held(self) -> None:
+        if self._state >= _LINGERING:
+            return  # nothing is counted of what has ended
+        core, server = self._core, self._server
+        held = self._stream.held + (server.held if server is not None else 0) + (core.held if core is not None else 0)
+        self._waits_in_all = self._engine.room.change(self._waits_in_all, held)
+
+    def _read_server(self, server: Stream, most: int) -> bool:
         core = self._core
         assert core is not None
-        data = guarded_read(server, self._server_failed)
+        data = guarded_read(server, self._server_failed, most)
         if data is None:
             return False
         self._inspector.answer.end(self)  # it goes on; ``_set_waits`` begins anew
@@ -562,11 +592,11 @@ class Inspected(Connection):
         if core is not None and not core.closed:
             self._obey(core.upstream_eof(cause))
 
-    def _read_client(self) -> bool:
+    def _read_client(self, most: int) -> bool:
         core = self._core
         assert core is not None
         failures: list[str] = []
-        data = guarded_read(self._stream, failures.append)
+        data = guarded_read(self._stream, failures.append, most)
         if failures:
             self.abort(f"the client's side failed: {failures[0]}")
             return False
@@ -590,7 +620,7 @@ class Inspected(Connection):
         else:
             inspector.unread.end(self)
         waiting = core.waiting
-        if waiting == "content" and self._server is not None and self._server.waiting >= FULL:
+        if waiting == "content" and self._server is not None and self._server.waiting >= LEAST:
             waiting = "server"  # the client is held back because the server does not read
         for name, wait in (
             ("head", inspector.late),

@@ -49,11 +49,12 @@ from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
 from . import sniff
 from .dns import LONGEST_QUERY, TcpMessages
-from .flow import BUFFER, Flow, LimitReached, Pump, unread
+from .flow import BUFFER, Flow, LimitReached, Pump, cut_short
 from .guarded import guarded
 from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
+from .room import Room
 from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol
 
 TYPE_CHECKING = False
@@ -125,7 +126,8 @@ class Engine:
         self.connections: set[Connection] = set()
         self.accepted = self.refused = self.failed = 0
         self.ledger = ledger
-        self.pump = Pump()
+        self.room = Room()  # for what waits in memory
+        self.pump = Pump(self.room)
         self.connect = reactor.wait(CONNECT, Connection.too_late)
         self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
         self.hello = reactor.wait(HELLO, Connection.hello_late)
@@ -142,6 +144,10 @@ class Engine:
         """The next connection number."""
         self._next_id += 1
         return self._next_id - 1
+
+    def hosts(self) -> set[str]:
+        """The names that connections are bound to."""
+        return {each.host for each in self.connections}
 
     def listen(self, listener: Socket, *, dnat: bool = False) -> None:
         """Serve a listening socket.
@@ -240,6 +246,11 @@ class Connection:
         self._up: Flow | None = None
         self._down: Flow | None = None
         self._dns: TcpMessages | None = None
+
+    @property
+    def host(self) -> str:
+        """The name that it is bound to; empty for a literal, or before that is known."""
+        return self._route.host if self._route is not None else ""
 
     def client(self) -> Client:
         """The client, as events name it."""
@@ -651,12 +662,11 @@ class Connection:
                 return
         first = sniff.classify(data) if data or not self._retried else _CUT
         if first is None and data and sniff.may_be_hello(data) and self._route.host:
-            if not self._client_ended:
+            cut = cut_short(self._client, sniff.ENOUGH)
+            if not cut and not self._client_ended:
                 engine.hello.begin(self)
                 return
-            if len(data) >= sniff.SHORTEST or unread(self._client) > len(
-                data
-            ):  # an urgent octet cuts what a peek shows
+            if cut or len(data) >= sniff.SHORTEST:
                 first = _CUT
         engine.hello.end(self)
         if first is not None:
@@ -813,8 +823,8 @@ class Connection:
             engine.reactor.bury(self._upstream)
             self._upstream = None
         for flow in (self._up, self._down):
-            if flow is not None and flow.pipe is not None:
-                engine.pump.drop_pipe(flow)
+            if flow is not None:
+                engine.pump.drop(flow)
 
     def _tell_opened(self) -> None:
         route = self._route

@@ -635,6 +635,11 @@ class Front(ABC):
     def wants_client(self) -> bool:
         """May the driver read from the client?  (It must also have room towards the server.)"""
 
+    @property
+    @abstractmethod
+    def held(self) -> int:
+        """Octets that came and can not go on yet."""
+
     def upstream_opened(self) -> list[Command]:
         """``OpenUpstream`` is done."""
         return self._take()

@@ -90,7 +90,8 @@ class Router:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
         key = (address, port, protocol)
         known = self._arrivals.get(key)
-        if known is not None:
+        # A name may have been forgotten since: its address is then nobody's.
+        if known is not None and (not known.host or self._names.name(_plain(address)) == known.host):
             return known
         route = self._arrive(_plain(address), port, protocol)
         # An address that no name has yet may get one later: that refusal is not remembered.

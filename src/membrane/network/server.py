@@ -58,7 +58,7 @@ from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
-from .dns import Answerer, Names
+from .dns import MOST_NAMES, Answerer, Names
 from .exposed import Exposed
 from .journal import Journal
 from .reactor import IN, OUT, Reactor
@@ -262,7 +262,7 @@ class Service:
         policy = restore(config["policy"])
         limits = config.get("limits") or {}
         self._reactor = reactor = Reactor()
-        names = Names(limits.get("names", 16384))
+        names = Names(limits.get("names", MOST_NAMES))
         self._asking: Asking | None = None
         self._own = OwnAddresses(reactor, self._moved)
         if config.get("ask"):
@@ -327,6 +327,7 @@ class Service:
             flows=limits.get("udp_flows", 256),
         )
         self._udp.asking = self._asking
+        names.living = lambda: engine.hosts() | self._udp.hosts()
         # Only then is a datagram to port 53 somebody else's business than the answerer's.
         self._udp.opens_dns = any(
             ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
@@ -334,8 +335,9 @@ class Service:
             for ports in rule.ports
         )
         mint = [socket for role, socket in sockets if role == "mint"]
-        self._exposed = Exposed(reactor, mint[0], journal.emit, self._crashed, engine.number) if mint else None
-        self._broker = Broker(reactor, decide, journal.emit, self._crashed, engine.number, budget=ledger.session)
+        told = journal.emit, self._crashed, engine.number
+        self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
+        self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
         self._broker.asking = self._asking
         self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
         self._sockets = sockets

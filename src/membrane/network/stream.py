@@ -127,22 +127,27 @@ class Stream:
         """Octets that the socket did not take yet."""
         return len(self._out) + (self._outgoing.pending if self._outgoing is not None else 0)
 
-    def _receive(self) -> bytes | None:
+    @property
+    def held(self) -> int:
+        """Octets of both directions that wait here."""
+        return self.waiting + (self._incoming.pending if self._incoming is not None else 0)
+
+    def _receive(self, most: int) -> bytes | None:
         if self._first:
             data, self._first = self._first, b""
             return data
         try:
-            data = self.socket.recv(BUFFER)
+            data = self.socket.recv(most)
         except BlockingIOError:
             self.readable = False
             return None
         self.received += len(data)
         return data
 
-    def _fill(self) -> bool:
-        """Give TLS what the socket has; false when it has nothing."""
+    def _fill(self, most: int = BUFFER) -> bool:
+        """Give TLS what the socket has, ``most`` octets of it; false when it has nothing."""
         assert self._incoming is not None
-        data = self._receive()
+        data = self._receive(most)
         if data is None:
             return False
         if data:
@@ -151,8 +156,8 @@ class Stream:
             self._incoming.write_eof()
         return True
 
-    def read(self) -> bytes | None:
-        """What the peer has sent, about ``BUFFER`` octets at most; empty at the end, ``None`` if nothing is there.
+    def read(self, most: int = BUFFER) -> bytes | None:
+        """What the peer has sent, about ``most`` octets; empty at the end, ``None`` if nothing is there.
 
         Raises:
             ssl.SSLError: the peer broke TLS.
@@ -162,16 +167,16 @@ class Stream:
             self.readable = False
             return None
         if self._tls is None:
-            data = self._receive()
+            data = self._receive(most)
             self.ended = data == b""
             return data
         parts: list[bytes] = []
         size = 0
-        while size < BUFFER:
+        while size < most:
             try:
-                part = self._tls.read(_RECORD)
+                part = self._tls.read(min(_RECORD, most - size))
             except ssl.SSLWantReadError:
-                if parts or not self._fill():
+                if parts or not self._fill(most):
                     break
                 continue
             except ssl.SSLZeroReturnError:
@@ -272,10 +277,10 @@ class Stream:
         return count
 
 
-def guarded_read(stream: Stream, failed: Callable[[str], None]) -> bytes | None:
+def guarded_read(stream: Stream, failed: Callable[[str], None], most: int = BUFFER) -> bytes | None:
     """``stream.read``; a failure is told to ``failed`` and reads as nothing."""
     try:
-        return stream.read()
+        return stream.read(most)
     except ssl.SSLError as error:
         failed(f"TLS failed: {(error.reason or 'protocol error').replace('_', ' ').lower()}")
     except OSError as error:

@@ -223,6 +223,10 @@ class UdpRelay:
         """Does a datagram wait for the look-up of its name?"""
         return any(flow.waiting for flow in self._flows.values())
 
+    def hosts(self) -> set[str]:
+        """The names that flows are bound to."""
+        return {flow.route.host for flow in self._flows.values()}
+
     def close(self) -> None:
         """End every flow; what could not be sent is told."""
         for flow in list(self._flows.values()):

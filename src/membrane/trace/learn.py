@@ -45,7 +45,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._~@:+-]+")
 _HOMES = ("/home/", "/root/", "/Users/", "/var/lib/")
 _SECRET = re.compile(
     r"(^|[/._-])(\.?ssh|\.?aws|\.?gnupg|\.?kube|\.?docker|credentials?|secrets?|passwords?|passwd|shadow|tokens?|id_[a-z0-9]+"
-    r"|netrc|pgpass|keyring|wallet|.*\.(pem|key|p12|pfx|kdbx|env))([/._-]|$)|/\.env",
+    r"|netrc|pgpass|keyring|wallet)([/._-]|$)|\.(pem|key|p12|pfx|kdbx|env)([/._-]|$)|/\.env",
     re.IGNORECASE,
 )
 

@@ -7,11 +7,17 @@ returns is what git reads (a property test compares it with ``git config --list`
 the settings that ``git init``, ``clone``, ``worktree add``, ``submodule`` and everyday ``git config`` write, with a
 check of the values that git could run.  Anything not listed is refused, so a new dangerous setting of a later git is
 refused as well.
+
+The text is the command's own, and it is read while others wait: work is linear in it, and what is longer than the
+bounds below is refused like anything else that is not plain.
 """
 
 from __future__ import annotations
 
+LARGEST_TEXT = 512 << 10  # characters of a file: some 2,500 branches with all that an editor writes about them
 MOST_SETTINGS = 10_000
+LONGEST_NAME = 1024  # characters of a section with its subsection, or of a key; each setting is returned with both
+LONGEST_VALUE = 8192  # characters, as written
 
 
 class ConfigError(ValueError):
@@ -25,8 +31,10 @@ def parse(text: str) -> list[tuple[str, str | None]]:
 
     Raises:
         ConfigError: NUL, carriage return, byte order mark or another control character; the old ``[a.b]`` form;
-            an unknown escape; an unclosed quote; a setting before the first section; too many settings.
+            an unknown escape; an unclosed quote; a setting before the first section; more or longer than the bounds.
     """
+    if len(text) > LARGEST_TEXT:
+        raise ConfigError(f"larger than {LARGEST_TEXT} characters")
     for char in text:
         if (char < " " and char not in "\n\t") or char in "\x7f\ufeff":
             raise ConfigError(f"control character {ord(char):#04x}")
@@ -69,12 +77,17 @@ class _Reader:
             self.at += 1
         if start == self.at:
             raise ConfigError(f"line {self.line()}")
+        self._bound(start, LONGEST_NAME)
         return text[start : self.at].lower()
 
     def _expect(self, char: str) -> None:
         if self.text[self.at] != char:
             raise ConfigError(f"line {self.line()}")
         self.at += 1
+
+    def _bound(self, start: int, longest: int) -> None:
+        if self.at - start > longest:
+            raise ConfigError(f"line {self.line()}: longer than {longest} characters")
 
     def section(self) -> str:
         """``[name]`` or ``[name "subsection"]``."""
@@ -87,7 +100,8 @@ class _Reader:
         while text[self.at] in " \t":
             self.at += 1
         self._expect('"')
-        sub = ""
+        start = self.at
+        sub: list[str] = []
         while text[self.at] != '"':
             char = text[self.at]
             if char == "\\":
@@ -95,11 +109,12 @@ class _Reader:
                 char = text[self.at]
             if char == "\n":
                 raise ConfigError(f"line {self.line()}: unclosed section")
-            sub += char
+            sub.append(char)
             self.at += 1
+        self._bound(start, LONGEST_NAME)
         self._expect('"')
         self._expect("]")
-        return f"{name}.{sub}"
+        return f"{name}.{''.join(sub)}"
 
     def setting(self) -> tuple[str, str | None]:
         """``key``, or ``key = value`` with quotes, escapes, comments and continuation lines (config.c parse_value)."""
@@ -114,14 +129,18 @@ class _Reader:
         self._expect("=")
         while text[self.at] in " \t":
             self.at += 1
-        value, spaces, quoted = "", "", False
+        # Collected in a list: a string that grows by one character is copied each time.
+        value: list[str] = []
+        start, spaces, quoted = self.at, "", False
         while True:
             char = text[self.at]
             self.at += 1
             if char == "\n":
                 if quoted:
                     raise ConfigError(f"line {self.line() - 1}: unclosed quote")
-                return key, value
+                self.at -= 1  # the end of the line is no part of it
+                self._bound(start, LONGEST_VALUE)
+                return key, "".join(value)
             if not quoted and char in " \t":
                 spaces += char if value else ""
                 continue
@@ -143,7 +162,8 @@ class _Reader:
                 char = ""
             if "\t" in spaces:
                 raise ConfigError(f"line {self.line()}: tab")  # a space to older git, a tab to newer
-            value, spaces = value + spaces + char, ""
+            value += [piece for piece in (spaces, char) if piece]
+            spaces = ""
 
 
 # ---------------------------------------------------------------- what is harmless

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LARGEST_COPY = 256 << 20  # bytes that quarantine copies across file systems
+LONGEST_TARGET = 4096  # characters of a path that a pointer names: PATH_MAX (limits.h)
+LONGEST_PART = 255  # characters of one component of it: NAME_MAX (limits.h)
+DEEPEST_TARGET = 128  # components of it, as seen from the workspace
+MOST_LISTED = 65_536  # names in the directories on the way to it
 MOST_COPIED = 20_000  # names that quarantine copies across file systems
 DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
 
@@ -245,7 +249,7 @@ def _normal(base: str, target: str, root: str) -> str:
 
     Lexical: the caller opens the result without following links, so a link on the way is refused, not resolved.
     """
-    if not target or any(ord(char) < 0x20 or char == "\x7f" for char in target):
+    if not target or len(target) > LONGEST_TARGET or any(ord(char) < 0x20 or char == "\x7f" for char in target):
         return ""
     if target.startswith("/"):
         if not target.startswith(root.rstrip("/") + "/"):
@@ -261,9 +265,11 @@ def _normal(base: str, target: str, root: str) -> str:
             if not parts:
                 return ""
             parts.pop()
+        elif len(part) > LONGEST_PART:
+            return ""  # it is not there, and folding it costs the square of its length
         else:
             parts.append(part)
-    return "/".join(parts)
+    return "/".join(parts) if len(parts) <= DEEPEST_TARGET else ""
 
 
 def _is_tree(path: str) -> bool:
@@ -276,35 +282,48 @@ def _own_path(fd: int) -> str:
 
 
 def _context_at(root_fd: int, parts: list[str]) -> int:
-    """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
-    context, path = TREE, ""
-    for part in parts:
-        context = settled(context, _layout_keys(root_fd, path))
-        context = classify(context, fold(part), True, False)
-        if context < 0:
-            return DATA
-        path = f"{path}/{part}" if path else part
+    """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there.
+
+    Goes no further than to the first component that is not a directory, and reads at most ``MOST_LISTED`` names.
+    """
+    context, at, left = TREE, os.dup(root_fd), MOST_LISTED
     try:
-        if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
-            return DATA
+        for part in parts:
+            keys, left = _layout_keys(at, left)
+            context = classify(settled(context, keys), fold(part), True, False)
+            if context < 0:
+                return DATA
+            inner = _open(at, part, os.O_PATH | os.O_DIRECTORY)
+            os.close(at)
+            at = inner
+        return settled(context, _layout_keys(at, left)[0])
     except OSError:
         return DATA
-    return settled(context, _layout_keys(root_fd, path))
+    finally:
+        os.close(at)
 
 
-def _layout_keys(root_fd: int, path: str) -> set[str]:
-    """Which names of ``LAYOUT`` a directory holds; a directory that can not be read holds none."""
-    try:
-        fd = _open(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return set()
+def _layout_keys(directory: int, left: int) -> tuple[set[str], int]:
+    """Which names of ``LAYOUT`` a directory holds, and how many more names may be read.
+
+    Raises:
+        OSError: it can not be read, or holds more than ``left`` names (E2BIG).
+    """
+    import errno
+
+    found: set[str] = set()
+    fd = _open(directory, ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(fd) as listing:
-            return {fold(entry.name) for entry in listing if 4 <= len(entry.name) <= 12} & LAYOUT
-    except OSError:
-        return set()
+            for entry in listing:
+                left -= 1
+                if left < 0:
+                    raise OSError(errno.E2BIG, "too many names on the way to what a pointer names")
+                if 4 <= len(entry.name) <= 12:
+                    found.add(fold(entry.name))
     finally:
         os.close(fd)
+    return found & LAYOUT, left
 
 
 # ---------------------------------------------------------------- access by descriptor

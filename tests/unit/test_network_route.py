@@ -50,6 +50,7 @@ def test_a_fake_address_is_the_name() -> None:
         ("2001:db8::1", "2001:db8::1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("fe80::1%lo", "fe80::1"),
+        ("::ffff:1", "::ffff:1"),
     ],
 )
 def test_a_literal_is_itself(dialled, judged) -> None:

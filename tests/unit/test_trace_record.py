@@ -245,11 +245,22 @@ def test_a_segment_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     import gzip
 
     path = written(tmp_path, 3)
-    Path(path, "session-0002.jsonl.gz").write_bytes(gzip.compress(b"\0" * (reading.LARGEST + 1)))
-    events, problems = events_of(path)
-    assert len(events) == 3
-    assert len(problems) == 1
-    assert "unpacks to more" in problems[0]
+    packed = gzip.compress(b"\0" * reading.LARGEST)
+    for data, said in (
+        (gzip.compress(b"\0" * (reading.LARGEST + 1)), "it unpacks to more than"),
+        (packed[:-1], "it is cut off"),
+        (gzip.compress(line(9))[:-9], "it is cut off"),
+    ):
+        Path(path, "session-0002.jsonl.gz").write_bytes(data)
+        events, problems = events_of(path)
+        assert len(events) == 3
+        assert len(problems) == 1
+        assert said in problems[0]
+    Path(path, "session-0002.jsonl.gz").write_bytes(packed)
+    assert len(reading.read_segment(path, "session-0002.jsonl.gz")) == reading.LARGEST, "the control"
+    Path(path, "session-0003.jsonl").write_bytes(b"\n" * (reading.LARGEST + 1))
+    with pytest.raises(ValueError, match="it is larger than"):
+        reading.read_segment(path, "session-0003.jsonl")
 
 
 def test_a_clock_that_is_set_back_changes_no_order_and_is_said(tmp_path: Path) -> None:
@@ -263,6 +274,21 @@ def test_a_clock_that_is_set_back_changes_no_order_and_is_said(tmp_path: Path) -
     events, problems = events_of(path)
     assert [event["seq"] for event in events] == [0, 100, 1, 2, 3]
     assert problems == ["the clock was set back by 3605 s: times of session are not in order"]
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (999_999_999, []),
+        (1_000_000_000, ["the clock was set forward by 1 s: all times are as before that"]),
+        (-7_000_000_000, ["the clock was set back by 7 s: all times are as before that"]),
+    ],
+)
+def test_a_clock_of_the_machine_that_was_set_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int, said: list[str]
+) -> None:
+    monkeypatch.setattr(record, "was_set_by", lambda: by)
+    assert reading.chain_losses(written(tmp_path), "session") == ([], True, said)
 
 
 def test_two_sources_are_merged_by_time(tmp_path: Path) -> None:
@@ -406,8 +432,23 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["changed", "removed", "added", "cut chain", "changed chain", "swapped"])
-def test_tampering_is_found(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("changed", "was changed: its SHA-256 is not that of the chain"),
+        ("removed", "is missing: No such file or directory"),
+        ("added", "session-9000.jsonl is not in the chain"),
+        ("cut chain", "session.chain has no end: its writer was killed, or the end was cut off"),
+        ("torn chain", "session.chain ends within a line"),
+        ("changed chain", ": it does not follow the line before it"),
+        ("chain without its first line", "session.chain, line 1: it does not follow the line before it"),
+        ("chain of something else", "session.chain, line 1: it does not follow the line before it"),
+        ("garbage chain", "session.chain, line 1: it does not follow the line before it"),
+        ("removed chain", "session.chain can not be read: No such file or directory"),
+        ("swapped", "was changed: its SHA-256 is not that of the chain"),
+    ],
+)
+def test_tampering_is_found(tmp_path: Path, how: str, said: str) -> None:
     limit = 1 << 19
     path = Path(written(tmp_path, 1500, limit=limit))
     segments = sorted(path.glob("*.jsonl*"))
@@ -424,6 +465,16 @@ def test_tampering_is_found(tmp_path: Path, how: str) -> None:
     elif how == "cut chain":
         lines = chain.read_bytes().splitlines(keepends=True)
         chain.write_bytes(b"".join(lines[:-2]))
+    elif how == "torn chain":
+        chain.write_bytes(chain.read_bytes()[:-3])
+    elif how == "chain without its first line":
+        chain.write_bytes(chain.read_bytes().partition(b"\n")[2])
+    elif how == "chain of something else":
+        chain.write_bytes(b"[1]\n" + chain.read_bytes())
+    elif how == "garbage chain":
+        chain.write_bytes(b"{\n" + chain.read_bytes())
+    elif how == "removed chain":
+        chain.unlink()
     elif how == "changed chain":
         chain.write_bytes(chain.read_bytes().replace(b'"records": ', b'"records": 1', 1))
     else:
@@ -431,7 +482,10 @@ def test_tampering_is_found(tmp_path: Path, how: str) -> None:
         segments[0].write_bytes(second)
         segments[1].write_bytes(first)
     after = reading.verify(str(path))
-    assert after.problems
+    assert any(said in problem for problem in after.problems), after.problems
+    assert reading.chain_losses(str(path), "session")[2] == [
+        each for each in after.problems if ".chain" in each[:14] and "no end" not in each
+    ]
     if "chain" in how:
         assert after.digest != before.digest
 

@@ -490,6 +490,47 @@ def test_tampering_is_found(tmp_path: Path, how: str, said: str) -> None:
         assert after.digest != before.digest
 
 
+def test_an_empty_record_is_not_a_whole_one(tmp_path: Path) -> None:
+    assert reading.verify(record.make(str(tmp_path), "e" * 16)).problems == ("it is empty",)
+
+
+def chained(path: str, source: str, *entries: dict[str, Any]) -> None:
+    """A chain of these lines."""
+    before, data = "", b""
+    for entry in entries:
+        text = json.dumps({**entry, "before": before}).encode()
+        before, data = record.digest(text), data + text + b"\n"
+    Path(path, f"{source}.chain").write_bytes(data)
+
+
+def test_what_a_chain_counts_is_told_once(tmp_path: Path) -> None:
+    """The last line has the sums of those before it."""
+    path = record.make(str(tmp_path), "e" * 16)
+    losses = {"lost": 3, "cause": "no space"}, {"lost": 4}, {"lost": -1}, {"lost": "many"}
+    gone = {"removed": "session-0001.jsonl", "records": 5}, {"removed": "session-0002.jsonl", "segments": 2}
+    chained(path, "session", *losses, *gone, {"closed": True, "lost": 7, "removed": 5})
+    found = reading.verify(path)
+    assert (found.lost, found.removed, found.closed, found.problems) == (7, 3, True, ())
+    events, closed, problems = reading.chain_losses(path, "session")
+    assert [(event["count"], event["cause"]) for event in events] == [
+        *((3, "no space"), (4, ""), (0, ""), (0, "")),
+        *((count, "removed to stay within trace.max_size") for count in (5, 0)),
+    ]
+    assert (closed, problems) == (True, [])
+
+
+@pytest.mark.parametrize("open_one", ["network", "session"])
+def test_a_record_is_whole_when_each_of_its_sources_is(tmp_path: Path, open_one: str) -> None:
+    path = record.make(str(tmp_path), "e" * 16)
+    for source in ("network", "session"):
+        chained(path, source, {"lost": 0}, *([] if source == open_one else [{"closed": True}]))
+    found = reading.verify(path)
+    assert not found.closed
+    assert found.problems == (f"{open_one}.chain has no end: its writer was killed, or the end was cut off",)
+    chained(path, open_one, {"closed": True})
+    assert reading.verify(path).closed and reading.verify(path).problems == ()
+
+
 def test_a_rewritten_chain_has_another_digest(tmp_path: Path) -> None:
     """Who rewrites everything is found by the digest that was kept elsewhere."""
     first = reading.verify(written(tmp_path, 3, "1" * 16, clock=lambda: 5))

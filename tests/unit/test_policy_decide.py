@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
-from membrane.policy.decide import Decider, decide
+from membrane.policy.decide import Decider, _hint, _literal, _quoted, decide
 from membrane.policy.load import Source, load
 from membrane.policy.match import parse_address
 from membrane.policy.model import (
@@ -384,6 +385,23 @@ def test_second_rule_for_another_port_does_not_lift_the_constraint() -> None:
     assert ask(text, Connect("h", "", 80)) == "port not allowed"
 
 
+def test_only_an_unconstrained_rule_with_ports_takes_a_port_from_the_constrained_ones() -> None:
+    """As SSH beside HTTP rules of the same host; a port that a constrained rule names stays judged by all of them."""
+    ssh = policy("allow: [{dest: h, http: [{methods: [GET]}]}, {dest: h, ports: [22, 8443]}]")
+    constrained = policy(
+        "allow: [{dest: h, http: [{methods: [GET]}]}, {dest: h, ports: [8443], http: [{methods: [PUT]}]}]"
+    )
+    for port, inspected in ((22, False), (8443, False), (443, True), (80, True), (9000, True)):
+        verdict = decide(ssh, Connect("h", "", port))
+        assert isinstance(verdict, Allow) and verdict.inspect == inspected, port
+    verdict = decide(constrained, Connect("h", "", 8443))
+    assert isinstance(verdict, Allow) and verdict.inspect
+    assert verdict.rule is constrained.allow[0]
+    for method in ("GET", "PUT"):
+        assert isinstance(decide(constrained, https(method, "/", port=8443)), Allow)
+    assert isinstance(decide(constrained, https("PUT", "/")), Deny)
+
+
 def test_rules_for_the_same_port_are_alternatives() -> None:
     text = """
 allow:
@@ -396,6 +414,28 @@ allow:
     assert [each for each in refused if ask(text, https(*each)) == "inspect"] == []
     assert ask(text + "  - h:443", https("DELETE", "/x")) == "inspect"
     assert ask(text + "  - h:443", Connect("h", "", 443)) == "inspect", "still read as HTTP"
+
+
+def test_every_budget_of_what_admits_is_counted() -> None:
+    """Also where all rules have one, and of each rule that would have admitted the request alone."""
+    one = policy("allow: [{dest: h, budget: {upload: 1M}}]")
+    for access in (Connect("h", "", 443), Connect("h", "", 443).replace(address="9.9.9.9"), https("GET", "/")):
+        verdict = decide(one, access)
+        assert isinstance(verdict, Allow) and verdict.budgets == one.allow
+    two = policy(
+        "allow: [{dest: 'https://h/a', budget: {upload: 1M}}, {dest: h, ports: [443], budget: {upload: 2M}},"
+        " {dest: h, ports: [443]}, {dest: 'https://h/b', budget: {upload: 3M}}]"
+    )
+    verdict = decide(two, https("GET", "/a/x"))
+    assert isinstance(verdict, Allow) and verdict.budgets == two.allow[:2]
+    verdict = decide(two, https("GET", "/b"))
+    assert isinstance(verdict, Allow) and verdict.budgets == (two.allow[1], two.allow[3])
+    network = policy("allow: [{dest: 10.0.0.7, ports: [80], budget: {upload: 1M}}]")
+    verdict = decide(network, Connect("", "10.0.0.7", 80))
+    assert isinstance(verdict, Allow) and verdict.budgets == network.allow
+    free = policy("allow: [h]")
+    verdict = decide(free, Connect("h", "", 443))
+    assert isinstance(verdict, Allow) and verdict.budgets == ()
 
 
 def test_scheme_and_port_of_a_request() -> None:
@@ -465,6 +505,33 @@ def test_hint_is_the_line_that_allows_it(text: str, access: Any, hint: str) -> N
     assert verdict.hint == hint
     sources = [Source("user", "a", text), Source("project", "b", hint)]
     assert isinstance(decide(load(sources, presets={"default": ""}).policy, access), Allow)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a b", 'say "x"', "back\\slash", "\x01\x1b\x7f", "\x80\x9f\xa0\xad\xff", "\u0100\u200b\u202e\ud7ff\ue000\uffff",
+     "\U00010000\U0001f600\U000e0001\U0010ffff", "- a: #&*!|>'%@`"],
+)  # fmt: skip
+def test_what_a_hint_quotes_is_that_text_again_and_printable(text: str) -> None:
+    quoted = _quoted(text)
+    assert quoted.isprintable()
+    assert [scalar.value for scalar in yaml.parse(quoted) if isinstance(scalar, yaml.ScalarEvent)] == [text]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udbffb", "\udfff"])
+def test_what_yaml_can_not_hold_is_not_suggested(text: str) -> None:
+    assert _quoted(text) == _hint("allow: [", text, "]") == ""
+    assert _hint("allow: [", "h", "]") == 'allow: ["h"]'
+
+
+@pytest.mark.parametrize("host", ["[::1", "::1]", "]::1[", "[10.0.0.7]", "10.0.0.7]", "[]", "[", "1.2.3", "a1"])
+def test_what_is_nearly_a_literal_is_none(host: str) -> None:
+    assert _literal(host) is None
+
+
+def test_a_literal_may_stand_in_brackets() -> None:
+    assert _literal("[2001:db8::7]") == _literal("2001:db8::7") == parse_address("2001:db8::7")
+    assert _literal("10.0.0.7") == parse_address("10.0.0.7")
 
 
 def test_nothing_is_suggested_for_floors_and_denials() -> None:

@@ -117,6 +117,36 @@ def test_ports() -> None:
     assert ask(text, Connect("a.com", "", 443, "udp")) == "port not allowed"
 
 
+@pytest.mark.parametrize(("port", "protocol"), [(0, "tcp"), (-1, "tcp"), (65536, "tcp"), (443, "sctp"), (443, "")])
+def test_what_is_no_port_is_refused_whatever_is_allowed(port: int, protocol: Any) -> None:
+    text = "allow: ['**', 10.0.0.0/8, {dest: h, ports: [1-65535, 1-65535/udp]}]"
+    for access in (Connect("h", "", port, protocol), Connect("", "10.0.0.1", port, protocol)):
+        assert ask(text, access) == "port not allowed"
+        assert ask(text, access.replace(port=443, protocol="tcp")) == "allow", "the control"
+
+
+def test_where_values_of_secrets_go_each_request_is_judged() -> None:
+    """For exactly these names and ports: elsewhere the connection passes as it is."""
+    text = "allow: [a.example, a.a.example, b.example, '*.b.example', 10.0.0.7, 10.0.0.8]\n"
+    secret = "secrets: [{name: S, from: 'env:S', to: [a.example, 10.0.0.7]}]\n"
+    mask = "masks: [{env: M, to: ['*.b.example']}]\n"
+
+    def judged(*lines: str) -> list[str]:
+        decider = Decider(policy(text + "".join(lines)))
+        names = ("a.example", "a.a.example", "b.example", "x.b.example", "x.y.b.example")
+        accesses = [Connect(name, "", port) for name in names for port in (443, 8443)]
+        accesses += [Connect("", address, 443) for address in ("10.0.0.7", "10.0.0.8")]
+        verdicts = [(access, decider.decide(access)) for access in accesses]
+        assert all(isinstance(verdict, Allow) for _access, verdict in verdicts)
+        return [f"{each.host or each.address}:{each.port}" for each, verdict in verdicts if verdict.inspect]  # type: ignore[union-attr]
+
+    below = ["x.b.example:443", "x.y.b.example:443"]
+    assert judged() == []
+    assert judged(secret) == ["a.example:443", "10.0.0.7:443"]
+    assert judged(mask) == below
+    assert judged(secret, mask) == ["a.example:443", *below, "10.0.0.7:443"]
+
+
 def test_everything_with_udp_only() -> None:
     text = "allow: [{dest: '**', ports: [53/udp]}]"
     assert ask(text, Connect("", "8.8.8.8", 53, "udp")) == "allow"
@@ -217,6 +247,22 @@ def test_an_address_of_this_machine_needs_a_narrow_rule() -> None:
         decider = Decider(policy(f"allow: [a.com, {rule}]"), own_addresses=own)
         for host in ("a.com", ""):
             assert isinstance(decider.decide(Connect(host, address, 443)), Allow) is opens
+
+
+def test_a_network_rule_with_a_budget_does_not_lift_the_floor() -> None:
+    """What is counted for the literal would not be counted by name."""
+    assert ask("allow: [h, 10.0.0.7]", Connect("h", "10.0.0.7", 80)) == "allow", "the control"
+    assert ask("allow: [h, {dest: 10.0.0.7, budget: {upload: 1M}}]", Connect("h", "10.0.0.7", 80)) == "private address"
+
+
+def test_the_rule_that_makes_requests_judged_is_the_one_that_is_named() -> None:
+    for text, access in (
+        ("allow: [h, {dest: h, http: [{methods: [GET]}]}]", Connect("h", "", 443)),
+        ("allow: [10.0.0.7, {dest: 10.0.0.7, http: [{methods: [GET]}]}]", Connect("", "10.0.0.7", 443)),
+    ):
+        made = policy(text)
+        verdict = decide(made, access)
+        assert isinstance(verdict, Allow) and verdict.inspect and verdict.rule is made.allow[1]
 
 
 def test_constrained_network_rule_does_not_lift_the_floor() -> None:
@@ -328,6 +374,19 @@ def test_host_internal_by_a_port_rule() -> None:
     assert verdict.rule == policy(text).connect[0]
     assert ask(text, Connect("host.internal", "", 5432)) == "name not allowed"
     assert ask(text, Connect("host.internal", "", 15432, "udp")) == "name not allowed"
+
+
+def test_a_rule_that_names_the_loopback_s_port_comes_before_the_port_rule() -> None:
+    both = policy("allow: ['host.internal:15432']\nports: {connect: ['5432:15432']}")
+    verdict = decide(both, Connect("host.internal", "", 15432))
+    assert isinstance(verdict, Allow) and verdict.rule is both.allow[0]
+
+
+def test_a_port_of_the_loopback_answers_for_no_other_name() -> None:
+    text = "ports: {connect: ['5432:15432']}"
+    for name in ("evil.example", "internal", "x.host.internal", "metadata.google.internal"):
+        assert ask(text, NameQuery(name)) in ("name not allowed", "metadata address")
+        assert ask(text, Connect(name, "", 15432)) in ("name not allowed", "metadata address")
 
 
 def test_a_rule_for_the_loopback_without_ports_opens_nothing() -> None:
@@ -592,9 +651,41 @@ def test_mounts() -> None:
     assert ask(text, PathAccess("/data/../etc")) == "not in the view"
 
 
+def test_the_innermost_mount_counts_and_of_equals_the_last() -> None:
+    text = "mounts: [{path: /d/out, mode: rw}, {path: /d}, {path: /d/out/fixed}, {path: /e}"
+    text += ", {path: /x, target: /e, mode: rw}]"
+    assert ask(text, PathAccess("/d/a", "write")) == "read-only"
+    assert ask(text, PathAccess("/d/out", "write")) == ask(text, PathAccess("/d//out/./a", "write")) == "allow"
+    assert ask(text, PathAccess("/d/out/fixed/a", "write")) == "read-only"
+    assert ask(text, PathAccess("/e/a", "write")) == "allow"
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/.", "/d/..", "/d/../d", "/d\0", "/dd", "/c"])
+def test_what_no_mount_shows_is_not_in_the_view(path: str) -> None:
+    text = "mounts: [{path: /d, mode: rw}]"
+    for operation in ("read", "write"):
+        verdict = decide(policy(text), PathAccess(path, operation))
+        assert isinstance(verdict, Deny) and verdict.reason == "not in the view"
+        mode = "rw" if operation == "write" else "ro"
+        expected = f'mounts: [{{path: "{path}", mode: {mode}}}]' if path in ("/dd", "/c") else ""
+        assert verdict.hint == expected, "no line opens the root directory, or a path that climbs"
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", "a\0b"])
+def test_a_path_that_climbs_out_of_the_workspace_is_refused(path: str) -> None:
+    assert ask("", PathAccess(path)) == ask("", PathAccess(path, "write")) == "not in the view"
+    assert ask("", PathAccess("a/./x", "write")) == "allow"
+
+
 def test_sockets() -> None:
     assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s")) == "allow"
     assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s2")) == "socket not allowed"
+    assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s", "anything")) == "operation not allowed"
+    everything = "view: host\nunix_sockets: all"
+    assert ask(everything, SocketAccess("/run/s2")) == "allow"
+    assert ask(everything, SocketAccess("/run/s2", "sign", ("key",))) == "socket not allowed", "by no adapter"
+    refused = decide(policy(""), SocketAccess("/run/$s"))
+    assert isinstance(refused, Deny) and refused.hint == 'unix_sockets: ["/run/$$s"]'
 
 
 # ---------------------------------------------------------------- the function itself

@@ -521,6 +521,37 @@ def test_denied_request() -> None:
     assert ask("allow: [h]\ndeny: ['https://h/x']", Connect("h", "", 80)) == "allow"
 
 
+@pytest.mark.parametrize(
+    "path", ["/admin;v=1", "/admin;v=1/x", "/admin%3Bv=1", "/a;b/../admin", "/%61dmin;", "/admin;/x;y"]
+)
+def test_a_deny_holds_for_a_path_with_parameters_too(path: str) -> None:
+    """They are no part of the segment to some servers (RFC 3986 section 3.3)."""
+    text = "allow: ['h:443']\ndeny: ['https://h/admin']"
+    answer = ask(text, https("GET", path))
+    assert answer == ("request malformed" if ".." in path or "%61" in path else "denied by rule")
+    for other in ("/administer;v=1", "/x;admin", "/x;/y", "/;admin"):
+        assert ask(text, https("GET", other)) == "inspect", other
+
+
+@pytest.mark.parametrize(
+    ("method", "port", "denied"), [("POST", 443, True), ("GET", 443, False), ("POST", 8443, False)]
+)
+def test_a_denied_request_is_of_its_methods_and_ports(method: str, port: int, denied: bool) -> None:
+    text = "allow: [h]\ndeny: [{dest: h, ports: [443], http: [{methods: [POST]}]}]"
+    assert ask(text, https(method, "/", port=port)) == ("denied by rule" if denied else "inspect")
+
+
+def test_a_request_on_a_connection_that_is_denied_is_denied() -> None:
+    for denied in ("h", "'**'", "{dest: h, ports: [443]}"):
+        assert ask(f"allow: [h]\ndeny: [{denied}]", https("GET", "/")) == "denied by rule"
+    assert ask("allow: [h]\ndeny: [{dest: h, ports: [80]}]", https("GET", "/")) == "inspect"
+
+
+@pytest.mark.parametrize("method", ["", "GET /", "G\r\n", "GÉT", "G(T"])
+def test_a_method_that_is_no_token_is_refused(method: str) -> None:
+    assert ask("allow: [h]", https(method, "/")) == "request malformed"
+
+
 def test_request_to_a_literal_address() -> None:
     text = "allow: [{dest: 'http://10.0.0.7:8080/v1', http: [{methods: [GET]}]}]"
     assert ask(text, Connect("", "10.0.0.7", 8080)) == "inspect"

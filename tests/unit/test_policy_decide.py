@@ -542,9 +542,12 @@ def test_a_denied_request_is_of_its_methods_and_ports(method: str, port: int, de
 
 
 def test_a_request_on_a_connection_that_is_denied_is_denied() -> None:
-    for denied in ("h", "'**'", "{dest: h, ports: [443]}"):
-        assert ask(f"allow: [h]\ndeny: [{denied}]", https("GET", "/")) == "denied by rule"
-    assert ask("allow: [h]\ndeny: [{dest: h, ports: [80]}]", https("GET", "/")) == "inspect"
+    for denied in ("h.example", "'**'", "{dest: h.example, ports: [443]}"):
+        text = f"allow: ['*.example']\ndeny: [{denied}]"
+        assert ask(text, https("GET", "/", host="h.example")) == "denied by rule"
+    assert ask("allow: ['*.example']\ndeny: [{dest: h.example, ports: [80]}]", https("GET", "/", host="h.example")) == (
+        "inspect"
+    )
 
 
 @pytest.mark.parametrize("method", ["", "GET /", "G\r\n", "GÉT", "G(T"])

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from membrane.policy.decide import Decider, _hint, _literal, _quoted, decide
+from membrane.policy.files import anchored
 from membrane.policy.load import Source, load
 from membrane.policy.match import parse_address
 from membrane.policy.model import (
@@ -694,7 +695,7 @@ def test_the_innermost_mount_counts_and_of_equals_the_last() -> None:
     assert ask(text, PathAccess("/e/a", "write")) == "allow"
 
 
-@pytest.mark.parametrize("path", ["/", "//", "/.", "/d/..", "/d/../d", "/d\0", "/dd", "/c"])
+@pytest.mark.parametrize("path", ["/", "//", "/.", "/d/..", "/d/../d", "/d/a\0", "/dd", "/c"])
 def test_what_no_mount_shows_is_not_in_the_view(path: str) -> None:
     text = "mounts: [{path: /d, mode: rw}]"
     for operation in ("read", "write"):
@@ -709,6 +710,53 @@ def test_what_no_mount_shows_is_not_in_the_view(path: str) -> None:
 def test_a_path_that_climbs_out_of_the_workspace_is_refused(path: str) -> None:
     assert ask("", PathAccess(path)) == ask("", PathAccess(path, "write")) == "not in the view"
     assert ask("", PathAccess("a/./x", "write")) == "allow"
+
+
+FILES = """
+view: host
+files:
+  deny_read: [/srv/secret]
+  allow_read: [/srv/secret/shown]
+  allow_write: [/work, /srv/out]
+  deny_write: [/work/fixed]
+ignore: ["*.key"]
+readonly: [docs/]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "read", "write"),
+    [
+        ("/etc/passwd", "allow", "read-only"),
+        ("/srv/secret/a", "hidden", "hidden"),
+        ("/srv/secret", "hidden", "hidden"),
+        ("/srv/secret/shown/a", "allow", "read-only"),
+        ("/srv/out/a", "allow", "allow"),
+        ("/srv/out/a.key", "allow", "allow"),  # patterns speak of the workspace
+        ("/work", "allow", "allow"),
+        ("/work/a", "allow", "allow"),
+        ("a", "allow", "allow"),
+        ("/work/fixed/a", "allow", "read-only"),
+        ("fixed", "allow", "read-only"),
+        ("/work/a.key", "hidden", "hidden"),
+        ("b/a.key", "hidden", "hidden"),
+        ("/work/docs/a", "allow", "read-only"),
+        ("/workplace/a.key", "allow", "read-only"),
+        ("/", "allow", "read-only"),
+        ("/work/../srv/secret/a", "not in the view", "not in the view"),
+        ("/work/a\0", "not in the view", "not in the view"),
+        ("..", "not in the view", "not in the view"),
+    ],
+)
+def test_rules_over_the_host_s_tree(path: str, read: str, write: str) -> None:
+    made = anchored(policy(FILES), "/work")
+    for operation, expected in (("read", read), ("write", write)):
+        verdict = decide(made, PathAccess(path, operation))  # type: ignore[arg-type]
+        assert ("allow" if isinstance(verdict, Allow) else verdict.reason) == expected
+        if isinstance(verdict, Deny) and path == "/etc/passwd":
+            assert verdict.hint == 'files: {allow_write: ["/etc/passwd"]}'
+    without = made.replace(paths=())
+    assert isinstance(decide(without, PathAccess("/work/a.key")), Allow), "the control"
 
 
 def test_sockets() -> None:

@@ -618,7 +618,10 @@ def test_what_yaml_can_not_hold_is_not_suggested(text: str) -> None:
     assert _hint("allow: [", "h", "]") == 'allow: ["h"]'
 
 
-@pytest.mark.parametrize("host", ["[::1", "::1]", "]::1[", "[10.0.0.7]", "10.0.0.7]", "[]", "[", "1.2.3", "a1"])
+@pytest.mark.parametrize(
+    "host",
+    ["2001:db8::1]", "[2001:db8::1", "[::1", "::1]", "]::1[", "[10.0.0.7]", "10.0.0.7]", "[]", "[", "1.2.3", "a1"],
+)
 def test_what_is_nearly_a_literal_is_none(host: str) -> None:
     assert _literal(host) is None
 

@@ -148,6 +148,17 @@ def test_where_values_of_secrets_go_each_request_is_judged() -> None:
     assert judged(secret, mask) == ["a.example:443", *below, "10.0.0.7:443"]
 
 
+@pytest.mark.parametrize("name", ["a..b", ".", "x y", "a.example\0", "a" * 64 + ".example", "ex_ample.\u2024", "a/b"])
+def test_a_malformed_name_is_refused_by_each_question(name: str) -> None:
+    for access in (
+        NameQuery(name),
+        Connect(name, "", 443),
+        Connect(name, "9.9.9.9", 443),
+        https("GET", "/", host=name),
+    ):
+        assert ask("allow: ['**']", access) == "name malformed"
+
+
 def test_everything_with_udp_only() -> None:
     text = "allow: [{dest: '**', ports: [53/udp]}]"
     assert ask(text, Connect("", "8.8.8.8", 53, "udp")) == "allow"
@@ -264,6 +275,18 @@ def test_the_rule_that_makes_requests_judged_is_the_one_that_is_named() -> None:
         made = policy(text)
         verdict = decide(made, access)
         assert isinstance(verdict, Allow) and verdict.inspect and verdict.rule is made.allow[1]
+
+
+def test_the_loopback_is_no_address_of_this_machine_from_outside() -> None:
+    """Interfaces list it, and a rule for all of it means it."""
+    access = Connect("", "127.0.0.1", 80)
+    own = [parse_address(text) for text in ("127.0.0.1", "192.168.1.5")]
+    decider = Decider(policy("allow: [127.0.0.0/8, 192.168.0.0/16]"), own)
+    assert isinstance(decider.decide(access), Allow)
+    assert isinstance(decider.decide(access.replace(address="192.168.1.5")), Deny), (
+        "the control: a narrow rule is needed"
+    )
+    assert isinstance(decider.decide(access.replace(address="192.168.1.6")), Allow)
 
 
 def test_constrained_network_rule_does_not_lift_the_floor() -> None:

@@ -181,6 +181,34 @@ print(writer.lost)
 """
 
 
+def test_a_source_has_one_writer_in_a_directory_that_is_there(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    for directory, source, why in ((path, "session", "File exists"), (path + "x", "session", "No such file")):
+        with pytest.raises(HostError, match=f"keep the record .*{why}"):
+            record.Writer(directory, source)
+    record.Writer(path, "network").close()
+
+
+def test_a_record_ends_once(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "f" * 16)
+    writer = record.Writer(path, "session")
+    writer.append(b"")
+    writer.append(line(1))
+    for _ in range(2):
+        writer.close()
+    head, segment, end = [json.loads(each) for each in Path(path, "session.chain").read_bytes().splitlines()]
+    assert head["source"] == "session"
+    assert segment["records"] == 1
+    assert (end["closed"], end["lost"], end["removed"]) == (True, 0, 0)
+
+
+def test_a_writer_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    path = written(tmp_path, 200, limit=1 << 16)
+    assert len(list(Path(path).glob("session-*"))) > 3
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path: Path) -> None:
     """A file that can not grow (RLIMIT_FSIZE: EFBIG, as ENOSPC comes in the middle of a line)."""
     done = subprocess.run(

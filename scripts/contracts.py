@@ -17,13 +17,13 @@ from typing import Any
 from importlinter import Contract, ContractCheck, fields, output
 
 
-class Only(Contract):  # type: ignore[misc]
+class Only(Contract):
     """``source_modules`` and their members import each other, and ``allowed_modules`` with their members."""
 
     type_name = "only"
 
-    source_modules = fields.ListField(subfield=fields.StringField())
-    allowed_modules = fields.ListField(subfield=fields.StringField())
+    source_modules: Any = fields.ListField(subfield=fields.StringField())
+    allowed_modules: Any = fields.ListField(subfield=fields.StringField())
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
         missing = [name for name in self.source_modules if name not in graph.modules]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from membrane.network.dns import Names
-from membrane.network.route import Refusal, Relay, Router, alert, http_answer
+from membrane.network.route import Refusal, Relay, Router, alert, http_answer, refuse_protocol
 from membrane.network.sniff import First
 from membrane.policy.model import Allow, Ask, Connect, Deny, HostRule, Origin, PortRange, PortRule
 
@@ -50,6 +50,7 @@ def test_a_fake_address_is_the_name() -> None:
         ("2001:db8::1", "2001:db8::1"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
         ("fe80::1%lo", "fe80::1"),
+        ("::ffff:1", "::ffff:1"),
     ],
 )
 def test_a_literal_is_itself(dialled, judged) -> None:
@@ -118,8 +119,8 @@ def test_decisions_are_remembered_and_bounded() -> None:
     for port in range(1, 6000):
         route.arrive("1.1.1.1", port)
         route.arrive("1.1.1.1", port)
+        assert len(route._arrivals) <= 4096
     assert len(policy.asked) == 5999
-    assert len(route._arrivals) <= 4096
 
 
 def test_protocols_are_told_apart() -> None:
@@ -347,6 +348,14 @@ def test_other_names_do_not(first, reason, code) -> None:
 
 
 # ---------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize(("relay", "host"), [(NAMED, "a.test"), (LITERAL, "1.1.1.1")])
+def test_a_later_refusal_names_what_was_asked_for(relay, host) -> None:
+    limit = Router.limit(relay, Deny(None, "limit reached"))
+    assert (limit.host, limit.event.reason, limit.event.access["port"]) == (host, "limit reached", 443)
+    protocol = refuse_protocol(relay, "use HTTP")
+    assert (protocol.host, protocol.event.reason, protocol.event.hint) == (host, "not HTTP", "use HTTP")
 
 
 def test_alerts_are_fatal_records() -> None:

@@ -6,8 +6,10 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
-from membrane.policy.decide import Decider, decide
+from membrane.policy.decide import Decider, _hint, _literal, _quoted, decide
+from membrane.policy.files import anchored
 from membrane.policy.load import Source, load
 from membrane.policy.match import parse_address
 from membrane.policy.model import (
@@ -116,6 +118,47 @@ def test_ports() -> None:
     assert ask(text, Connect("a.com", "", 443, "udp")) == "port not allowed"
 
 
+@pytest.mark.parametrize(("port", "protocol"), [(0, "tcp"), (-1, "tcp"), (65536, "tcp"), (443, "sctp"), (443, "")])
+def test_what_is_no_port_is_refused_whatever_is_allowed(port: int, protocol: Any) -> None:
+    text = "allow: ['**', 10.0.0.0/8, {dest: h, ports: [1-65535, 1-65535/udp]}]"
+    for access in (Connect("h", "", port, protocol), Connect("", "10.0.0.1", port, protocol)):
+        assert ask(text, access) == "port not allowed"
+        assert ask(text, access.replace(port=443, protocol="tcp")) == "allow", "the control"
+
+
+def test_where_values_of_secrets_go_each_request_is_judged() -> None:
+    """For exactly these names and ports: elsewhere the connection passes as it is."""
+    text = "allow: [a.example, a.a.example, b.example, '*.b.example', 10.0.0.7, 10.0.0.8]\n"
+    secret = "secrets: [{name: S, from: 'env:S', to: [a.example, 10.0.0.7]}]\n"
+    mask = "masks: [{env: M, to: ['*.b.example']}]\n"
+
+    def judged(*lines: str) -> list[str]:
+        decider = Decider(policy(text + "".join(lines)))
+        names = ("a.example", "a.a.example", "b.example", "x.b.example", "x.y.b.example")
+        accesses = [Connect(name, "", port) for name in names for port in (443, 8443)]
+        accesses += [Connect("", address, 443) for address in ("10.0.0.7", "10.0.0.8")]
+        verdicts = [(access, decider.decide(access)) for access in accesses]
+        assert all(isinstance(verdict, Allow) for _access, verdict in verdicts)
+        return [f"{each.host or each.address}:{each.port}" for each, verdict in verdicts if verdict.inspect]  # type: ignore[union-attr]
+
+    below = ["x.b.example:443", "x.y.b.example:443"]
+    assert judged() == []
+    assert judged(secret) == ["a.example:443", "10.0.0.7:443"]
+    assert judged(mask) == below
+    assert judged(secret, mask) == ["a.example:443", *below, "10.0.0.7:443"]
+
+
+@pytest.mark.parametrize("name", ["a..b", ".", "x y", "a.example\0", "a" * 64 + ".example", "ex_ample.\u2024", "a/b"])
+def test_a_malformed_name_is_refused_by_each_question(name: str) -> None:
+    for access in (
+        NameQuery(name),
+        Connect(name, "", 443),
+        Connect(name, "9.9.9.9", 443),
+        https("GET", "/", host=name),
+    ):
+        assert ask("allow: ['**']", access) == "name malformed"
+
+
 def test_everything_with_udp_only() -> None:
     text = "allow: [{dest: '**', ports: [53/udp]}]"
     assert ask(text, Connect("", "8.8.8.8", 53, "udp")) == "allow"
@@ -216,6 +259,34 @@ def test_an_address_of_this_machine_needs_a_narrow_rule() -> None:
         decider = Decider(policy(f"allow: [a.com, {rule}]"), own_addresses=own)
         for host in ("a.com", ""):
             assert isinstance(decider.decide(Connect(host, address, 443)), Allow) is opens
+
+
+def test_a_network_rule_with_a_budget_does_not_lift_the_floor() -> None:
+    """What is counted for the literal would not be counted by name."""
+    assert ask("allow: [h, 10.0.0.7]", Connect("h", "10.0.0.7", 80)) == "allow", "the control"
+    assert ask("allow: [h, {dest: 10.0.0.7, budget: {upload: 1M}}]", Connect("h", "10.0.0.7", 80)) == "private address"
+
+
+def test_the_rule_that_makes_requests_judged_is_the_one_that_is_named() -> None:
+    for text, access in (
+        ("allow: [h, {dest: h, http: [{methods: [GET]}]}]", Connect("h", "", 443)),
+        ("allow: [10.0.0.7, {dest: 10.0.0.7, http: [{methods: [GET]}]}]", Connect("", "10.0.0.7", 443)),
+    ):
+        made = policy(text)
+        verdict = decide(made, access)
+        assert isinstance(verdict, Allow) and verdict.inspect and verdict.rule is made.allow[1]
+
+
+def test_the_loopback_is_no_address_of_this_machine_from_outside() -> None:
+    """Interfaces list it, and a rule for all of it means it."""
+    access = Connect("", "127.0.0.1", 80)
+    own = [parse_address(text) for text in ("127.0.0.1", "192.168.1.5")]
+    decider = Decider(policy("allow: [127.0.0.0/8, 192.168.0.0/16]"), own)
+    assert isinstance(decider.decide(access), Allow)
+    assert isinstance(decider.decide(access.replace(address="192.168.1.5")), Deny), (
+        "the control: a narrow rule is needed"
+    )
+    assert isinstance(decider.decide(access.replace(address="192.168.1.6")), Allow)
 
 
 def test_constrained_network_rule_does_not_lift_the_floor() -> None:
@@ -329,6 +400,19 @@ def test_host_internal_by_a_port_rule() -> None:
     assert ask(text, Connect("host.internal", "", 15432, "udp")) == "name not allowed"
 
 
+def test_a_rule_that_names_the_loopback_s_port_comes_before_the_port_rule() -> None:
+    both = policy("allow: ['host.internal:15432']\nports: {connect: ['5432:15432']}")
+    verdict = decide(both, Connect("host.internal", "", 15432))
+    assert isinstance(verdict, Allow) and verdict.rule is both.allow[0]
+
+
+def test_a_port_of_the_loopback_answers_for_no_other_name() -> None:
+    text = "ports: {connect: ['5432:15432']}"
+    for name in ("evil.example", "internal", "x.host.internal", "metadata.google.internal"):
+        assert ask(text, NameQuery(name)) in ("name not allowed", "metadata address")
+        assert ask(text, Connect(name, "", 15432)) in ("name not allowed", "metadata address")
+
+
 def test_a_rule_for_the_loopback_without_ports_opens_nothing() -> None:
     rule = HostRule("host.internal", Origin("library", "x"), "host", "host.internal")
     assert isinstance(decide(Policy(allow=(rule,)), Connect("host.internal", "", 80)), Deny)
@@ -384,6 +468,23 @@ def test_second_rule_for_another_port_does_not_lift_the_constraint() -> None:
     assert ask(text, Connect("h", "", 80)) == "port not allowed"
 
 
+def test_only_an_unconstrained_rule_with_ports_takes_a_port_from_the_constrained_ones() -> None:
+    """As SSH beside HTTP rules of the same host; a port that a constrained rule names stays judged by all of them."""
+    ssh = policy("allow: [{dest: h, http: [{methods: [GET]}]}, {dest: h, ports: [22, 8443]}]")
+    constrained = policy(
+        "allow: [{dest: h, http: [{methods: [GET]}]}, {dest: h, ports: [8443], http: [{methods: [PUT]}]}]"
+    )
+    for port, inspected in ((22, False), (8443, False), (443, True), (80, True), (9000, True)):
+        verdict = decide(ssh, Connect("h", "", port))
+        assert isinstance(verdict, Allow) and verdict.inspect == inspected, port
+    verdict = decide(constrained, Connect("h", "", 8443))
+    assert isinstance(verdict, Allow) and verdict.inspect
+    assert verdict.rule is constrained.allow[0]
+    for method in ("GET", "PUT"):
+        assert isinstance(decide(constrained, https(method, "/", port=8443)), Allow)
+    assert isinstance(decide(constrained, https("PUT", "/")), Deny)
+
+
 def test_rules_for_the_same_port_are_alternatives() -> None:
     text = """
 allow:
@@ -396,6 +497,28 @@ allow:
     assert [each for each in refused if ask(text, https(*each)) == "inspect"] == []
     assert ask(text + "  - h:443", https("DELETE", "/x")) == "inspect"
     assert ask(text + "  - h:443", Connect("h", "", 443)) == "inspect", "still read as HTTP"
+
+
+def test_every_budget_of_what_admits_is_counted() -> None:
+    """Also where all rules have one, and of each rule that would have admitted the request alone."""
+    one = policy("allow: [{dest: h, budget: {upload: 1M}}]")
+    for access in (Connect("h", "", 443), Connect("h", "", 443).replace(address="9.9.9.9"), https("GET", "/")):
+        verdict = decide(one, access)
+        assert isinstance(verdict, Allow) and verdict.budgets == one.allow
+    two = policy(
+        "allow: [{dest: 'https://h/a', budget: {upload: 1M}}, {dest: h, ports: [443], budget: {upload: 2M}},"
+        " {dest: h, ports: [443]}, {dest: 'https://h/b', budget: {upload: 3M}}]"
+    )
+    verdict = decide(two, https("GET", "/a/x"))
+    assert isinstance(verdict, Allow) and verdict.budgets == two.allow[:2]
+    verdict = decide(two, https("GET", "/b"))
+    assert isinstance(verdict, Allow) and verdict.budgets == (two.allow[1], two.allow[3])
+    network = policy("allow: [{dest: 10.0.0.7, ports: [80], budget: {upload: 1M}}]")
+    verdict = decide(network, Connect("", "10.0.0.7", 80))
+    assert isinstance(verdict, Allow) and verdict.budgets == network.allow
+    free = policy("allow: [h]")
+    verdict = decide(free, Connect("h", "", 443))
+    assert isinstance(verdict, Allow) and verdict.budgets == ()
 
 
 def test_scheme_and_port_of_a_request() -> None:
@@ -420,6 +543,40 @@ def test_denied_request() -> None:
     assert ask(text, https("POST", "/adminx")) == "inspect"
     assert ask(text, https("GET", "/a%21b")) == "denied by rule", "most servers decode it"
     assert ask("allow: [h]\ndeny: ['https://h/x']", Connect("h", "", 80)) == "allow"
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin;v=1", "/admin;v=1/x", "/admin%3Bv=1", "/a;b/../admin", "/%61dmin;", "/admin;/x;y"]
+)
+def test_a_deny_holds_for_a_path_with_parameters_too(path: str) -> None:
+    """They are no part of the segment to some servers (RFC 3986 section 3.3)."""
+    text = "allow: ['h:443']\ndeny: ['https://h/admin']"
+    answer = ask(text, https("GET", path))
+    assert answer == ("request malformed" if ".." in path or "%61" in path else "denied by rule")
+    for other in ("/administer;v=1", "/x;admin", "/x;/y", "/;admin"):
+        assert ask(text, https("GET", other)) == "inspect", other
+
+
+@pytest.mark.parametrize(
+    ("method", "port", "denied"), [("POST", 443, True), ("GET", 443, False), ("POST", 8443, False)]
+)
+def test_a_denied_request_is_of_its_methods_and_ports(method: str, port: int, denied: bool) -> None:
+    text = "allow: [h]\ndeny: [{dest: h, ports: [443], http: [{methods: [POST]}]}]"
+    assert ask(text, https(method, "/", port=port)) == ("denied by rule" if denied else "inspect")
+
+
+def test_a_request_on_a_connection_that_is_denied_is_denied() -> None:
+    for denied in ("h.example", "'**'", "{dest: h.example, ports: [443]}"):
+        text = f"allow: ['*.example']\ndeny: [{denied}]"
+        assert ask(text, https("GET", "/", host="h.example")) == "denied by rule"
+    assert ask("allow: ['*.example']\ndeny: [{dest: h.example, ports: [80]}]", https("GET", "/", host="h.example")) == (
+        "inspect"
+    )
+
+
+@pytest.mark.parametrize("method", ["", "GET /", "G\r\n", "GÉT", "G(T"])
+def test_a_method_that_is_no_token_is_refused(method: str) -> None:
+    assert ask("allow: [h]", https(method, "/")) == "request malformed"
 
 
 def test_request_to_a_literal_address() -> None:
@@ -465,6 +622,36 @@ def test_hint_is_the_line_that_allows_it(text: str, access: Any, hint: str) -> N
     assert verdict.hint == hint
     sources = [Source("user", "a", text), Source("project", "b", hint)]
     assert isinstance(decide(load(sources, presets={"default": ""}).policy, access), Allow)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a b", 'say "x"', "back\\slash", "\x01\x1b\x7f", "\x80\x9f\xa0\xad\xff", "\u0100\u200b\u202e\ud7ff\ue000\uffff",
+     "\U00010000\U0001f600\U000e0001\U0010ffff", "- a: #&*!|>'%@`"],
+)  # fmt: skip
+def test_what_a_hint_quotes_is_that_text_again_and_printable(text: str) -> None:
+    quoted = _quoted(text)
+    assert quoted.isprintable()
+    assert [scalar.value for scalar in yaml.parse(quoted) if isinstance(scalar, yaml.ScalarEvent)] == [text]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udbffb", "\udfff"])
+def test_what_yaml_can_not_hold_is_not_suggested(text: str) -> None:
+    assert _quoted(text) == _hint("allow: [", text, "]") == ""
+    assert _hint("allow: [", "h", "]") == 'allow: ["h"]'
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["2001:db8::1]", "[2001:db8::1", "[::1", "::1]", "]::1[", "[10.0.0.7]", "10.0.0.7]", "[]", "[", "1.2.3", "a1"],
+)
+def test_what_is_nearly_a_literal_is_none(host: str) -> None:
+    assert _literal(host) is None
+
+
+def test_a_literal_may_stand_in_brackets() -> None:
+    assert _literal("[2001:db8::7]") == _literal("2001:db8::7") == parse_address("2001:db8::7")
+    assert _literal("10.0.0.7") == parse_address("10.0.0.7")
 
 
 def test_nothing_is_suggested_for_floors_and_denials() -> None:
@@ -525,9 +712,88 @@ def test_mounts() -> None:
     assert ask(text, PathAccess("/data/../etc")) == "not in the view"
 
 
+def test_the_innermost_mount_counts_and_of_equals_the_last() -> None:
+    text = "mounts: [{path: /d/out, mode: rw}, {path: /d}, {path: /d/out/fixed}, {path: /e}"
+    text += ", {path: /x, target: /e, mode: rw}]"
+    assert ask(text, PathAccess("/d/a", "write")) == "read-only"
+    assert ask(text, PathAccess("/d/out", "write")) == ask(text, PathAccess("/d//out/./a", "write")) == "allow"
+    assert ask(text, PathAccess("/d/out/fixed/a", "write")) == "read-only"
+    assert ask(text, PathAccess("/e/a", "write")) == "allow"
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/.", "/d/..", "/d/../d", "/d/a\0", "/dd", "/c"])
+def test_what_no_mount_shows_is_not_in_the_view(path: str) -> None:
+    text = "mounts: [{path: /d, mode: rw}]"
+    for operation in ("read", "write"):
+        verdict = decide(policy(text), PathAccess(path, operation))
+        assert isinstance(verdict, Deny) and verdict.reason == "not in the view"
+        mode = "rw" if operation == "write" else "ro"
+        expected = f'mounts: [{{path: "{path}", mode: {mode}}}]' if path in ("/dd", "/c") else ""
+        assert verdict.hint == expected, "no line opens the root directory, or a path that climbs"
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a/..", "a\0b"])
+def test_a_path_that_climbs_out_of_the_workspace_is_refused(path: str) -> None:
+    assert ask("", PathAccess(path)) == ask("", PathAccess(path, "write")) == "not in the view"
+    assert ask("", PathAccess("a/./x", "write")) == "allow"
+
+
+FILES = """
+view: host
+files:
+  deny_read: [/srv/secret]
+  allow_read: [/srv/secret/shown]
+  allow_write: [/work, /srv/out]
+  deny_write: [/work/fixed]
+ignore: ["*.key"]
+readonly: [docs/]
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "read", "write"),
+    [
+        ("/etc/passwd", "allow", "read-only"),
+        ("/srv/secret/a", "hidden", "hidden"),
+        ("/srv/secret", "hidden", "hidden"),
+        ("/srv/secret/shown/a", "allow", "read-only"),
+        ("/srv/out/a", "allow", "allow"),
+        ("/srv/out/a.key", "allow", "allow"),  # patterns speak of the workspace
+        ("/work", "allow", "allow"),
+        ("/work/a", "allow", "allow"),
+        ("a", "allow", "allow"),
+        ("/work/fixed/a", "allow", "read-only"),
+        ("fixed", "allow", "read-only"),
+        ("/work/a.key", "hidden", "hidden"),
+        ("b/a.key", "hidden", "hidden"),
+        ("/work/docs/a", "allow", "read-only"),
+        ("/workplace/a.key", "allow", "read-only"),
+        ("/", "allow", "read-only"),
+        ("/work/../srv/secret/a", "not in the view", "not in the view"),
+        ("/work/a\0", "not in the view", "not in the view"),
+        ("..", "not in the view", "not in the view"),
+    ],
+)
+def test_rules_over_the_host_s_tree(path: str, read: str, write: str) -> None:
+    made = anchored(policy(FILES), "/work")
+    for operation, expected in (("read", read), ("write", write)):
+        verdict = decide(made, PathAccess(path, operation))  # type: ignore[arg-type]
+        assert ("allow" if isinstance(verdict, Allow) else verdict.reason) == expected
+        if isinstance(verdict, Deny) and path == "/etc/passwd":
+            assert verdict.hint == 'files: {allow_write: ["/etc/passwd"]}'
+    without = made.replace(paths=())
+    assert isinstance(decide(without, PathAccess("/work/a.key")), Allow), "the control"
+
+
 def test_sockets() -> None:
     assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s")) == "allow"
     assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s2")) == "socket not allowed"
+    assert ask("unix_sockets: [/run/s]", SocketAccess("/run/s", "anything")) == "operation not allowed"
+    everything = "view: host\nunix_sockets: all"
+    assert ask(everything, SocketAccess("/run/s2")) == "allow"
+    assert ask(everything, SocketAccess("/run/s2", "sign", ("key",))) == "socket not allowed", "by no adapter"
+    refused = decide(policy(""), SocketAccess("/run/$s"))
+    assert isinstance(refused, Deny) and refused.hint == 'unix_sockets: ["/run/$$s"]'
 
 
 # ---------------------------------------------------------------- the function itself

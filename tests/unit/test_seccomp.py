@@ -356,3 +356,55 @@ def test_description_names_every_refused_call() -> None:
     assert all(f"{name} " in text or f"{name}:" in text for name in names)
     assert "ptrace" not in text and "ptrace" in "\n".join(seccomp.describe(allow_ptrace=False))
     assert "umount2" not in "\n".join(seccomp.describe(nested=True))
+
+
+OPENED = {
+    "cgroup": 0x02000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+}
+NEW_MOUNTS, NEW_TIME = 0x00020000, 0x80
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_user_namespaces_open_those_and_chroot_and_nothing_else(machine: str) -> None:
+    """A mount namespace of its own would miss the masks that come later: it stays refused, alone or beside others."""
+    closed = seccomp.program(machine=machine)
+    opened = seccomp.program(user_namespaces=True, machine=machine)
+    arch = AUDIT_ARCH[machine]
+
+    def answers(number: int, *arguments: int) -> tuple[str, str]:
+        return run(closed, number, arguments, arch), run(opened, number, arguments, arch)
+
+    differ = {number: pair for number in range(600) if len(set(pair := answers(number))) == 2}
+    assert differ == {number_of("chroot", machine): ("EPERM", "allow")}
+    for name in ("clone", "unshare"):
+        number = number_of(name, machine)
+        assert number is not None
+        for flag in OPENED.values():
+            assert answers(number, flag) == ("EPERM", "allow")
+            assert answers(number, flag | NEW_MOUNTS) == ("EPERM", "EPERM")
+        assert answers(number, NEW_MOUNTS) == ("EPERM", "EPERM")
+        assert answers(number, 0) == ("allow", "allow")
+    assert answers(number_of("unshare", machine) or 0, NEW_TIME) == ("EPERM", "EPERM")
+    assert answers(number_of("clone3", machine) or 0) == ("ENOSYS", "ENOSYS")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nested_is_nested_also_with_user_namespaces(machine: str) -> None:
+    both = seccomp.program(nested=True, user_namespaces=True, machine=machine)
+    assert both == seccomp.program(nested=True, machine=machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_without_unix_sockets_none_is_made_that_has_a_name(machine: str) -> None:
+    """socketpair(2) stays: its ends reach nobody else."""
+    number, pair, arch = number_of("socket", machine) or 0, number_of("socketpair", machine) or 0, AUDIT_ARCH[machine]
+    for unix, answer in ((True, "allow"), (False, "EPERM")):
+        program = seccomp.program(unix=unix, machine=machine)
+        assert run(program, number, (1, 1, 0), arch) == answer
+        assert run(program, number, (2, 1, 6), arch) == "allow"
+        assert run(program, pair, (1, 1, 0), arch) == "allow"

@@ -181,6 +181,34 @@ print(writer.lost)
 """
 
 
+def test_a_source_has_one_writer_in_a_directory_that_is_there(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    for directory, source, why in ((path, "session", "File exists"), (path + "x", "session", "No such file")):
+        with pytest.raises(HostError, match=f"keep the record .*{why}"):
+            record.Writer(directory, source)
+    record.Writer(path, "network").close()
+
+
+def test_a_record_ends_once(tmp_path: Path) -> None:
+    path = record.make(str(tmp_path), "f" * 16)
+    writer = record.Writer(path, "session")
+    writer.append(b"")
+    writer.append(line(1))
+    for _ in range(2):
+        writer.close()
+    head, segment, end = [json.loads(each) for each in Path(path, "session.chain").read_bytes().splitlines()]
+    assert head["source"] == "session"
+    assert segment["records"] == 1
+    assert (end["closed"], end["lost"], end["removed"]) == (True, 0, 0)
+
+
+def test_a_writer_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    path = written(tmp_path, 200, limit=1 << 16)
+    assert len(list(Path(path).glob("session-*"))) > 3
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path: Path) -> None:
     """A file that can not grow (RLIMIT_FSIZE: EFBIG, as ENOSPC comes in the middle of a line)."""
     done = subprocess.run(
@@ -245,11 +273,22 @@ def test_a_segment_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     import gzip
 
     path = written(tmp_path, 3)
-    Path(path, "session-0002.jsonl.gz").write_bytes(gzip.compress(b"\0" * (reading.LARGEST + 1)))
-    events, problems = events_of(path)
-    assert len(events) == 3
-    assert len(problems) == 1
-    assert "unpacks to more" in problems[0]
+    packed = gzip.compress(b"\0" * reading.LARGEST)
+    for data, said in (
+        (gzip.compress(b"\0" * (reading.LARGEST + 1)), "it unpacks to more than"),
+        (packed[:-1], "it is cut off"),
+        (gzip.compress(line(9))[:-9], "it is cut off"),
+    ):
+        Path(path, "session-0002.jsonl.gz").write_bytes(data)
+        events, problems = events_of(path)
+        assert len(events) == 3
+        assert len(problems) == 1
+        assert said in problems[0]
+    Path(path, "session-0002.jsonl.gz").write_bytes(packed)
+    assert len(reading.read_segment(path, "session-0002.jsonl.gz")) == reading.LARGEST, "the control"
+    Path(path, "session-0003.jsonl").write_bytes(b"\n" * (reading.LARGEST + 1))
+    with pytest.raises(ValueError, match="it is larger than"):
+        reading.read_segment(path, "session-0003.jsonl")
 
 
 def test_a_clock_that_is_set_back_changes_no_order_and_is_said(tmp_path: Path) -> None:
@@ -263,6 +302,21 @@ def test_a_clock_that_is_set_back_changes_no_order_and_is_said(tmp_path: Path) -
     events, problems = events_of(path)
     assert [event["seq"] for event in events] == [0, 100, 1, 2, 3]
     assert problems == ["the clock was set back by 3605 s: times of session are not in order"]
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (999_999_999, []),
+        (1_000_000_000, ["the clock was set forward by 1 s: all times are as before that"]),
+        (-7_000_000_000, ["the clock was set back by 7 s: all times are as before that"]),
+    ],
+)
+def test_a_clock_of_the_machine_that_was_set_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int, said: list[str]
+) -> None:
+    monkeypatch.setattr(record, "was_set_by", lambda: by)
+    assert reading.chain_losses(written(tmp_path), "session") == ([], True, said)
 
 
 def test_two_sources_are_merged_by_time(tmp_path: Path) -> None:
@@ -406,8 +460,23 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["changed", "removed", "added", "cut chain", "changed chain", "swapped"])
-def test_tampering_is_found(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("changed", "was changed: its SHA-256 is not that of the chain"),
+        ("removed", "is missing: No such file or directory"),
+        ("added", "session-9000.jsonl is not in the chain"),
+        ("cut chain", "session.chain has no end: its writer was killed, or the end was cut off"),
+        ("torn chain", "session.chain ends within a line"),
+        ("changed chain", ": it does not follow the line before it"),
+        ("chain without its first line", "session.chain, line 1: it does not follow the line before it"),
+        ("chain of something else", "session.chain, line 1: it does not follow the line before it"),
+        ("garbage chain", "session.chain, line 1: it does not follow the line before it"),
+        ("removed chain", "session.chain can not be read: No such file or directory"),
+        ("swapped", "was changed: its SHA-256 is not that of the chain"),
+    ],
+)
+def test_tampering_is_found(tmp_path: Path, how: str, said: str) -> None:
     limit = 1 << 19
     path = Path(written(tmp_path, 1500, limit=limit))
     segments = sorted(path.glob("*.jsonl*"))
@@ -424,6 +493,16 @@ def test_tampering_is_found(tmp_path: Path, how: str) -> None:
     elif how == "cut chain":
         lines = chain.read_bytes().splitlines(keepends=True)
         chain.write_bytes(b"".join(lines[:-2]))
+    elif how == "torn chain":
+        chain.write_bytes(chain.read_bytes()[:-3])
+    elif how == "chain without its first line":
+        chain.write_bytes(chain.read_bytes().partition(b"\n")[2])
+    elif how == "chain of something else":
+        chain.write_bytes(b"[1]\n" + chain.read_bytes())
+    elif how == "garbage chain":
+        chain.write_bytes(b"{\n" + chain.read_bytes())
+    elif how == "removed chain":
+        chain.unlink()
     elif how == "changed chain":
         chain.write_bytes(chain.read_bytes().replace(b'"records": ', b'"records": 1', 1))
     else:
@@ -431,9 +510,53 @@ def test_tampering_is_found(tmp_path: Path, how: str) -> None:
         segments[0].write_bytes(second)
         segments[1].write_bytes(first)
     after = reading.verify(str(path))
-    assert after.problems
+    assert any(said in problem for problem in after.problems), after.problems
+    assert reading.chain_losses(str(path), "session")[2] == [
+        each for each in after.problems if ".chain" in each[:14] and "no end" not in each
+    ]
     if "chain" in how:
         assert after.digest != before.digest
+
+
+def test_an_empty_record_is_not_a_whole_one(tmp_path: Path) -> None:
+    assert reading.verify(record.make(str(tmp_path), "e" * 16)).problems == ("it is empty",)
+
+
+def chained(path: str, source: str, *entries: dict[str, Any]) -> None:
+    """A chain of these lines."""
+    before, data = "", b""
+    for entry in entries:
+        text = json.dumps({**entry, "before": before}).encode()
+        before, data = record.digest(text), data + text + b"\n"
+    Path(path, f"{source}.chain").write_bytes(data)
+
+
+def test_what_a_chain_counts_is_told_once(tmp_path: Path) -> None:
+    """The last line has the sums of those before it."""
+    path = record.make(str(tmp_path), "e" * 16)
+    losses = {"lost": 3, "cause": "no space"}, {"lost": 4}, {"lost": -1}, {"lost": "many"}
+    gone = {"removed": "session-0001.jsonl", "records": 5}, {"removed": "session-0002.jsonl", "segments": 2}
+    chained(path, "session", *losses, *gone, {"closed": True, "lost": 7, "removed": 5})
+    found = reading.verify(path)
+    assert (found.lost, found.removed, found.closed, found.problems) == (7, 3, True, ())
+    events, closed, problems = reading.chain_losses(path, "session")
+    assert [(event["count"], event["cause"]) for event in events] == [
+        *((3, "no space"), (4, ""), (0, ""), (0, "")),
+        *((count, "removed to stay within trace.max_size") for count in (5, 0)),
+    ]
+    assert (closed, problems) == (True, [])
+
+
+@pytest.mark.parametrize("open_one", ["network", "session"])
+def test_a_record_is_whole_when_each_of_its_sources_is(tmp_path: Path, open_one: str) -> None:
+    path = record.make(str(tmp_path), "e" * 16)
+    for source in ("network", "session"):
+        chained(path, source, {"lost": 0}, *([] if source == open_one else [{"closed": True}]))
+    found = reading.verify(path)
+    assert not found.closed
+    assert found.problems == (f"{open_one}.chain has no end: its writer was killed, or the end was cut off",)
+    chained(path, open_one, {"closed": True})
+    assert reading.verify(path).closed and reading.verify(path).problems == ()
 
 
 def test_a_rewritten_chain_has_another_digest(tmp_path: Path) -> None:

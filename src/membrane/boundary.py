@@ -36,7 +36,7 @@ from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
 from .plan import mounts
 from .plan.model import Listen, ReadOnly
-from .trace import record
+from .trace import record, walls
 from .trace.tracer import Scope, Tracer, root_of
 
 TYPE_CHECKING = False
@@ -321,7 +321,10 @@ class Boundary(ABC):
         launch.wait_masks()
         process, listener, error, assurance = self._confined()
         source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
-        events = (Binding("trace", f"not by eBPF: {why_not}", "bound", False),) if why_not else ()
+        events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
+        copies = self._network is not None and self._network.copies
+        quiet = walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies)
+        events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
         self.journal.add(
             SessionStarted(
                 VERSION,

@@ -46,6 +46,7 @@ class Network:
         self.certificate = b""  # of its certificate authority, once it has told
         self.on_question: Callable[[dict[str, Any]], None] | None = None
         self.on_synced: Callable[[int], None] | None = None
+        self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are told
         self._config = config
         self._journal = journal
         self._socket: _socket.socket | None = None

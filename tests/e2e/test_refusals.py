@@ -160,3 +160,38 @@ def test_a_refused_raw_socket_is_told(box: Box, options: list[str]) -> None:
     told = [e for e in shown if e["access"] == {"kind": "SystemCall", "name": "socket"}]
     assert sum(event["count"] for event in told) == 6
     assert {(event["reason"], event["process"]["name"]) for event in told} == {("EPERM", "python3")}
+
+
+def test_the_receipt_says_which_walls_are_silent(box: Box) -> None:
+    """In ``SessionStarted``, in the summary, and before a run in its plan; without a tracer more of them are."""
+    said = {}
+    for options in ([], ["--no-trace"]):
+        assert box.run("-q", *options, f"--events={box.events_path}", "--", "true").returncode == 0
+        started = box.events("SessionStarted")[-1]
+        (quiet,) = [each["mechanism"] for each in started["assurance"] if each["rule"] == "refusals without an event"]
+        said[bool(options)] = set(quiet.split("; "))
+    assert said[False] < said[True] and "raw sockets" in said[True] - said[False]
+    assert set(json.loads(box.run("trace", "summary", "--json").stdout)["silent"]) == said[False]
+    assert "refusals without an event: " in box.run("trace", "summary").stdout
+    assert "no event of a refusal with notify" in box.run("plan", "--", "true").stdout
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_read_of_a_hidden_file_is_told_or_said_to_be_silent(box: Box, full: bool) -> None:
+    """What the receipt says holds: for each of the two walls of reads, an event or its name among the silent ones."""
+    box.allow("example.com", ignore=["hidden"], trace={"mode": "full" if full else "auto"})
+    (box.workspace / "hidden").write_text("x")
+    absent = box.home / ".ssh" / "id_rsa"
+    script = f"cat hidden; cat {absent}; echo x >> {absent}"
+    done = box.run("-q", "--", "sh", "-c", script)
+    assert "Permission denied" in done.stderr
+    silent = json.loads(box.run("trace", "summary", "--json").stdout)["silent"]
+    shown = [json.loads(line) for line in box.run("trace", "show", "--json", "--denied").stdout.splitlines()]
+    hidden = [e for e in shown if (e.get("path") or e["access"].get("path", "")).endswith("hidden")]
+    assert bool(hidden) == ("reads of hidden files" not in silent), (silent, shown)
+    reads = [e for e in shown if e.get("access", {}).get("path") == str(absent) and e["access"]["operation"] == "read"]
+    assert bool(reads) == ("reads of what is not in the view" not in silent), (silent, shown)
+    writes = [
+        e for e in shown if e.get("access", {}).get("path") == str(absent) and e["access"]["operation"] == "write"
+    ]
+    assert writes and "writes to what is not in the view" not in silent

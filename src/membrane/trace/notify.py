@@ -625,7 +625,8 @@ class Notifications:
         elif operation == "read":
             ours = os.path.lexists(place.path)  # not in the view, but on the host
         else:
-            ours = place.above is None and os.path.isdir(os.path.dirname(place.path))
+            # The file, or the directory for it, is on the host.
+            ours = os.path.lexists(place.path) or (place.above is None and os.path.isdir(os.path.dirname(place.path)))
         if ours:
             self._judge(known, path, result, operation, place.status)
 

@@ -18,6 +18,7 @@ from typing import Any
 from ..summary import target_of
 from ..value import Value
 from ..workspace.protect import PROTECTED, fold
+from . import walls
 
 MOST = 10_000  # different things of one kind that a summary keeps apart
 DENIED_RESULTS = frozenset({"EACCES", "EPERM", "EROFS"})
@@ -662,6 +663,12 @@ class Summary:
             ]
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
 
+    def silent(self) -> list[str]:
+        """The walls of whose refusals this record has no event, as the session said when it began."""
+        bindings = [each for each in items(self.session.get("assurance")) if isinstance(each, dict)]
+        told = [text(each.get("mechanism")) for each in bindings if each.get("rule") == walls.RULE]
+        return [wall for line in told for wall in line.split("; ")]
+
     def data(self, problems: Iterable[str] = (), running: bool = False) -> dict[str, Any]:
         """The whole answer, as JSON can hold it.
 
@@ -700,6 +707,7 @@ class Summary:
             "refused": sorted(self._refused.rows.values(), key=lambda row: -row["count"]),
             "left": left,
             "moved_away": list(self._moved.rows.values()),
+            "silent": self.silent(),
             "complete": not gaps and not blind,
             "gaps": gaps,
             "not_seen": blind,

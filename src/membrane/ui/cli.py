@@ -299,11 +299,14 @@ def _check(invocation: Invocation) -> int:
 def _plan(invocation: Invocation) -> int:
     from .. import opening
     from ..host.seccomp import program
+    from ..trace import walls
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
     made = opening.make_plan(policy, command)
+    full = policy.trace.mode == "full"
+    sources = ("network",) if policy.trace.mode == "off" else ("ebpf, notify", "notify")
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
     record = {
         "command": " ".join(command),
@@ -312,6 +315,8 @@ def _plan(invocation: Invocation) -> int:
         "events": invocation.last("events"),
         "max_size": policy.trace.max_size,
         "keep": policy.trace.keep,
+        # Which source it will be is known when the run begins; ``SessionStarted`` says it then.
+        **{f"no event of a refusal with {source}": "; ".join(walls.silent(source, reads=full)) for source in sources},
     }
     if invocation.has("json"):
         print(show.as_json(show.plan_data(made, policy, record, seccomp, _home())))

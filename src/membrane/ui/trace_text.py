@@ -214,6 +214,8 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     lines.append(f"record: {complete}")
     lines += [f"  {shorten(gap, 200)}" for gap in data["gaps"][:MOST_ROWS]]
     lines += [f"  not seen: {shorten(gap, 200)}" for gap in data["not_seen"]]
+    if data["silent"]:
+        lines.append(f"  refusals without an event: {shorten('; '.join(data['silent']), 400)}")
     programs = [
         f"{path(row['path'])}{_times(row)}" + (f"  {row['failed']} failed" if row["failed"] else "")
         for row in data["programs"]

@@ -10,6 +10,7 @@ same rule.
 from __future__ import annotations
 
 from .match import (
+    END,
     HOST_INTERNAL,
     Malformed,
     canonical_host,
@@ -123,7 +124,7 @@ def _parse_url(text: str) -> Destination:
     if scheme not in _DEFAULT_PORTS:
         raise Malformed(f"the scheme {scheme!r} is not http or https; for another protocol write HOST:PORT")
     for char, name in (("\\", "a backslash"), ("?", "a query"), ("#", "a fragment")):
-        if char in rest:
+        if char in (rest.removesuffix(END) if "/" in rest else rest):
             raise Malformed(f"a URL rule can not have {name}")
     authority, slash, path = rest.partition("/")
     if "@" in authority:
@@ -187,6 +188,8 @@ def join_path(base: str, text: str) -> str:
     """
     if not text:
         raise Malformed("the path is empty")
+    if base[-1:] == END and not text.startswith("/"):
+        raise Malformed(f'the URL ends in "{END}": nothing is below it')
     return canonical_path_pattern(text if text.startswith("/") else f"{base.rstrip('/')}/{text}")
 
 

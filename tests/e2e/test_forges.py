@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from world.box import Box
+from world.names import CONFUSING
 
 pytestmark = pytest.mark.needs_tool("git")
 
@@ -67,6 +68,71 @@ def test_pushing_presets_push_to_the_named_repository_only(box: Box, preset: str
     assert branch in branches(box, f"{url}/{mine}.git")
     assert branch not in branches(box, f"{url}/you/yours.git")
     assert [entry[:2] for entry in denied(box)] == [("GET", "/you/yours.git/info/refs")]
+
+
+# Other spellings of you/yours, some of which begin like what is allowed.
+SPELLINGS = (
+    "you%2Fyours.git",
+    "/you//yours.git",
+    "me/mine.git/../../you/yours.git",
+    "me/mine.git/git-receive-pack/../../../you/yours.git",
+    "group/sub/project.git/%2e%2e/%2e%2e/%2e%2e/you/yours.git",
+    "you/yours.git/git-upload-pack/..",
+    "%79ou/yours.git",
+)
+PUSH_TO_EACH = """
+url=$1 branch=$2; shift 2
+cd "$(mktemp -d)" && git clone -q "$url/you/yours.git" .
+git -c user.name=a -c user.email=a@b commit -q --allow-empty -m exfiltrated
+for path; do git push -q "$url/$path" "HEAD:refs/heads/$branch" >&2; echo "status $?"; done
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "forge"),
+    [
+        ("github-read", "github.com"),
+        ("github-push: [me/mine]", "github.com"),
+        ("gitlab-read", "gitlab.com"),
+        ("gitlab-push: [group/sub/project, me/mine]", "gitlab.com"),
+    ],
+)
+def test_no_name_of_a_group_or_a_project_leads_a_push_astray(box: Box, preset: str, forge: str) -> None:
+    url, branch = f"https://{forge}", box.workspace.parent.name
+    foreign = [*(name.replace("%", "%25") + ".git" for name in CONFUSING), *SPELLINGS]
+    box.policy(f"presets: [{{{preset}}}]\n" if ":" in preset else f"presets: [{preset}]\n")
+    done = run(box, PUSH_TO_EACH, url, branch, *foreign)
+    assert "status 0" not in done.stdout.splitlines(), done
+    assert done.stdout.count("status 128") == len(foreign), done
+    for name in ("you/yours", *CONFUSING):
+        assert branch not in branches(box, f"{url}/{name.replace('%', '%25')}.git"), name
+    # The control: they are there, and take a push, where the host is open as a whole.
+    box.policy(f"allow: ['{forge}:443']\n")
+    names = [name.replace("%", "%25") + ".git" for name in CONFUSING]
+    done = run(box, PUSH_TO_EACH, url, branch, *names)
+    assert done.stdout.splitlines() == ["status 0"] * len(names), done
+
+
+ASK = """
+url=$1; shift
+for path; do curl -s -o /dev/null -w '%{http_code}\\n' -X POST --data '{}' "$url/$path"; done
+"""
+
+
+@pytest.mark.parametrize(("preset", "forge"), [("github-read", "github.com"), ("gitlab-read", "gitlab.com")])
+def test_a_reading_preset_asks_for_lfs_objects_and_makes_no_file(box: Box, preset: str, forge: str) -> None:
+    box.policy(f"presets: [{preset}]\n")
+    refused = [
+        "api/v4/projects/1/repository/files/git-upload-pack",
+        "api/v4/projects/1/repository/files/x.git/git-upload-pack",
+        "you/yours/-/create/main/x.git/git-upload-pack",
+        "you/yours/-/create/main/x.git/info/lfs/objects/batch",
+        "you/yours.git/info/lfs/objects/batch/x",
+        "you/yours.git/info/lfs/locks",
+    ]
+    done = run(box, ASK, f"https://{forge}", *refused, "you/yours.git/info/lfs/objects/batch")
+    # The batch call goes up; git's server has no LFS.
+    assert done.stdout.splitlines() == ["403"] * len(refused) + ["404"], done
 
 
 @pytest.mark.needs_tool("npm")

@@ -495,13 +495,13 @@ def test_upstream_proxy_that_is_down(box: Box) -> None:
 
 @pytest.mark.parametrize("host", ["echo.test", names.address("echo.test", 6)])
 def test_megabytes_both_ways(box: Box, host: str) -> None:
-    box.allow(host)
+    box.allow(f"tcp://{host}:7" if host == "echo.test" else host)
     done = box.run("--", "python3", "-c", TCP_ECHO, host, str(16 << 20))
     assert done.stdout == f"True {16 << 20}\n", done
 
 
 def test_many_connections(box: Box) -> None:
-    box.allow("echo.test")
+    box.allow("tcp://echo.test:7")
     done = box.run("--", "python3", "-c", MANY, "echo.test", "200")
     assert done.stdout == "200\n", done
 

@@ -156,7 +156,7 @@ def test_background_processes_end_with_the_command(box: Box) -> None:
 
 @pytest.mark.parametrize("network", [False, True], ids=["offline", "online"])
 def test_after_sigkill_nothing_is_left(box: Box, network: bool) -> None:
-    box.allow("echo.test")
+    box.allow("tcp://echo.test:7")
     (box.workspace / "kept").write_text("x")
     before, names = children(), sorted(os.listdir(box.workspace))
     connect = "exec 9<>/dev/tcp/echo.test/7; echo hello >&9; read -u9 answer; " if network else ""
@@ -177,7 +177,7 @@ def test_after_sigkill_nothing_is_left(box: Box, network: bool) -> None:
 
 def test_sigkill_of_any_helper_ends_the_command(box: Box) -> None:
     """Fail closed: whichever process of the run dies first, the command does not go on alone."""
-    box.allow("echo.test")
+    box.allow("tcp://echo.test:7")
     script = f"exec 9<>/dev/tcp/echo.test/7; echo hello >&9; read -u9 answer; {READY} sleep 1000"
     victims = 0
     for index in range(8):

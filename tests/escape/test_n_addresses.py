@@ -572,7 +572,7 @@ def test_n48_datagrams_to_loopback_stay_inside(net: Net, rule: str) -> None:
 @pytest.mark.parametrize("port", [22, 25, 53, 123, 587])
 def test_n58_no_port_is_open_to_everybody(net: Net, port: int) -> None:
     """No rule for one host opens a port, and no port opens a host: SSH, mail, DNS, NTP."""
-    net.allow({"dest": "github.com", "ports": [22, 443]}, "echo.test")
+    net.allow({"dest": "github.com", "ports": [22, 443]}, "tcp://echo.test:7")
     script = f"""
 attempt("tcp", lambda: first("{EXAMPLE4}", {port}, b"x"))
 attempt("tcp6", lambda: first("{EXAMPLE6}", {port}, b"x"))

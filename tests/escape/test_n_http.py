@@ -215,7 +215,9 @@ TOKEN = "sk-ant-REALa1b2c3d4e5f6g7h8i9"
 def test_n40_n41_a_secret_goes_to_its_destination_only(net: Net) -> None:
     """Not to another host, path or port, not in another place of the request, and not back inside."""
     secret = {"name": "KEY", "from": "env:REAL", "to": ["http://httpbin.org/anything/v1"], "header": "x-key"}
-    net.allow("http://httpbin.org/", {"dest": "http://example.com/", "inspect": True}, "echo.test:7", secrets=[secret])
+    net.allow(
+        "http://httpbin.org/", {"dest": "http://example.com/", "inspect": True}, "tcp://echo.test:7", secrets=[secret]
+    )
     script = """
 key = os.environ["KEY"]
 def ask_for(path, host="httpbin.org", fields=""):

@@ -189,7 +189,7 @@ def stuff(count):
 
 def test_unread_answers_are_bounded(net: Net) -> None:
     """500 clients that ask and never read: what is kept for them is a buffer each, and others are served."""
-    net.allow("echo.test:7", "example.com")
+    net.allow("tcp://echo.test:7", "example.com")
     script = (
         FLOOD
         + """
@@ -218,7 +218,7 @@ def stuff(count):
 @pytest.mark.needs_tool("prlimit")
 def test_few_descriptors(net: Net) -> None:
     """With a low hard limit it serves fewer at once, survives running out, and recovers."""
-    net.allow("echo.test:7", "example.com")
+    net.allow("tcp://echo.test:7", "example.com")
     script = (
         FLOOD
         + """
@@ -321,7 +321,7 @@ attempt("afterwards", lambda: get("www.example.com"))
 
 def test_garbage(net: Net) -> None:
     """Mutated hellos, requests and DNS messages, whole and cut, over both transports: it lives, and tells no crash."""
-    net.allow("example.com", "echo.test")
+    net.allow("example.com", "tcp://echo.test:7")
     script = """
 import random
 rng = random.Random(7)
@@ -388,7 +388,7 @@ attempt("resolver", lambda: [code(ask(query("example.com"))), code(ask_tcp(query
 
 def test_relay_confusion(net: Net) -> None:
     """Half close, reset, urgent octets, bulk with them, tiny windows: octets stay in order, ends are passed on."""
-    net.allow("echo.test:7")
+    net.allow("tcp://echo.test:7")
     script = """
 import threading, hashlib
 def connect():
@@ -457,7 +457,7 @@ attempt("bulk and a small window", lambda: bulk(False, 65536))
 def test_upload_limit(net: Net) -> None:
     """TCP and UDP together, many connections at once, down to the octet; what is over it never leaves."""
     limit = 300_000
-    net.allow("echo.test:7", {"dest": "echo.test", "ports": ["5000/udp"]})
+    net.allow("tcp://echo.test:7", {"dest": "echo.test", "ports": ["5000/udp"]})
     script = """
 import threading
 lock, total = threading.Lock(), [0]

@@ -255,7 +255,7 @@ attempt("echo", lambda: echo("example.com", 5432))
 
 def test_n60_bytes_before_the_decision(net: Net) -> None:
     """What is sent with, or before, the first packet reaches nobody unless the connection is allowed."""
-    net.allow("echo.test")
+    net.allow("tcp://echo.test:7")
     script = f"""
 def early(host, port, data=b"secret" * 1000):
     address = socket.getaddrinfo(host, port, socket.AF_INET)[0][4]
@@ -272,11 +272,38 @@ attempt("refused", lambda: early("{EXAMPLE4}", 7))
     assert net.denied("address not allowed", address=EXAMPLE4, port=7)
 
 
+PROXIED = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n"
+
+
+@pytest.mark.parametrize("version", [b"\x03\x01", b"\x10\x01", b"\xff\x01"])
+def test_n61_a_hello_of_any_version_is_one(net: Net, version: bytes) -> None:
+    """s2n-tls takes any record version: the name in such a hello is judged, also under ``protocol: raw``."""
+    data = b"\x16" + version + record(hello("google.com"))[3:]
+    script = f"attempt('x', lambda: first('echo.test', 7, {data!r})[:1].hex())"
+    net.allow("tcp://echo.test:7")
+    assert net.attack(script)["x"] in ("15", "ECONNRESET")  # an alert, or a reset
+    assert net.denied("name differs from SNI", host="echo.test", port=7)
+    assert net.control(script) == {"x": "16"}, "the control: it is echoed"
+
+
+@pytest.mark.parametrize("before", [PROXIED, b"\5\2\0\2", b"\x17\3\3\0\1x", b"\x16\x10\1\0\0"])
+def test_n61_a_hello_behind_something_else_does_not_arrive(net: Net, before: bytes) -> None:
+    data = before + record(hello("google.com"))
+    script = f"attempt('x', lambda: len(first('echo.test', 7, {data!r})))"
+    net.allow("echo.test:7")
+    assert net.attack(script) == {"x": "ECONNRESET"}
+    assert net.denied("protocol not known", host="echo.test", port=7)
+    assert net.control(script) == {"x": len(data)}
+
+
 def test_late_tls_is_the_hosts_own_matter(net: Net) -> None:
-    """A rule without paths opens raw TCP: after STARTTLS no name is checked, but the bytes reach that host only."""
-    net.allow("echo.test")
+    """Under ``protocol: raw`` no name is checked after STARTTLS, but the bytes reach that host only."""
     data = record(hello("google.com"))
     script = f"attempt('x', lambda: len(first('echo.test', 7, b'STARTTLS\\r\\n' + {data!r})))"
+    net.allow("echo.test:7")
+    assert net.attack(script) == {"x": "ECONNRESET"}
+    assert net.denied("protocol not known", host="echo.test", port=7)
+    net.allow("tcp://echo.test:7")
     assert net.attack(script) == {"x": len(data) + 10}
     assert {event["host"] for event in net.events("ConnectionOpened")} == {"echo.test"}
     assert {event["address"] for event in net.events("ConnectionOpened")} <= set(names.ZONE["echo.test"][0]) | set(

@@ -370,6 +370,56 @@ def test_a_pattern_admits_itself_and_what_is_below(pattern: str, below: str) -> 
         assert matches(canonical + "/")
 
 
+def spelled(text: str, choices: list[int]) -> str:
+    """``text`` with each letter as it is, in the other case, escaped, or escaped twice."""
+    out = []
+    for char, choice in zip(text, choices, strict=True):
+        code, other = ord(char), ord(char.upper())
+        forms = (char, char.swapcase(), f"%{code:02x}", f"%25{code:02X}", f"%25{other:02x}")
+        out.append(char if char == "/" else forms[choice])
+    return "".join(out)
+
+
+DENIED = "/v1/admin"
+
+
+@LOOSE
+@given(
+    st.lists(st.integers(0, 4), min_size=len(DENIED), max_size=len(DENIED)),
+    st.sampled_from(["", "/", "/x", ";a=b", "%3Ba", "%3Fx", "%23x", ".", "%20", "::$DATA", "/x/y", "//"]),
+)
+def test_a_deny_holds_for_every_spelling_and_no_reading_widens(choices: list[int], after: str) -> None:
+    try:
+        path = canonical_path(spelled(DENIED, choices) + after)
+    except Malformed:
+        return
+    allow = host_rule("https://a.example/v1/", WHERE)
+    request = HttpRequest("a.example", 443, "https", "GET", path)
+    for text in (DENIED, DENIED + "#", "/V1/Admin", "/v1/%61dmin", "/*/adm*"):
+        if text.endswith("#") and after in ("/x", "/x/y"):
+            continue
+        refused = Policy(allow=(allow,), deny=(host_rule(f"https://a.example{text}", WHERE, deny=True),))
+        assert isinstance(Decider(refused).decide(request), Deny), (text, path)
+    # The same pattern in an allow admits its own spelling only.
+    admits = Decider(Policy(allow=(host_rule(f"https://a.example{DENIED}", WHERE),))).decide(request)
+    assert isinstance(admits, Allow) is (path == DENIED or path.startswith(f"{DENIED}/"))
+
+
+@LOOSE
+@given(PATH_TEXT, PATH_TEXT)
+def test_a_deny_only_takes_away(pattern: str, path: str) -> None:
+    try:
+        deny = host_rule(f"https://a.example{canonical_path_pattern('/' + pattern)}", WHERE, deny=True)
+        path = canonical_path("/" + path)
+    except Malformed:
+        return
+    allow = host_rule("https://a.example/v1/", WHERE)
+    request = HttpRequest("a.example", 443, "https", "GET", path)
+    if isinstance(Decider(Policy(allow=(allow,), deny=(deny,))).decide(request), Allow):
+        assert isinstance(Decider(Policy(allow=(allow,))).decide(request), Allow)
+        assert not path_matcher(canonical_path_pattern("/" + pattern))(path)
+
+
 # ---------------------------------------------------------------- file patterns
 
 PATTERN_TEXT = st.text("ab*?[]!/\\-.#^: \udcff", max_size=12)

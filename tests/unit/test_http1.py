@@ -367,18 +367,87 @@ SWITCHED = (
 )
 
 
-def test_a_websocket_is_a_pipe_after_101() -> None:
+EARLY, FIRST, PONG, BYE = b"\x81\x85keysearly", b"\x81\5first", b"\x8a\0", b"\x88\2\3\xe8"
+
+
+def test_a_websocket_is_a_pipe_of_frames_after_101() -> None:
     core = connection()
+    request = b"\x82\x97keysGET /admin HTTP/1.1\r\n\r\n"
     play(
         core,
-        (core.client_data(HANDSHAKE + b"early"), [SendUpstream(HANDSHAKE)]),
-        (core.upstream_data(SWITCHED + b"first"), [SendUpstream(b"early"), SendClient(SWITCHED + b"first")]),
-        (core.client_data(b"GET /admin HTTP/1.1\r\n\r\n"), [SendUpstream(b"GET /admin HTTP/1.1\r\n\r\n")]),
-        (core.upstream_data(b"pong"), [SendClient(b"pong")]),
+        (core.client_data(HANDSHAKE + EARLY), [SendUpstream(HANDSHAKE)]),
+        (core.upstream_data(SWITCHED + FIRST), [SendUpstream(EARLY), SendClient(SWITCHED + FIRST)]),
+        (core.client_data(request), [SendUpstream(request)]),
+        (core.upstream_data(PONG), [SendClient(PONG)]),
         (core.client_eof(), [EndUpstream()]),
-        (core.upstream_data(b"bye"), [SendClient(b"bye")]),
-        (core.upstream_eof(), [seen(1, "GET", "/v1/ws", 101, 28, 12), CloseUpstream(), CloseClient()]),
+        (core.upstream_data(BYE), [SendClient(BYE)]),
+        (core.upstream_eof(), [seen(1, "GET", "/v1/ws", 101, 40, 13), CloseUpstream(), CloseClient()]),
     )
+
+
+TO_CLIENT, TO_SERVER = b"\x88\2\3\xea", b"\x88\x82\0\0\0\0\3\xea"  # 1002
+
+
+def test_what_is_no_frame_does_not_go_up() -> None:
+    core = connection()
+    core.client_data(HANDSHAKE)
+    core.upstream_data(SWITCHED)
+    commands = core.client_data(EARLY + b"GET /admin HTTP/1.1\r\n\r\n")
+    assert commands[0] == SendUpstream(EARLY + TO_SERVER), "what was a frame goes on, and the end"
+    assert commands[1] == SendClient(TO_CLIENT)
+    told = commands[2]
+    assert isinstance(told, Seen) and told.protocol == "websocket"
+    assert told.verdict == Deny(None, "request malformed", "a client's frame is not masked")
+    assert commands[3:] == [CloseUpstream(), CloseClient()]
+    assert core.client_data(EARLY) == core.upstream_data(PONG) == []
+
+
+def test_an_early_octet_that_is_no_frame_ends_it_at_once() -> None:
+    core = connection()
+    core.client_data(HANDSHAKE + b"x" * 30)
+    commands = core.upstream_data(SWITCHED + b"\x81\5fi")
+    assert commands[0] == SendUpstream(TO_SERVER)
+    assert commands[1] == SendClient(SWITCHED + b"\x81\5fi"), "no frame can begin within another one"
+    assert commands[-2:] == [CloseUpstream(), CloseClient(reset=True)]
+
+
+def test_a_server_that_breaks_the_protocol_is_cut_off() -> None:
+    core = connection()
+    core.client_data(HANDSHAKE + EARLY)
+    commands = core.upstream_data(SWITCHED + FIRST + b"HTTP/1.1 200 OK\r\n")
+    assert commands[0] == SendUpstream(TO_SERVER) or commands[0] == SendUpstream(EARLY + TO_SERVER)
+    assert commands[1] == SendClient(SWITCHED + FIRST + TO_CLIENT)
+    (told,) = [each for each in commands if isinstance(each, Seen)]
+    assert isinstance(told.verdict, Allow) and told.error.startswith("the server broke the WebSocket protocol: ")
+
+
+DEFLATE = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
+
+
+@pytest.mark.parametrize(
+    ("offered", "agreed", "first"),
+    [
+        (DEFLATE, DEFLATE.replace(b"client_max_window_bits", b"server_no_context_takeover"), b"\xc1"),
+        (DEFLATE, b"", b"\x81"),
+        (b"", b"", b"\x81"),
+        (b"", DEFLATE, b""),
+        (DEFLATE, b"Sec-WebSocket-Extensions: x-deflate\r\n", b""),
+        (DEFLATE + b"Sec-WebSocket-Extensions: x\r\n", b"Sec-WebSocket-Extensions: permessage-deflate, x\r\n", b""),
+    ],
+)
+def test_an_extension_is_one_that_is_known_and_was_offered(offered: bytes, agreed: bytes, first: bytes) -> None:
+    core = connection()
+    core.client_data(HANDSHAKE.replace(b"\r\n\r\n", b"\r\n" + offered + b"\r\n"))
+    commands = core.upstream_data(SWITCHED.replace(b"\r\n\r\n", b"\r\n" + agreed + b"\r\n"))
+    if not first:
+        refusal(commands, 502, closes=True)
+        return
+    for octet in (b"\x81", b"\xc1"):
+        core = connection()
+        core.client_data(HANDSHAKE.replace(b"\r\n\r\n", b"\r\n" + offered + b"\r\n"))
+        core.upstream_data(SWITCHED.replace(b"\r\n\r\n", b"\r\n" + agreed + b"\r\n"))
+        passed = core.client_data(octet + b"\x80keys") == [SendUpstream(octet + b"\x80keys")]
+        assert passed is (octet == b"\x81" or first == b"\xc1")
 
 
 def test_a_websocket_may_end_from_the_server_first() -> None:
@@ -753,7 +822,7 @@ def test_the_upload_limit_is_a_429_or_an_end() -> None:
     core = connection(spend=spend)
     core.client_data(HANDSHAKE)
     core.upstream_data(SWITCHED)
-    commands = core.client_data(b"x" * 300)
+    commands = core.client_data(b"\x82\xfe\1\x2ckeys" + b"x" * 300)
     assert commands[-1] == CloseClient(reset=True)
 
 

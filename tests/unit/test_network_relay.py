@@ -39,11 +39,12 @@ class StubRouter(Router):
         self.addresses: tuple[str, ...] = ("127.0.0.1",)
         self.host = "a.test"
         self.failure: Exception | None = None
+        self.raw = True
 
     def arrive(self, address, port, protocol="tcp"):
         if self.failure is not None:
             raise self.failure
-        return Relay(self.host, address, port, self.target)
+        return Relay(self.host, address, port, self.target, raw=self.raw)
 
 
 class Rig:
@@ -527,6 +528,180 @@ def test_a_few_octets_and_the_end_are_no_hello(rig, server, closing, data) -> No
     other = accept(server, closing)
     other.settimeout(10)
     assert exactly(other, len(data)) == data
+    assert other.recv(1) == b""
+
+
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+GSS_REQUEST = bytes.fromhex("0000000804d21630")
+
+
+def refused(rig) -> str:
+    (event,) = rig.wait_for(AccessDenied)
+    return event.reason
+
+
+def nothing_arrived(server) -> None:
+    """Whether or not it was dialled before the client was judged."""
+    server.settimeout(0)
+    with contextlib.suppress(BlockingIOError):
+        other, _peer = server.accept()
+        with other:
+            other.settimeout(10)
+            assert other.recv(1) == b""
+
+
+@pytest.fixture
+def named(rig):
+    """A relay to a name whose rule does not say ``protocol: raw``."""
+    rig.router.raw = False
+    return rig
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\n",
+        b"\5\2\0\2",  # SOCKS 5
+        b"\4\1\1\xbb\0\0\0\1x\0evil.test\0",  # SOCKS 4a
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n" + b"\x16\3\1",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\0",  # PROXY protocol, version 2
+        b"\x17\3\3\0\1x\x16\3\1",
+        b"\x16\x10\1\0\0\x16\x10\1\2\0\1\0\1\xfc",  # a hello behind an empty record
+        b"GET /\r\n",
+        b"CONNECT evil.test:443 HTTP/2\r\n",
+        bytes(20),
+    ],
+)
+def test_what_is_no_known_protocol_does_not_reach_a_name(rig, server, closing, data) -> None:
+    for raw in (True, False):
+        rig.router.raw = raw
+        client = closing(rig.connect())
+        client.sendall(data)
+        if raw:  # the control
+            other = accept(server, closing)
+            other.settimeout(10)
+            assert exactly(other, len(data)) == data
+        else:
+            assert refused(rig) == "protocol not known"
+            nothing_arrived(server)
+            assert rig.of(AccessDenied)[0].hint == f'allow: ["tcp://a.test:{rig.listener.getsockname()[1]}"]'
+
+
+@pytest.mark.parametrize("data", [b"h", b"PRI * HTTP/2", b"GET / HT", b"SSH-2", b"\x16", b"\x80\x2e\1", b"\x15\3\1"])
+def test_what_ends_before_it_is_known_does_not_reach_a_name(named, server, closing, data) -> None:
+    client = closing(named.connect())
+    client.sendall(data)
+    client.shutdown(socket.SHUT_WR)
+    assert refused(named) == "protocol not known"
+    nothing_arrived(server)
+
+
+def test_what_drips_in_and_never_becomes_known_is_refused(named, server, closing, monkeypatch) -> None:
+    monkeypatch.setattr(named.engine.hello, "seconds", 0.05, raising=True)
+    client = closing(named.connect())
+    client.sendall(b"SSH-")
+    accept(server, closing)
+    assert refused(named) == "protocol not known"
+
+
+def test_a_known_protocol_may_drip_in(named, server, closing) -> None:
+    client = closing(named.connect())
+    other = accept(server, closing)
+    other.settimeout(10)
+    for octet in b"SSH-2.0-x\r\n":
+        client.sendall(bytes([octet]))
+    assert exactly(other, 11) == b"SSH-2.0-x\r\n"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_where_the_server_speaks_first_the_client_may_say_anything(named, server, closing, early) -> None:
+    """SMTP, FTP, IMAP, MySQL; also a client that does not wait for the greeting, if that could be a known opening."""
+    client = closing(named.connect())
+    if early:
+        client.sendall(b"CAP")
+    other = accept(server, closing)
+    other.settimeout(10)
+    other.sendall(b"220 ready\r\n")
+    assert exactly(client, 11) == b"220 ready\r\n"
+    client.sendall(b"ABILITY\r\n" if early else b"CAPABILITY\r\n")
+    assert exactly(other, 12) == b"CAPABILITY\r\n"
+
+
+def test_a_hello_after_the_server_spoke_is_judged(named, server, closing) -> None:
+    client = closing(named.connect())
+    other = accept(server, closing)
+    other.sendall(b"220 ready\r\n")
+    assert exactly(client, 11) == b"220 ready\r\n"
+    client.sendall(records(hello_message(b"other.test")))
+    assert refused(named) == "name differs from SNI"
+
+
+@pytest.mark.parametrize("version", [b"\x10\1", b"\xff\1", b"\x03\xff"])
+def test_a_hello_of_any_version_names_the_host(rig, server, closing, version) -> None:
+    client = closing(rig.connect())  # also under ``protocol: raw``
+    client.sendall(b"\x16" + version + records(hello_message(b"other.test"))[3:])
+    assert refused(rig) == "name differs from SNI"
+    nothing_arrived(server)
+
+
+@pytest.mark.parametrize("name", [b"a.test", b"other.test"])
+@pytest.mark.parametrize("before", [b"", GSS_REQUEST])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_hello_behind_a_request_for_tls_is_judged(named, server, closing, name, before, at_once) -> None:
+    client = closing(named.connect())
+    other = accept(server, closing)
+    other.settimeout(10)
+    hello = records(hello_message(name))
+    if at_once:
+        client.sendall(before + SSL_REQUEST + hello)
+    if before:
+        if not at_once:
+            client.sendall(before)
+        assert exactly(other, 8) == before
+        other.sendall(b"N")
+        assert exactly(client, 1) == b"N"
+    if not at_once:
+        for octet in SSL_REQUEST:
+            client.sendall(bytes([octet]))
+    assert exactly(other, 8) == SSL_REQUEST
+    other.sendall(b"S")
+    assert exactly(client, 1) == b"S"
+    if not at_once:
+        client.sendall(hello)
+    if name == b"a.test":
+        assert exactly(other, len(hello)) == hello
+    else:
+        assert refused(named) == "name differs from SNI"
+        assert other.recv(1) == b""
+
+
+def test_a_session_without_tls_goes_on_after_a_no(named, server, closing) -> None:
+    client = closing(named.connect())
+    other = accept(server, closing)
+    other.settimeout(10)
+    client.sendall(SSL_REQUEST)
+    assert exactly(other, 8) == SSL_REQUEST
+    other.sendall(b"N")
+    assert exactly(client, 1) == b"N"
+    startup = b"\0\0\0\x20\0\3\0\0user\0"
+    client.sendall(startup)
+    assert exactly(other, len(startup)) == startup
+    other.sendall(b"R")
+    assert exactly(client, 1) == b"R"
+    client.sendall(b"p anything")
+    assert exactly(other, 10) == b"p anything"
+
+
+def test_after_a_yes_only_a_hello_goes_on(named, server, closing) -> None:
+    client = closing(named.connect())
+    other = accept(server, closing)
+    other.settimeout(10)
+    client.sendall(SSL_REQUEST)
+    assert exactly(other, 8) == SSL_REQUEST
+    other.sendall(b"S")
+    assert exactly(client, 1) == b"S"
+    client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert refused(named) == "protocol not known"
     assert other.recv(1) == b""
 
 

@@ -827,3 +827,25 @@ def test_names_are_decided_without_work_that_grows_with_the_policy() -> None:
         return best
 
     assert seconds(big) < seconds(small) * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "raw"),
+    [
+        ("allow: ['a.com:9']", "a.com", False),
+        ("allow: ['tcp://a.com:9']", "a.com", True),
+        ("allow: [{dest: a.com, protocol: raw}]", "a.com", True),
+        ("allow: [{dest: '*.com.example', protocol: raw}, 'a.com.example:9']", "a.com.example", True),
+        ("allow: ['tcp://a.com:8', a.com]", "a.com", False),
+        ("allow: ['**']", "a.com", True),
+        ("allow: ['**']\ndeny: [b.com]", "a.com", False),
+        ("allow: ['**']\ndeny: ['b.com:443']", "a.com", True),
+        ("allow: ['**', 'a.com:9']\ndeny: [b.com]", "a.com", False),
+        ("allow: ['host.internal:9']", "host.internal", True),
+        ("ports: {connect: [9]}", "host.internal", True),
+    ],
+)
+def test_where_a_client_may_say_anything(text: str, host: str, raw: bool) -> None:
+    policy = load([Source("user", "u", f"presets: []\n{text}")], presets={}).policy
+    verdict = decide(policy, Connect(host, "", 9))
+    assert isinstance(verdict, Allow) and verdict.raw is raw

@@ -394,6 +394,33 @@ def test_patterns(patterns: list[str], hits: list[str], misses: list[str]) -> No
     assert [path for path in misses if matches(path)] == []
 
 
+@pytest.mark.parametrize(
+    ("pattern", "hits", "misses"),
+    [
+        ("/a/b#", ["/a/b"], ["/a/b/", "/a/b/c", "/a/bc", "/a"]),
+        ("/a/b/#", ["/a/b"], ["/a/b/", "/a/b/c"]),
+        ("/#", ["/"], ["/a"]),
+        ("/*/*/call#", ["/x/y/call"], ["/x/y/call/z", "/x/y/call/", "/x/call", "/w/x/y/call"]),
+        ("/**/*.git/call#", ["/x.git/call", "/a/b/x.git/call"], ["/a/x.git/call/b.git/other", "/x/call", "/call"]),
+        ("/a/**/b/**/c#", ["/a/b/c", "/a/b/b/c/c", "/a/x/b/y/c"], ["/a/b/c/d", "/a/c/b"]),
+        ("/a%2Fb#", ["/a%2Fb"], ["/a%2Fb/c", "/a/b"]),
+        ("/a$", ["/a$", "/a$/b"], ["/a"]),
+    ],
+)
+def test_a_pattern_with_the_end_mark_admits_nothing_below(pattern: str, hits: list[str], misses: list[str]) -> None:
+    canonical = canonical_path_pattern(pattern)
+    assert canonical_path_pattern(canonical) == canonical
+    admits = path_matcher(canonical)
+    assert [path for path in hits if not admits(path)] == []
+    assert [path for path in misses if admits(path)] == []
+
+
+@pytest.mark.parametrize("pattern", ["/a##", "/a#b", "#", "/**#", "/a/**#"])
+def test_an_end_mark_that_ends_nothing_is_refused(pattern: str) -> None:
+    with pytest.raises(MalformedPath):
+        canonical_path_pattern(pattern)
+
+
 def test_the_preset_of_hidden_files_needs_no_regular_expression() -> None:
     """A start that lists a changed directory compiles it, and loading ``re`` takes 8 ms."""
     preset = Path(membrane.__file__).parent / "policy" / "presets" / "default.yaml"

@@ -122,7 +122,7 @@ def test_gitlab_push_writes_to_the_named_projects_only() -> None:
     policy = load([Source("user", "u", text)], presets=PRESETS).policy
     push = "POST https://gitlab.com/group/sub/project.git/git-receive-pack"
     lfs = "PUT https://gitlab.com/group/sub/project.git/gitlab-lfs/objects/abc/5"
-    assert all(ask(policy, push, lfs, "POST https://gitlab.com/x/y/z/git-upload-pack"))
+    assert all(ask(policy, push, lfs, "POST https://gitlab.com/x/y/z.git/git-upload-pack"))
     assert not any(ask(policy, push.replace("project", "other"), lfs.replace("sub", "other")))
     assert not any(ask(policy, "POST https://gitlab.com/api/graphql", "PUT https://gitlab.com/group/sub/project"))
     api = "https://gitlab.com/api/v4/projects/group%2Fsub%2Fproject"
@@ -141,7 +141,7 @@ def test_gitlab_push_writes_to_the_named_projects_only() -> None:
     )
     read = load([Source("user", "u", "presets: [gitlab-read]")], presets=PRESETS).policy
     assert ask(read, f"GET {other}/issues", f"POST {api}/issues") == [True, False]
-    assert ask(read, "POST https://gitlab.com/x/y/z/git-upload-pack", push, lfs) == [True, False, False]
+    assert ask(read, "POST https://gitlab.com/x/y/z.git/git-upload-pack", push, lfs) == [True, False, False]
 
 
 @pytest.mark.parametrize(

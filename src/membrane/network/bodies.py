@@ -13,7 +13,7 @@ References: RFC 9112 sections 6 and 7.1, RFC 9110 section 6.5.
 
 from __future__ import annotations
 
-from .requests import BAD_CHUNK, BAD_TRAILER, NO_TRAILERS, TOKEN, VALUE, Flaw, as_variable
+from .requests import BAD_CHUNK, BAD_TRAILER, TOKEN, VALUE, Flaw, no_trailer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,11 +210,11 @@ class Chunked(Body):
             or value.translate(None, VALUE)
         ):
             raise Flaw(BAD_TRAILER)
-        lower = as_variable(name.lower())
+        lower = name.lower()
         if self._strict:
-            if lower in NO_TRAILERS:
+            if no_trailer(lower):
                 raise Flaw(BAD_TRAILER)
-        elif lower in NO_TRAILERS or lower == b"alt-svc":
+        elif no_trailer(lower) or lower == b"alt-svc":
             return
         elif self._scrubber is not None:
             value = self._scrubber.whole(value)

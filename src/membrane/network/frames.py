@@ -6,6 +6,7 @@ References: RFC 9113 sections 4.1, 6, 8.2, 8.3.
 from __future__ import annotations
 
 from .fields import LARGEST_TABLE, NO_TABLE, encode
+from .overrides import as_variable
 from .requests import (
     BAD_BODY_LENGTH,
     BAD_FIELD,
@@ -19,7 +20,6 @@ from .requests import (
     VALUE,
     Flaw,
     answer,
-    as_variable,
     content_length,
     grpc_answer,
 )
@@ -274,7 +274,7 @@ def check_fields(names: list[bytes], values: list[bytes]) -> None:
                 raise Flaw(BAD_FIELD)
             if name in _HOPS:
                 raise Flaw(CONNECTION_FIELD)
-            if b"_" in name and as_variable(name) in FRAMING:
+            if name not in FRAMING and as_variable(name) in FRAMING:
                 raise Flaw(BAD_FIELD)
             if len(_valid_names) < 1024 and len(name) <= 64:
                 _valid_names.add(name)

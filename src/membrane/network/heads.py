@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from .bodies import Body, Chunked, Sized, UntilClose
 from .credentials import CODINGS
+from .overrides import as_variable
 from .requests import (
     BAD_CONNECTION,
     BAD_EXPECTATION,
@@ -30,7 +31,6 @@ from .requests import (
     TOO_MANY_FIELDS,
     VALUE,
     Flaw,
-    as_variable,
     content_length,
 )
 
@@ -134,7 +134,7 @@ class Framing:
         for name, value in zip(head.names, head.values, strict=True):
             if name in _SPECIAL:
                 special.setdefault(name, []).append(value)
-            elif b"_" in name and as_variable(name) in FRAMING:
+            elif name not in FRAMING and as_variable(name) in FRAMING:
                 raise Flaw(BAD_FIELD)
         if special:
             self._read(special, head.method)

@@ -17,7 +17,8 @@ Rules
    folded lines, empty lines before the request, two lengths.
 3. Fields for one hop (``Connection`` and what it names, ``Upgrade`` to anything but a WebSocket) end here.
 4. Octets from the server that nobody asked for end both connections: they could be taken for another answer.
-5. A WebSocket becomes a pipe only after a 101 that proves that the server speaks it (RFC 6455 section 4.1).
+5. A WebSocket becomes a pipe only after a 101 that proves that the server speaks it (RFC 6455 section 4.1), and what
+   goes through the pipe is frames (``websocket``): one that breaks the protocol ends it with 1002.
 
 The grammar is a subset of what h11 accepts; the tests hold both against each other.  h11 itself is not used: it
 also accepts what rule 2 refuses, and costs eight times as much per request.
@@ -29,12 +30,12 @@ from ..policy.model import Deny
 from .bodies import Body, Sized
 from .credentials import NOT_ASKED
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
+from .overrides import LONGEST_METHOD
 from .requests import (
     BAD_LINE,
     DRAINED,
     HEAD_TOO_LONG,
     LONGEST_HEAD,
-    LONGEST_METHOD,
     NO_AUTHORITY,
     PHRASES,
     RAW_LINE_END,
@@ -48,6 +49,7 @@ from .requests import (
     Undecided,
     answer,
 )
+from .websocket import Frames, agreed_on_deflate, close_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,6 +112,9 @@ class Http1(Front):
         self._answer_body = Body()
         self._interim = 0
         self._scrubber: Scrubber | None = None  # of a pipe
+        self._extensions: list[bytes] = []  # of a WebSocket, as they went up
+        self._frames_up = Frames(masked=True, deflate=False)
+        self._frames_down = Frames(masked=False, deflate=False)
         self._asked_about: tuple[RequestHead, Framing] | None = None
         # What a signature is made of when the content has come, and the content.
         self._unsigned: tuple[Signing, bytes, bytes, bytes, Fields] | None = None
@@ -388,6 +393,7 @@ class Http1(Front):
         self._modern = framing.modern
         self._waits_for_100 = framing.expects
         self._websocket_key = framing.websocket_key
+        self._extensions = [value for name, _raw, value in fields if name == b"sec-websocket-extensions"]
         if self._unsigned is not None:
             self._collect(framing)
             return
@@ -697,6 +703,11 @@ class Http1(Front):
             or [value.lower() for value in answered.all(b"upgrade")] != [b"websocket"]
         ):
             raise Flaw("the server switched to a protocol that was not asked for")
+        deflate = agreed_on_deflate(self._extensions, answered.all(b"sec-websocket-extensions"))
+        if deflate is None:
+            raise Flaw("the server wants a WebSocket extension that was not offered or is not known")
+        self._frames_up = Frames(masked=True, deflate=deflate)
+        self._frames_down = Frames(masked=False, deflate=deflate)
         exchange.status = 101
         self._scrubber = self._scrub_for_head()
         if self._recorded:
@@ -706,36 +717,58 @@ class Http1(Front):
         self._answer_state = _DONE
         if rest:
             self._pipe_down(rest)
+        if self.closed:
+            return
         if self._in:
             early = bytes(self._in)
             self._in.clear()
             self._pipe_up(early)
-        if self._client_ended:
+        if self._client_ended and not self.closed:
             self._end_up = True
 
     def _pipe_up(self, data: bytes) -> None:
         assert self._exchange is not None
+        data, flaw = self._frames_up.feed(data)
         refusal = self._beyond(self._exchange, len(data))
         if refusal is not None:
             self._exchange.verdict = refusal
             self._end_pipe(refusal.reason)
             return
         self._exchange.up += len(data)
-        self._up.append(data)
+        if data:
+            self._up.append(data)
+        if flaw:
+            self._exchange.verdict = Deny(None, "request malformed", flaw)
+            self._break_off(flaw)
 
     def _pipe_down(self, data: bytes) -> None:
         assert self._exchange is not None
+        data, flaw = self._frames_down.feed(data)
         self._exchange.down += len(data)
-        self._down.append(self._scrubber.feed(data) if self._scrubber is not None else data)
+        if data:
+            self._down.append(self._scrubber.feed(data) if self._scrubber is not None else data)
+        if flaw:
+            self._break_off(f"the server broke the WebSocket protocol: {flaw}")
 
-    def _end_pipe(self, error: str = "") -> None:
+    def _break_off(self, error: str) -> None:
+        """A frame broke the protocol: tell both ends so (1002), as far as a frame can be begun there."""
+        up, down = self._frames_up, self._frames_down
+        if up.between and not up.closed:
+            self._up.append(close_frame(masked=True))
+        last = close_frame(masked=False) if down.between and not down.closed else b""
+        self._end_pipe(error, last=last, reset=False)
+
+    def _end_pipe(self, error: str = "", *, last: bytes = b"", reset: bool = True) -> None:
         if self._exchange is not None:
             self._told(self._exchange, protocol="websocket", error=error)
             self._exchange = None
         if self._scrubber is not None:
             self._down.append(self._scrubber.flush())
+        if last:
+            self._down.append(last)
         self._end_up = self._end_down = False
-        self._close(reset=bool(error), reset_upstream=bool(error))
+        reset = reset and bool(error)
+        self._close(reset=reset or not self._frames_down.between, reset_upstream=reset or not self._frames_up.between)
 
 
 def _bad_start(data: bytearray) -> str:

@@ -76,13 +76,12 @@ from .requests import (
     HOP_BY_HOP,
     LONGEST_HEAD,
     MOST_FIELDS,
-    NO_TRAILERS,
     UNANSWERED,
     Exchange,
     Flaw,
     Refused,
     Undecided,
-    as_variable,
+    no_trailer,
 )
 from .sniff import PREFACE
 
@@ -513,7 +512,7 @@ class Http2(AnswerSide):
             self._violated(stream, Deny(None, "request malformed", BAD_TRAILER), STREAM_CLOSED)
         try:
             check_fields(names, values)
-            malformed = not ends or not NO_TRAILERS.isdisjoint(map(as_variable, names))
+            malformed = not ends or any(map(no_trailer, names))
         except Flaw:
             malformed = True
         if malformed:

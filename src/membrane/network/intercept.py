@@ -21,6 +21,8 @@ Rules
 2. A server is verified by the name that the connection is bound to, unless the policy says ``insecure``.
 3. Every wait has an end: for the first bytes, a head, a handshake, an answer, a reader that does not read.
 4. Whatever goes wrong ends this connection only; each request that it had is told.
+
+One file of over 800 lines: the states of one machine, which are read together.
 """
 
 from __future__ import annotations

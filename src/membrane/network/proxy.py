@@ -51,6 +51,7 @@ MOST_HELD = 262144  # octets of one direction of a plain request
 MOST_CLIENTS = 1024  # that have not said yet what they want, or wait for a plain answer
 _READ = 65536
 _RESET = b"\1\0\0\0\0\0\0\0"
+_WRITTEN_HERE = frozenset([b"transfer-encoding", b"upgrade"])  # or left out
 _OPEN = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _HTTP_PORT = 80
 _IPV4, _NAME, _IPV6 = 1, 3, 4  # RFC 1928 section 5
@@ -130,7 +131,7 @@ def rewrite(head: RequestHead, framing: Framing, host: str, port: int, path: str
     authority = shown if port == _HTTP_PORT else f"{shown}:{port}"
     lines = [b"%b %b HTTP/1.1" % (head.method, path.encode("latin-1")), b"Host: " + authority.encode()]
     for name, raw, value in zip(head.names, head.raw_names, head.values, strict=True):
-        if name not in framing.dropped and not name.startswith(b"proxy-") and name != b"upgrade":
+        if name not in framing.dropped and name not in _WRITTEN_HERE and not name.startswith(b"proxy-"):
             lines.append(raw + b": " + value)
     if framing.chunked:
         lines.append(b"Transfer-Encoding: chunked")

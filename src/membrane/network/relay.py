@@ -9,8 +9,9 @@ Each accepted connection is a small state machine driven by edge-triggered readi
 
 The server's bytes flow to the client as soon as the upstream is connected, so protocols in which the server speaks
 first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
-judged them.  Only something that looks like TLS is held for more than its first byte, and what follows a hello
-that bears a name waits for the server's answer: a second hello that the server asks for is judged as well.
+judged them: towards a name until they are known to be TLS or another protocol (``openings``), unless the server has
+spoken first.  What follows a hello that bears a name waits for the server's answer: a second hello that the server asks
+for is judged as well, and so is the one behind a request for TLS of PostgreSQL.
 
 Rules
 -----
@@ -47,7 +48,7 @@ from errno import EINPROGRESS
 
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy.model import Connect, Deny
-from . import sniff
+from . import openings, sniff
 from .dns import LONGEST_QUERY, TcpMessages
 from .flow import BUFFER, Flow, LimitReached, Pump, cut_short
 from .guarded import guarded
@@ -55,7 +56,7 @@ from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
 from .room import Room
-from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol
+from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol, refuse_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ class Connection:
 
     __slots__ = (
         "_addresses",
+        "_agreed",
+        "_asked_for_tls",
         "_client",
         "_client_ended",
         "_client_mask",
@@ -234,6 +237,8 @@ class Connection:
         self._client_ended = self._upstream_ended = False
         self._hello_size = 0  # octets of a hello whose answer is awaited
         self._retried = False  # the server asked for a second hello
+        self._asked_for_tls = False  # what follows is TLS if the server agrees (PostgreSQL)
+        self._agreed = False  # it did
         self._started = engine.reactor.now
         self._route: Relay | None = None
         self._router = engine.router  # another one after an answer that holds for this connection alone
@@ -356,8 +361,15 @@ class Connection:
 
     @guarded
     def hello_late(self) -> None:
-        """A TLS hello began and did not end."""
+        """A TLS hello, or what could have become a known protocol, began and did not end."""
         assert self._route is not None
+        try:
+            hello = sniff.may_be_hello(self._client.recv(1, MSG_PEEK) or b"\0")
+        except BlockingIOError:
+            hello = True  # the second one
+        if not hello and not self._agreed:
+            self._refuse(refuse_unknown(self._route))
+            return
         refusal = self._engine.router.judge_first(self._route, _CUT)
         assert refusal is not None
         self._refuse(refusal)
@@ -589,6 +601,9 @@ class Connection:
             more = engine.pump.move(downward, False, upward.closed, fresh) or more
             if downward.moved and not self.told:
                 self._tell_opened()
+            if self._held and downward.moved:  # what waited may have waited for the server to speak first
+                self._look()
+                more = more or not self._held
         if self._state != _OPEN:
             return
         if upward.closed and downward.closed:
@@ -609,6 +624,13 @@ class Connection:
             answer = self._upstream.recv(sniff.ANSWERED, MSG_PEEK)
         except BlockingIOError:
             return False
+        if self._asked_for_tls and answer:
+            self._asked_for_tls = False
+            self._hello_size, self._up.quota = 0, -1
+            self._agreed = answer[:1] == openings.TLS_AGREED
+            self._held = self._agreed or answer[:1] == openings.NOTHING_AGREED
+            self._engine.busy(self)  # looks, if it is held again
+            return True
         again = sniff.asks_again(answer)
         if again is None and answer and not self._upstream_ended:
             return False
@@ -668,6 +690,9 @@ class Connection:
                 return
             if cut or len(data) >= sniff.SHORTEST:
                 first = _CUT
+        unclear = first is None or first.kind == "other" or (self._agreed and first.kind != "tls")
+        if unclear and not self._passes(first, data):
+            return
         engine.hello.end(self)
         if first is not None:
             refusal = engine.router.judge_first(self._route, first)
@@ -679,8 +704,32 @@ class Connection:
             self._go_on()
         elif first is not None and first.kind != "other":
             self._protocol, self._sni = first.kind, first.sni
+            self._agreed = False
             if first.kind == "tls" and self._route.host:
                 self._hello_size = sniff.hello_end(data)
+        elif self._route.host and data.startswith(openings.ENCRYPTION_REQUESTS):
+            self._asked_for_tls = True
+            self._hello_size = len(openings.ENCRYPTION_REQUESTS[0])
+
+    def _passes(self, first: sniff.First | None, data: bytes) -> bool:
+        """May what is not TLS, and no request line of HTTP (yet), go on?  If not, it is refused or held."""
+        route = self._route
+        assert route is not None
+        if not route.host or not data or (route.raw and not self._agreed):
+            return True
+        # A request for TLS is answered, and what follows judged, whatever came before it.
+        more = any(len(data) < len(each) and each.startswith(data) for each in openings.ENCRYPTION_REQUESTS)
+        if not more and not self._agreed:
+            spoken = self._down is not None and self._down.moved > 0  # no TLS server speaks first
+            known = openings.recognise(data)
+            if known or spoken:
+                return True
+            more = known is None
+        if (more or first is None) and not self._client_ended:
+            self._engine.hello.begin(self)
+        else:
+            self._refuse(refuse_unknown(route))
+        return False
 
     # ------------------------------------------------------------ refusing
 

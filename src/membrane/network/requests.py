@@ -10,8 +10,8 @@ Rules
 -----
 1. What is decided is what is forwarded: canonical path, untouched query, canonical authority.
 2. What two readers may read in two ways is malformed (400) and is never repaired.  ``FLAWS`` is the closed list.
-3. A request that asks the server to read it as another one (``X-HTTP-Method-Override``, ``_method=``,
-   ``X-Original-URL``, a body under GET), or that only prepares it (a push of git), must be allowed as that one too.
+3. A request that asks the server to read it as another one (``overrides``, a body under GET), or that only prepares it
+   (a push of git), must be allowed as that one too.
 4. Only ``Allow`` is a yes.
 
 The protocol cores are ``http1.Http1`` and ``http2.Http2``: bytes in, commands out, no sockets and no clock of their
@@ -28,6 +28,7 @@ from abc import ABC, abstractmethod
 from ..policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
 from ..policy.model import Allow, Ask, Deny, HttpRequest
 from ..value import Value
+from .overrides import LONGEST_METHOD, BadOverride, as_variable, kind_of, readings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD = 65536  # octets of a request head, or of an HTTP/2 field section
 LONGEST_QUERY = 49152
-LONGEST_METHOD = 32
 MOST_FIELDS = 256
 # Octets of a refused request's content that are read and dropped.  Many clients look for an answer only when they
 # have sent everything, and take a reset before that for a fault of the network.
@@ -104,16 +104,11 @@ _METHOD = bytes(byte for byte in TOKEN if not 0x61 <= byte <= 0x7A)
 _QUERY = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x23)
 _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the credentials that were put in
 _BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
-_METHOD_OVERRIDES = frozenset([b"x-http-method-override", b"x-http-method", b"x-method-override"])
-_PATH_OVERRIDES = frozenset([b"x-original-uri", b"x-original-url", b"x-override-url", b"x-rewrite-url"])
-# In a query: Rails, Laravel, Symfony; Google's system parameters.
-_METHOD_PARAMETERS = frozenset([b"_method", b"$httpmethod", b"x-http-method-override"])
 FRAMING = frozenset([b"content-length", b"transfer-encoding", b"host"])  # what says where a request ends, and whose
 _GIT_DISCOVERY = "/info/refs"
-_OVERRIDES = _METHOD_OVERRIDES | _PATH_OVERRIDES
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
-# authenticates or changes how the request is read may come there.
-NO_TRAILERS = _OVERRIDES | frozenset(
+# authenticates or changes how the request is read may come there (``no_trailer``).
+NO_TRAILERS = frozenset(
     [
         b"authorization", b"connection", b"content-encoding", b"content-length", b"content-range", b"content-type",
         b"cookie", b"expect", b"forwarded", b"host", b"keep-alive", b"max-forwards", b"proxy-authorization",
@@ -125,9 +120,9 @@ HOP_BY_HOP = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"pro
 _DIGITS = b"0123456789"
 
 
-def as_variable(name: bytes) -> bytes:
-    """A field's name as a server may read it that hands fields on as variables (CGI, WSGI): "_" is "-"."""
-    return name.replace(b"_", b"-")
+def no_trailer(name: bytes) -> bool:
+    """May a field of this name (in lower case) not stand in a trailer, in whatever spelling?"""
+    return as_variable(name) in NO_TRAILERS or kind_of(name) != ""
 
 
 def content_length(values: Sequence[bytes]) -> int:
@@ -298,15 +293,10 @@ class Gate:
             if isinstance(verdict, Ask) and self._asks:
                 return Undecided(request, verdict)
             return self.refused(request, verdict)
-        others = []
-        if not _OVERRIDES.isdisjoint(names) or any(b"_" in name for name in names):
-            others += [
-                self._overridden(request, as_variable(name), value)
-                for name, value in zip(names, values, strict=True)
-                if as_variable(name) in _OVERRIDES
-            ]
-        if query and (b"%" in query or b"method" in query.lower()):
-            others += [self._overridden(request, b"", value) for value in _method_parameters(query)]
+        try:
+            others = list(readings(request, names, values, query))
+        except BadOverride:
+            raise Flaw(BAD_OVERRIDE) from None
         if body and method in _BODILESS:
             others.append(request.replace(method="POST"))
         if path.endswith(_GIT_DISCOVERY) and b"service=git-receive-pack" in query:
@@ -389,30 +379,6 @@ class Gate:
         if len(self._authorities) < 16:
             self._authorities[raw] = canonical.encode("ascii")
         return canonical.encode("ascii")
-
-    @staticmethod
-    def _overridden(request: HttpRequest, name: bytes, value: bytes) -> HttpRequest:
-        if name in _PATH_OVERRIDES:
-            try:
-                return request.replace(path=canonical_path(value.partition(b"?")[0].decode("latin-1")))
-            except Malformed:
-                raise Flaw(BAD_OVERRIDE) from None
-        method = value.strip().upper()
-        if not 0 < len(method) <= LONGEST_METHOD or method.translate(None, _METHOD):
-            raise Flaw(BAD_OVERRIDE)
-        return request.replace(method=method.decode("ascii"))
-
-
-def _method_parameters(query: bytes) -> list[bytes]:
-    """The values of every parameter by which some server takes another method, however it is escaped."""
-    from urllib.parse import unquote_to_bytes
-
-    found = []
-    for part in query[1:].replace(b";", b"&").split(b"&"):
-        name, _, value = part.partition(b"=")
-        if unquote_to_bytes(name).lower() in _METHOD_PARAMETERS:
-            found.append(unquote_to_bytes(value))
-    return found
 
 
 # ---------------------------------------------------------------- answers

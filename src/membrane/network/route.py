@@ -56,6 +56,7 @@ class Relay(Value):
     inspect: bool = False  # each request is judged; never a raw relay
     insecure: bool = False  # the rule does not ask for a valid certificate of the server
     budgets: tuple[HostRule, ...] = ()  # the rules that its octets count against
+    raw: bool = False  # a client may begin with octets of no known protocol
 
 
 class Refusal(Value):
@@ -141,7 +142,7 @@ class Router:
             return Relay("", address, port, port, addresses, protocol, verdict.inspect, insecure, verdict.budgets)
         if host == HOST_INTERNAL:
             return self._internal(access, verdict)
-        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure, verdict.budgets)
+        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure, verdict.budgets, verdict.raw)
 
     @staticmethod
     def _internal(access: Connect, verdict: Allow) -> Relay | Refusal:
@@ -160,6 +161,7 @@ class Router:
             inspect=verdict.inspect,
             insecure=insecure,
             budgets=verdict.budgets,
+            raw=verdict.raw,
         )
 
     def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
@@ -219,6 +221,13 @@ def refuse_protocol(relay: Relay, hint: str) -> Refusal:
     """The refusal of a connection that must be HTTP and is not, or not in a form that can be read."""
     access = Connect(relay.host, relay.address, relay.port, relay.protocol)
     return Refusal(denial(access, Deny(None, "not HTTP", hint)), relay.host or relay.address)
+
+
+def refuse_unknown(relay: Relay) -> Refusal:
+    """The refusal of a client of a name whose first octets are neither TLS nor those of a known protocol."""
+    access = Connect(relay.host, relay.address, relay.port, relay.protocol)
+    hint = f'allow: ["tcp://{relay.host}:{relay.port}"]'
+    return Refusal(denial(access, Deny(None, "protocol not known", hint)), relay.host)
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

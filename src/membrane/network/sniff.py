@@ -93,12 +93,11 @@ def classify(data: bytes) -> First | None:
 
 def may_be_hello(data: bytes) -> bool:
     """Do the first octets fit a TLS client?  Also one whose hello would be read by some server, but not here."""
-    kind, major = data[0], data[1:2]
+    kind = data[0]
     if kind & 0xC0 == 0x80:  # SSL 2.0: length with the top bit, CLIENT-HELLO, version
         version = data[3:5]
         return data[2:3] in (b"", b"\1") and (version[:1] == b"\3" or b"\0\2".startswith(version))
-    if major >= b"\x10":
-        return False
+    # Whatever version: s2n-tls takes any in the first record (tls/s2n_record_read.c), Go all below 16.
     if kind == HANDSHAKE:
         return data[5:6] in (b"", b"\1")
     # Whole records only: one octet of change_cipher_spec, two of a warning.

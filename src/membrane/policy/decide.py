@@ -54,6 +54,7 @@ _UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule
 _METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
 
 
+_MOST_DECODED = 3  # times that a path is decoded to see what a deny names in it
 _EVERY = HttpRule((), ())
 
 
@@ -277,7 +278,7 @@ class Decider:
         named = self._allowing(name)
         admitting = [rule for rule in named if _admits(rule, port, protocol)]
         if not admitting and name == HOST_INTERNAL and protocol == "tcp" and port in self._loopback_ports:
-            return Allow(self._loopback_ports[port], "port of the host's loopback", inspect)
+            return Allow(self._loopback_ports[port], "port of the host's loopback", inspect, raw=True)
         if name in METADATA_NAMES and not named:
             return Deny(None, "metadata address")
         if not admitting:
@@ -285,7 +286,19 @@ class Decider:
             return Deny(None, reason, _allow_hint(name, port, protocol))
         constrained = _constraints(admitting, port)
         rule = (constrained or admitting)[0]
-        return Allow(rule, "name and port allowed", inspect or bool(constrained), self._budgets(admitting))
+        inspect = inspect or bool(constrained)
+        raw = self._raw(name, port, protocol, admitting)
+        return Allow(rule, "name and port allowed", inspect, self._budgets(admitting), raw)
+
+    def _raw(self, name: str, port: int, protocol: str, admitting: Sequence[HostRule]) -> bool:
+        """May it begin with octets of no known protocol?  Not where they could hide which name is meant.
+
+        A port of the host's loopback is one service, and ``**`` means every name unless a deny names some.
+        """
+        if name == HOST_INTERNAL or any(rule.raw for rule in admitting):
+            return True
+        every = any(rule.kind == "any" for rule in admitting)
+        return every and not any(_refuses(rule, port, protocol) for rule in self._named_denies)
 
     def _below_name(self, name: str, text: str, port: int, protocol: str) -> Deny | None:
         """The floor: is this resolved address one that a name may stand for?"""
@@ -397,16 +410,28 @@ class Decider:
         method, path = access.method, access.path
         if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
             return Deny(None, "request malformed")
-        # A deny also holds for the path as a server that decodes more than RFC 3986 asks for may read it.
-        forms = {path, _decoded(path)}
-        if ";" in path or "%3B" in path:  # parameters of a segment are no part of it to others (RFC 3986 section 3.3)
-            forms |= {_without_parameters(form) for form in forms}
+        forms: frozenset[str] = frozenset()
         for rule in denies:
             if rule.http is not None and _refuses(rule, access.port, "tcp"):
+                forms = forms or _read_as(path)
                 for item in rule.http:
-                    if (not item.methods or method in item.methods) and any(self._covers(item, form) for form in forms):
+                    if (not item.methods or method in item.methods) and self._touches(item, path, forms):
                         return Deny(rule, "denied by rule")
         return None
+
+    def _touches(self, item: HttpRule, path: str, forms: frozenset[str]) -> bool:
+        """Could a server find what a deny names at ``path``?  ``forms``: the path as servers may read it."""
+        if self._covers(item, path):
+            return True
+        for pattern in item.paths:
+            key = f"~{pattern}"  # no pattern begins like this
+            matcher = self._matchers.get(key)
+            if matcher is None:
+                end = match.END if pattern[-1:] == match.END else ""
+                matcher = self._matchers[key] = match.path_matcher(_folded(pattern.removesuffix(end)) + end)
+            if any(map(matcher, forms)):
+                return True
+        return False
 
     def _admit_request(self, access: HttpRequest, host: str, allows: Sequence[HostRule], connect: Verdict) -> Verdict:
         method, path, port = access.method, access.path, access.port
@@ -585,18 +610,36 @@ def _is_canonical(path: str) -> bool:
         return False
 
 
-def _without_parameters(path: str) -> str:
-    return "/".join(segment.partition(";")[0] for segment in path.split("/"))
+def _folded(path: str) -> str:
+    """Decoded as often as it changes (a path is refused that holds "%25" twice), and without letter case.
+
+    What is encoded as a slash stays so: it is one only where a rule spells it.
+    """
+    from urllib.parse import unquote
+
+    parts = path.split(match.SLASH)
+    for _ in range(_MOST_DECODED):
+        parts = [unquote(part, errors="surrogateescape") for part in parts]
+    if not all(map(str.isascii, parts)):
+        import unicodedata
+
+        parts = [unicodedata.normalize("NFKC", part) for part in parts]
+    return match.SLASH.join(map(str.casefold, parts))
 
 
-def _decoded(path: str) -> str:
-    """Every escape of a printable ASCII character decoded."""
-    head, *parts = path.split("%")
-    out = [head]
-    for part in parts:
-        char = chr(int(part[:2], 16))
-        out.append(char + part[2:] if "!" <= char <= "~" else f"%{part}")
-    return "".join(out)
+def _read_as(path: str) -> frozenset[str]:
+    """The path as servers may read it that decode again, fold letter case, or leave out what is no part of a name.
+
+    A deny holds for all of them: parameters of a segment (RFC 3986 section 3.3), a query or fragment that was encoded,
+    dots and blanks at the end of a segment and the stream of a file (Windows), an empty segment.
+    """
+    whole = _folded(path)
+    forms = {path, whole}
+    for mark in "?#":
+        forms |= {form.partition(mark)[0] for form in forms}
+    forms |= {"/".join(segment.partition(";")[0] for segment in form.split("/")) for form in forms}
+    forms |= {"/".join(segment.partition("::")[0].rstrip(". ") for segment in form.split("/")) for form in forms}
+    return frozenset("/" + "/".join(filter(None, form.split("/"))) for form in forms)
 
 
 _deciders: dict[int, Decider] = {}

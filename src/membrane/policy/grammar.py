@@ -10,6 +10,7 @@ same rule.
 from __future__ import annotations
 
 from .match import (
+    END,
     HOST_INTERNAL,
     Malformed,
     canonical_host,
@@ -41,7 +42,7 @@ MOST_IN_A_PERIOD = 100_000  # of a rate: the time of each is remembered
 class Destination:
     """What a rule's text names: a kind, a host or a network, and perhaps ports, a scheme and a path."""
 
-    __slots__ = ("host", "kind", "network", "path", "ports", "scheme")
+    __slots__ = ("host", "kind", "network", "path", "ports", "raw", "scheme")
 
     def __init__(
         self,
@@ -54,10 +55,13 @@ class Destination:
     ) -> None:
         self.kind, self.host, self.network = kind, host, network
         self.ports, self.scheme, self.path = ports, scheme, path
+        self.raw = False  # written as tcp://HOST:PORT
 
 
 def parse_destination(text: str) -> Destination:
     """Read ``**``, CIDR, address, URL, ``*.name`` or ``host``, each but CIDR with an optional ``:port``.
+
+    ``tcp://HOST:PORT`` is ``HOST:PORT`` with any protocol.
 
     Raises:
         Malformed: nothing of these, or a wildcard below a public suffix.
@@ -120,10 +124,16 @@ def _parse_host(text: str) -> tuple[HostKind, str, Network | None]:
 def _parse_url(text: str) -> Destination:
     scheme, _, rest = text.partition("://")
     scheme = scheme.lower()
+    if scheme == "tcp":
+        to = Destination("any") if "://" in rest else parse_destination(rest)
+        if to.scheme or to.path or not to.ports or to.ports[0].protocol != "tcp":
+            raise Malformed("tcp:// is followed by HOST:PORT and nothing else")
+        to.raw = True
+        return to
     if scheme not in _DEFAULT_PORTS:
-        raise Malformed(f"the scheme {scheme!r} is not http or https; for another protocol write HOST:PORT")
+        raise Malformed(f"the scheme {scheme!r} is not http, https or tcp; for another protocol write HOST:PORT")
     for char, name in (("\\", "a backslash"), ("?", "a query"), ("#", "a fragment")):
-        if char in rest:
+        if char in (rest.removesuffix(END) if "/" in rest else rest):
             raise Malformed(f"a URL rule can not have {name}")
     authority, slash, path = rest.partition("/")
     if "@" in authority:
@@ -187,6 +197,8 @@ def join_path(base: str, text: str) -> str:
     """
     if not text:
         raise Malformed("the path is empty")
+    if base[-1:] == END and not text.startswith("/"):
+        raise Malformed(f'the URL ends in "{END}": nothing is below it')
     return canonical_path_pattern(text if text.startswith("/") else f"{base.rstrip('/')}/{text}")
 
 
@@ -200,6 +212,7 @@ def host_rule(
     insecure: bool = False,
     inspect: bool = False,
     budget: RuleBudget | None = None,
+    raw: bool = False,
 ) -> HostRule:
     """Make the rule of one ``allow`` or ``deny`` entry.
 
@@ -208,6 +221,7 @@ def host_rule(
         ports: those of the entry's ``ports`` key.
         http: methods and paths (relative or absolute) of each ``http`` item.
         budget: what may go through the entry.
+        raw: a connection by name may begin with octets of no known protocol.
 
     Raises:
         Malformed: with the cause.
@@ -227,7 +241,14 @@ def host_rule(
         )
     elif to.path > "/":
         constraint = (HttpRule((), (to.path,)),)
-    rule = HostRule(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget)
+    raw = raw or to.raw
+    rule = HostRule(
+        *(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget, raw)
+    )
+    if raw and (rule.constrained or rule.scheme):
+        raise Malformed("what is judged by request is HTTP: it can not be raw as well")
+    if raw and deny:
+        raise Malformed("a deny entry holds for every protocol")
     if rule.constrained and any(port.protocol == "udp" for port in every):
         raise Malformed("HTTP rules are for TCP; a UDP port needs an entry of its own")
     if to.host == HOST_INTERNAL and not every and not deny:

@@ -316,7 +316,9 @@ class _Loader:
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
         entry = node.mapping(what)
-        found = {name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget")}
+        found = {
+            name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget", "protocol")
+        }
         entry.finish(what)
         given = {name: taken[1] for name, taken in found.items() if taken}
         if "dest" not in given:
@@ -333,6 +335,8 @@ class _Loader:
             node.refuse('"insecure" and "inspect" have no meaning in a deny entry')
         if deny and "budget" in given:
             given["budget"].refuse('"budget" has no meaning in a deny entry')
+        if "protocol" in given and given["protocol"].scalar("protocol").string("protocol") != "raw":
+            given["protocol"].refuse('protocol is "raw" or left out')
         return self._checked(
             dest,
             f'"{text}"',
@@ -343,6 +347,7 @@ class _Loader:
             ports=tuple(ports),
             http=None if http is None else tuple(http),
             budget=self._budget(given["budget"]) if "budget" in given else None,
+            raw="protocol" in given,
             **flags,
         )
 

@@ -328,6 +328,7 @@ _PATH_BYTES = bytes(code for code in range(0x21, 0x7F) if code not in b"\\#?")
 ENCODED_SLASH = "it contains an encoded slash"
 _REFUSED_ESCAPES = {"2F": "an encoded slash", "5C": "an encoded backslash", "00": "an encoded NUL"}
 SLASH = "%2F"  # in a canonical path: only where a rule's path has it too
+END = "#"  # last in a pattern: the path ends here (no path holds one, so no pattern needs to quote it)
 _TWICE = ("%252E", "%252F", "%255C", "%2500", "%2525")
 
 
@@ -434,22 +435,27 @@ def _resolve(path: str) -> str:
 def canonical_path_pattern(raw: str) -> str:
     """The canonical form of a path in a rule: as ``canonical_path``, without the trailing slash.
 
-    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.
+    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.  A
+    ``#`` at the end stays: it says that nothing below is meant.
 
     Raises:
         MalformedPath: as ``canonical_path``, or ``**`` that is not a whole segment.
     """
-    path = canonical_path(raw, slashes=True)
-    if any("**" in segment and segment != "**" for segment in path.split("/")):
+    end = raw[-1:] == END
+    path = canonical_path(raw[:-1] if end else raw, slashes=True)
+    segments = path.split("/")
+    if any("**" in segment and segment != "**" for segment in segments):
         raise MalformedPath('"**" is not a whole segment')
-    return path.rstrip("/") or "/"
+    if end and segments[-1] == "**":
+        raise MalformedPath('"**" has no end: what is below it is meant as well')
+    return (path.rstrip("/") or "/") + (END if end else "")
 
 
 def path_matcher(pattern: str) -> Callable[[str], bool]:
     """Compile a canonical path pattern; the result tells whether it admits a canonical path.
 
-    A pattern admits the path itself and everything below it, at a ``/`` boundary.  A path with encoded slashes is
-    admitted only by a pattern with as many.
+    A pattern admits the path itself and everything below it, at a ``/`` boundary; one with the end mark the path
+    itself only, without a slash at its end.  A path with encoded slashes is admitted only by a pattern with as many.
     """
     if SLASH in pattern:
         admits, slashes = _plain_matcher(pattern), pattern.count(SLASH)
@@ -459,6 +465,11 @@ def path_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _plain_matcher(pattern: str) -> Callable[[str], bool]:
+    end = pattern[-1:] == END
+    if end:
+        pattern = pattern[:-1]
+        if "*" not in pattern:
+            return lambda path: path == pattern
     if pattern == "/":
         return lambda path: path[:1] == "/"
     if "*" not in pattern:
@@ -480,7 +491,7 @@ def _plain_matcher(pattern: str) -> Callable[[str], bool]:
     regex = runs[0]
     if len(runs) > 1:
         regex += "".join(f"(?>(?:/[^/]*)*?{run})" for run in runs[1:-1] if run) + f"(?:/[^/]*)*?{runs[-1]}"
-    match = re.compile(f"{regex}(?:/|\\Z)", re.S).match
+    match = re.compile(regex + ("\\Z" if end else "(?:/|\\Z)"), re.S).match
     return lambda path: match(path) is not None
 
 

@@ -87,6 +87,7 @@ class HostRule(Value):
     insecure: bool = False  # do not verify the upstream certificate
     inspect: bool = False  # inspect although nothing else asks for it
     budget: RuleBudget | None = None  # holds for all that the rule admits, whatever other rule admits it too
+    raw: bool = False  # a connection by name may begin with octets of no known protocol
 
     @property
     def constrained(self) -> bool:
@@ -313,13 +314,14 @@ class Allow(Value):
 
     ``rule`` is the rule that admits it.  ``inspect``: the connection must be read as HTTP and each request
     asked again; it must never become raw bytes.  ``budgets``: the rules with a budget that admit it as well; each of
-    them must have something left.
+    them must have something left.  ``raw``: the connection may begin with octets of no known protocol.
     """
 
     rule: HostRule | PathRule | FileRule | MountRule | SocketRule | PortRule | None
     reason: str
     inspect: bool = False
     budgets: tuple[HostRule, ...] = ()
+    raw: bool = False
 
 
 class Deny(Value):
@@ -355,6 +357,7 @@ REASONS = (
     "path not allowed",
     "request malformed",
     "not HTTP",
+    "protocol not known",  # on a connection by name: its first octets are neither TLS nor those of a known protocol
     "limit reached",
     "hidden",
     "read-only",

@@ -96,6 +96,8 @@ def rule_text(rule: object) -> str:
             alternatives = ()  # the path of the URL itself
         parts.append("  or  ".join(_http_text(item) for item in alternatives))
         parts.append(_budget_text(rule.budget))
+        if rule.raw and not rule.text.startswith("tcp://"):
+            parts.append("protocol raw")
         return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
         return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'

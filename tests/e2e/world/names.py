@@ -16,6 +16,21 @@ DEV_PORT, DEV_BODY = 3000, "host dev server\n"  # HTTP on the host's loopback on
 LAN_PORT = 8000  # the same on every address of the host
 SOCKET_GREETING = "host unix socket\n"
 SPLIT_NAME = "only-there.test"
+# Groups and projects of somebody else, named like what a pattern for git's URLs may look for.
+CONFUSING = (
+    "attacker/git-upload-pack/exfil",
+    "attacker/x.git/git-upload-pack/exfil",
+    "attacker/info/refs",
+    "attacker/info/lfs/objects/batch/exfil",
+    "attacker/api/-/git-receive-pack",
+    "api/v4/projects/me%2Fmine/repository",
+    "me/mine/info/lfs/exfil",
+    "me/mine/git-receive-pack/exfil",
+    "me/mine.git/info/lfs/exfil",
+    "group/sub/project/info/lfs/exfil",
+    "group/sub/project.git/git-receive-pack/exfil",
+    "group/sub/project2",
+)
 
 
 def _pair(number: int) -> tuple[list[str], list[str]]:

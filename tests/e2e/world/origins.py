@@ -115,7 +115,7 @@ def make_repository(root: Path) -> None:
     git("-C", str(tree), "add", ".")
     git("-C", str(tree), "commit", "-q", "-m", "first")
     git("-C", str(tree), "push", "-q", str(bare), "main")
-    for name in ("me/mine", "you/yours", "group/sub/project"):
+    for name in ("me/mine", "you/yours", "group/sub/project", *names.CONFUSING):
         git("clone", "-q", "--bare", str(bare), str(root / f"{name}.git"))
 
 

@@ -12,13 +12,14 @@ import hpack
 import pytest
 
 from membrane.network import frames as h2
-from membrane.network.credentials import Destination, Scrubber, Secret, Vault, echoes, placeholder_for
+from membrane.network.credentials import Destination, Secret, Vault, echoes, placeholder_for
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame
 from membrane.network.http1 import Http1
 from membrane.network.http2 import Http2
 from membrane.network.requests import Bound, Gate, Seen, SendClient, SendUpstream
 from membrane.network.sniff import PREFACE
+from membrane.network.spellings import Scrubber, Spellings
 from membrane.policy.model import Allow, Deny, HttpRequest
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def test_many_values_at_once() -> None:
     pairs = [(b"AAAABBBB", b"xxxxyyyy"), (b"AAAACCCC", b"zzzzwwww")]
     text = b"AAAAAAAABBBBAAAACCCCAAAA"
     for step in (1, 2, 3, 5, 24):
-        scrubber = Scrubber(pairs)
+        scrubber = Scrubber(Spellings(pairs))
         parts = [scrubber.feed(text[at : at + step]) for at in range(0, len(text), step)]
         assert b"".join(parts) + scrubber.flush() == b"AAAAxxxxyyyyzzzzwwwwAAAA"
 

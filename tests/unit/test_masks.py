@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from membrane import masks
 from membrane.errors import HostError, PolicyError
-from membrane.network.credentials import Destination, Scrubber, Secret, Vault
+from membrane.network.credentials import Destination, Secret, Vault
 from membrane.network.requests import Bound
+from membrane.network.spellings import Scrubber, Spellings
 from membrane.plan.model import Pin
 from membrane.policy import masking
 from membrane.policy.match import Malformed
@@ -300,6 +301,6 @@ def test_a_value_within_another_is_scrubbed_with_it(step: int) -> None:
     """Also where the stream is cut behind the shorter one, which the longer one begins with."""
     pairs = [(b"AAAABBBB", b"11112222"), (b"AAAABBBBCCCC", b"333344445555")]
     text = b"x AAAABBBBCCCC AAAABBBB AAAABBBBCC AAAABBBB"
-    scrubber = Scrubber(pairs)
+    scrubber = Scrubber(Spellings(pairs))
     out = b"".join(scrubber.feed(text[at : at + step]) for at in range(0, len(text), step)) + scrubber.flush()
     assert out == b"x 333344445555 11112222 11112222CC 11112222"

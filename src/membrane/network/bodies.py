@@ -17,7 +17,7 @@ from .requests import BAD_CHUNK, BAD_TRAILER, NO_TRAILERS, TOKEN, VALUE, Flaw, a
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .credentials import Scrubber
+    from .spellings import Scrubber
 
 LONGEST_CHUNK_LINE = 1024  # octets of a chunk size with its extension
 MOST_EXTENSIONS = 16384  # octets of chunk extensions in one body

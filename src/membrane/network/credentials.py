@@ -9,28 +9,28 @@ every request head after the policy has allowed it:
   those that a server may publish), and on the way to its destination, the value is put in;
 * anywhere else the request is refused.
 
-Answers of a destination are *scrubbed*: the value, and the forms in which servers echo it (escaped for a URL, base64
-at each alignment), become the same form of the placeholder.  Because both have the same length, no framing, no
-``Content-Length`` and no flow-control window changes.
+Answers of a destination are *scrubbed*: the value, however its characters are spelled (``spellings``), becomes the
+placeholder.  Because nothing changes its length, no framing, no ``Content-Length`` and no flow-control window changes.
 
 Rules
 -----
 1. A value is put in for scheme, host, port and path of its destination only; nobody here follows a redirect.
 2. ``repr`` and errors never show a value.
 3. What can not be read can not be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
-   in another coding is not passed on.
+   in another coding, or in characters that do not agree with ASCII, is not passed on.
 
-Not covered: values in request bodies (never put in), and answers that show a value in an encoding not listed above.
+Not covered: values in request bodies (never put in), and answers that show a value in a way that ``spellings`` does
+not know, or a part of it.
 """
 
 from __future__ import annotations
 
 from ..policy.match import path_matcher, wildcard_matches
 from ..policy.model import Deny
+from .spellings import Scrubber, Spellings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable, Sequence
 
     from ..policy.model import HttpRequest
@@ -161,13 +161,12 @@ class Vault:
         self.signers = signers
         self._secrets = sorted(secrets, key=lambda secret: len(secret.placeholder), reverse=True)
         self._here = [secret for secret in secrets if secret.goes_to(bound)]
-        pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]
-        self._pairs = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)  # one may be a part of another
+        self._spellings = Spellings([(each.value, each.placeholder) for each in self._here]) if self._here else None
         self.scrubs = bool(self._here)
 
     def scrubber(self) -> Scrubber | None:
         """A new scrubber for one answer; ``None`` when no secret can be in it."""
-        return Scrubber(self._pairs) if self._pairs else None
+        return Scrubber(self._spellings) if self._spellings is not None else None
 
     def apply(
         self, request: HttpRequest, target: bytes, names: Sequence[bytes], values: list[bytes]
@@ -281,7 +280,7 @@ def _json_with_slashes(text: bytes) -> bytes:
 
 
 def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
-    """Each form in which a server may show ``value``, and what it becomes; both have the same length."""
+    """The usual forms of ``value`` and the same ones of its placeholder, for events (``redact``)."""
     import base64
 
     pairs = {value: placeholder}
@@ -294,72 +293,3 @@ def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
             last = (before + len(value)) * 8 // 6
             pairs.setdefault(encode(bytes(before) + value)[first:last], encode(bytes(before) + placeholder)[first:last])
     return [(shown, told) for shown, told in pairs.items() if len(shown) == len(told) and shown != told]
-
-
-class Scrubber:
-    """Replaces values in one stream of octets, also where a value is cut.
-
-    It holds back only what may be the beginning of a value, and nothing after ``flush``.
-
-    Args:
-        pairs: what is looked for, and what of the same length it becomes.
-    """
-
-    __slots__ = ("_held", "_longest", "_pairs", "_pattern")
-
-    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
-        self._longest = max(len(shown) for shown, _ in pairs)
-        self._held = b""
-        self._pattern: re.Pattern[bytes] | None = None
-
-    def feed(self, data: bytes) -> bytes:
-        """Take octets; give those that are safe to pass on."""
-        data = self._held + data
-        keep = self._beginning(data)
-        out, end = self._replaced(data, len(data) - keep)
-        self._held = data[end:]
-        return out
-
-    def flush(self) -> bytes:
-        """What was held back: the stream has ended, so no longer value begins there."""
-        held, self._held = self._held, b""
-        return self.whole(held)
-
-    def whole(self, data: bytes) -> bytes:
-        """Replace in octets that are complete, such as a header value."""
-        return self._replaced(data, len(data))[0]
-
-    def _replaced(self, data: bytes, end: int) -> tuple[bytes, int]:
-        """``data`` up to ``end``, or to the end of the value that begins before it, and where that is."""
-        if not any(shown in data for shown, _ in self._pairs):
-            return data[:end], end
-        if self._pattern is None:
-            import re
-
-            longest_first = sorted((shown for shown, _ in self._pairs), key=len, reverse=True)
-            self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
-        told = dict(reversed(self._pairs))
-        out: list[bytes] = []
-        at = 0
-        for found in self._pattern.finditer(data):
-            if found.start() >= end:
-                break
-            out += (data[at : found.start()], told[found[0]])
-            at = found.end()
-        end = max(end, at)
-        return b"".join((*out, data[at:end])), end
-
-    def _beginning(self, data: bytes) -> int:
-        """How many octets at the end may be the beginning of a value."""
-        tail = data[max(0, len(data) - self._longest + 1) :]
-        keep = 0
-        for shown, _ in self._pairs:
-            at = max(0, len(tail) - len(shown) + 1)
-            first = shown[:1]
-            while (at := tail.find(first, at)) >= 0:
-                if shown.startswith(tail[at:]):
-                    keep = max(keep, len(tail) - at)
-                    break
-                at += 1
-        return keep

@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .credentials import Scrubber
+    from .spellings import Scrubber
 
 NOT_HTTP = "the server's answer is malformed"
 _CRLF2 = b"\r\n\r\n"

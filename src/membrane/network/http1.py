@@ -53,9 +53,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .credentials import Scrubber, Vault
+    from .credentials import Vault
     from .requests import Command, Fields, Gate, Spend, Waiting
     from .sigv4 import Signing
+    from .spellings import Scrubber
 
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one

@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..policy.model import HttpRequest, Verdict
-    from .credentials import Scrubber, Vault
+    from .credentials import Vault
     from .requests import Command, Gate, Spend
+    from .spellings import Scrubber
 
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
 MOST_STREAMS = 4096  # open at once

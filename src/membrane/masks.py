@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Read once, by the supervisor, before the launch.  Each credential that a rule finds gets one placeholder for the
 session, whatever finds it; the value goes to the network process only, as a secret that may be in any header field
-(``network.credentials``).  A copy is bound over its file, read-only, before the command is released.
+that carries credentials (``network.credentials``).  A copy is bound over its file, read-only, before the command is
+released.
 
 A file may be replaced outside while the command runs: ``workspace.held`` then hides the new one.
 """
@@ -161,7 +162,7 @@ class _Mint:
 
     def __init__(self, rows: list[list[Any]]) -> None:
         self._rows = rows
-        self._known: dict[bytes, list[Any]] = {row[1]: row for row in rows if row[3] == "*"}
+        self._known: dict[bytes, list[Any]] = {row[1]: row for row in rows if row[3][0] == "*"}
 
     @staticmethod
     def noise(value: str) -> str:
@@ -191,5 +192,6 @@ class _Mint:
             row = [f"{rule.source}#{len(self._known)}", octets, placeholder, "*", []]
             self._known[octets] = row
             self._rows.append(row)
+        row[3] = " ".join(dict.fromkeys((*row[3].split(), *rule.header.split())))
         row[4] += [each for each in to if each not in row[4]]
         return str(row[2], "ascii")

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from ..policy.model import Deny
 from .bodies import Body, Sized
-from .credentials import NOT_ASKED
+from .credentials import NOT_ASKED, plainly
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .requests import (
     BAD_LINE,
@@ -341,7 +341,7 @@ class Http1(Front):
                 self._refuse(self.gate.refused(admitted.request, found), head, framing)
                 return
             signing = found
-            applied = vault.apply(admitted.request, target, head.names, values)
+            applied = vault.apply(admitted.readings, target, head.names, values)
             if isinstance(applied, Deny):
                 self._refuse(self.gate.refused(admitted.request, applied), head, framing)
                 return
@@ -355,6 +355,7 @@ class Http1(Front):
             out.append(b"Connection: %b\r\n" % b", ".join(hop))
         if vault is not None and vault.scrubs:
             dropped |= NOT_ASKED
+            values = list(map(plainly, head.names, values))
             out.append(b"Accept-Encoding: identity\r\n")
         if signing is not None:
             dropped |= _SIGNED_ANEW

@@ -9,7 +9,7 @@ border of a frame, so they never come within one or within a field section.
 
 from __future__ import annotations
 
-from .credentials import CODINGS
+from .credentials import legible
 from .fields import NO_TABLE, FieldDecoder, Undecodable, encode
 from .frames import (
     ACK,
@@ -375,7 +375,7 @@ class AnswerSide(Front):
         fields = [
             (name, scrubber.whole(value)) for name, value in zip(names, values, strict=True) if name != b"alt-svc"
         ]
-        coded = any(name in CODINGS and value.lower() not in (b"", b"identity") for name, value in fields)
+        coded = not all(legible(name, value) for name, value in fields)
         if coded and not ends:
             stream.status = 502
             self._told(stream, error=_CODED)

@@ -225,6 +225,17 @@ def seconds(piece: bytes, octets: int) -> float:
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
+def test_what_can_not_be_read_in_time_does_not_come_out(piece: bytes) -> None:
+    """The work that a piece of text may make is bounded; a value behind it is not shown."""
+    value = b"wJalrXUtnFEMI/K7MDENG"
+    spellings = Spellings([(value, b"qBcdeYVuoGFNJ/L8NEFOH")])
+    for spelled in (value, base64.b64encode(value), quote(quote(value, safe=""), safe="").encode()):
+        for text in (piece * 5000 + b" " + spelled + b" " + piece * 5000, spelled + piece * 5000):
+            shown, hold = spellings.hide(text)
+            assert len(shown) == len(text) == hold and spelled not in shown
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
 def test_work_is_linear_in_what_comes(piece: bytes) -> None:
     """Four times the text is about four times the work, and 16 KiB are never long."""
     once, more = seconds(piece, 1 << 15), seconds(piece, 1 << 17)

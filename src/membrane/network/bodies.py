@@ -217,5 +217,5 @@ class Chunked(Body):
         elif lower in NO_TRAILERS or lower == b"alt-svc":
             return
         elif self._scrubber is not None:
-            value = self._scrubber.whole(value)
+            name, value = self._scrubber.whole(name), self._scrubber.whole(value)
         self._fields.append(b"%b: %b\r\n" % (name, value))

@@ -294,7 +294,9 @@ class AnswerHead:
 
     def shown(self, scrubber: Scrubber | None) -> tuple[tuple[bytes, bytes], ...]:
         """Name and value of each field, as the client gets it."""
-        return tuple((name, scrubber.whole(value) if scrubber else value) for _, name, value in self._fields)
+        if scrubber is None:
+            return tuple((name, value) for _, name, value in self._fields)
+        return tuple((scrubber.whole(name), scrubber.whole(value)) for _, name, value in self._fields)
 
     def write(self, connection: bytes, scrubber: Scrubber | None) -> bytes:
         """The head as the client gets it."""
@@ -303,6 +305,6 @@ class AnswerHead:
         if scrubber is None:
             out += [b"%b: %b\r\n" % (raw, value) for raw, _, value in self._fields]
         else:
-            out += [b"%b: %b\r\n" % (raw, scrubber.whole(value)) for raw, _, value in self._fields]
+            out += [b"%b: %b\r\n" % (scrubber.whole(raw), scrubber.whole(value)) for raw, _, value in self._fields]
         out.append(b"Connection: %b\r\n\r\n" % connection if connection else b"\r\n")
         return b"".join(out)

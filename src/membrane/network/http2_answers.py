@@ -373,7 +373,9 @@ class AnswerSide(Front):
         scrubber = stream.scrubber
         assert scrubber is not None
         fields = [
-            (name, scrubber.whole(value)) for name, value in zip(names, values, strict=True) if name != b"alt-svc"
+            (scrubber.whole(name), scrubber.whole(value))
+            for name, value in zip(names, values, strict=True)
+            if name != b"alt-svc"
         ]
         coded = not all(legible(name, value) for name, value in fields)
         if coded and not ends:

@@ -139,9 +139,10 @@ class Spellings:
             text = bytes(out)
         if decodes:
             for start, end in list(_runs(text.translate(self._hexes), self._separated, more)):
-                shown, at = self._separated_hex(text[start:end], decodes, more and end == size)
+                last = more and end == size
+                shown, at = self._separated_hex(text[start:end], decodes, last)
                 text = text[:start] + shown + text[end:]
-                hold = min(hold, start + at)
+                hold = min(hold, start + at) if last else hold
         return text, hold
 
     # ------------------------------------------------------------ is anything there?

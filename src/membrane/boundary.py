@@ -225,14 +225,14 @@ class Boundary(ABC):
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
         if self.policy.secrets or self.policy.masks:
-            from . import secrets
+            from . import secrets, sources
 
-            self._secrets = secrets.gather(self.policy, dict(facts.environ))
+            trees = mounts.writable(self.policy, facts)
+            self._secrets = secrets.gather(self.policy, dict(facts.environ), [*trees, *sources.kept(facts.state)])
             inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
             if self.policy.masks:
                 from . import masks
 
-                trees = mounts.writable(self.policy, facts)
                 self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())

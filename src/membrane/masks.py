@@ -4,23 +4,25 @@ Theory of operation
 -------------------
 Read once, by the supervisor, before the launch.  Each credential that a rule finds gets one placeholder for the
 session, whatever finds it; the value goes to the network process only, as a secret that may be in any header field
-(``network.credentials``).  A copy is bound over its file, read-only, before the command is released.
+that carries credentials (``network.credentials``).  A copy is bound over its file, read-only, before the command is
+released.
 
 A file may be replaced outside while the command runs: ``workspace.held`` then hides the new one.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
 from .errors import HostError, PolicyError
 from .escaping import escape
-from .host.facts import links_on
 from .journal import say
 from .plan.model import Copy, Mask
-from .plan.mounts import inside, pins
+from .plan.mounts import pins
 from .policy.match import Malformed
+from .sources import Found, Trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], ro
     """
     out = Masked(roots)
     mint = _Mint(rows)
+    trees = Trees(roots)
     for rule in policy.masks:
         kind, _, where = rule.source.partition(":")
         if kind == "env":
@@ -74,14 +77,17 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], ro
             if text and (shown := _masked(rule, text, mint)) is not None:
                 out.environment[where] = shown
             continue
-        for link in links_on(where):
-            if any(inside(link, root) for root in roots):
+        found = Found(where, trees)
+        try:
+            if found.link:
                 # The command, in an earlier run, would choose which file is read here, and so where its content goes.
-                cause = f"{where} leads over the symbolic link {link}, which the command can make"
+                cause = f"{where} leads over the symbolic link {found.link}, which the command can make"
                 raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("name its target",))
-        path = os.path.realpath(where)
-        out.paths.append(path)
-        content = _read(path, rule)
+            path = os.path.realpath(where) if found.error else found.path
+            out.paths.append(path)
+            content = _read(found, path, rule)
+        finally:
+            found.close()
         if content is None:
             continue  # there is nothing to protect yet
         before = out.copies.get(path, content).decode("utf-8", "surrogateescape")
@@ -93,22 +99,18 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], ro
     return out
 
 
-def _read(path: str, rule: MaskRule) -> bytes | None:
+def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:
     """The content of a file; None: there is none that this user can read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
+    if found.error in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
         return None
+    if not found.error and not stat.S_ISREG(found.status.st_mode):
+        raise PolicyError("mask a credential", f"{path} is not a file", where=str(rule.origin), fix=("hide it",))
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise PolicyError("mask a credential", f"{path} is not a file", where=str(rule.origin), fix=("hide it",))
-        data = b""
-        while len(data) <= _LARGEST and (part := os.read(fd, 1 << 16)):
-            data += part
+        data = found.read(_LARGEST)
+    except PermissionError:
+        return None
     except OSError as error:
         raise HostError("mask a credential", error.strerror or "", target=path) from None
-    finally:
-        os.close(fd)
     if len(data) > _LARGEST:
         raise HostError("mask a credential", f"it is larger than {_LARGEST} octets", target=path, fix=("hide it",))
     return data
@@ -161,7 +163,7 @@ class _Mint:
 
     def __init__(self, rows: list[list[Any]]) -> None:
         self._rows = rows
-        self._known: dict[bytes, list[Any]] = {row[1]: row for row in rows if row[3] == "*"}
+        self._known: dict[bytes, list[Any]] = {row[1]: row for row in rows if row[3][0] == "*"}
 
     @staticmethod
     def noise(value: str) -> str:
@@ -191,5 +193,6 @@ class _Mint:
             row = [f"{rule.source}#{len(self._known)}", octets, placeholder, "*", []]
             self._known[octets] = row
             self._rows.append(row)
+        row[3] = " ".join(dict.fromkeys((*row[3].split(), *rule.header.split())))
         row[4] += [each for each in to if each not in row[4]]
         return str(row[2], "ascii")

@@ -3,6 +3,8 @@
 The command's environment holds random text of the same length and shape.  The value goes to the network process
 only, which puts it into requests to its destinations (``network.credentials``).  Errors name a secret, never show it.
 
+A file or a program is used only where no command can have chosen what it is (``sources``).
+
 Keyrings are asked through the ``keyring`` library (https://pypi.org/project/keyring), an optional dependency that is
 imported when a rule names one: it knows the Secret Service, KWallet and the others.
 """
@@ -11,32 +13,36 @@ from __future__ import annotations
 
 import os
 
+from . import sources
 from .errors import HostError, PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from .policy.model import Policy, SecretRule
 
-_LARGEST = 65536  # octets that are read of a file or of a program's output
 _PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask somebody
 
 
-def gather(policy: Policy, environ: Mapping[str, str]) -> list[list[Any]]:
+def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) -> list[list[Any]]:
     """What the network process gets: name, value, placeholder, header and destinations of each secret.
+
+    Args:
+        writable: trees of the host that a command can write, or could in an earlier run.
 
     Raises:
         HostError: a value can not be read.
-        PolicyError: a value can not be used as one.
+        PolicyError: a value can not be used as one, or a command can write what it comes from.
     """
     from .network.credentials import placeholder_for
     from .policy.grammar import secret_destinations
 
     found: list[list[Any]] = []
+    trees = sources.Trees(writable)
     for rule in policy.secrets:
-        value = _value(rule, environ)
+        value = _value(rule, environ, trees)
         try:
             placeholder = placeholder_for(value, os.urandom)
         except ValueError as error:
@@ -47,7 +53,7 @@ def gather(policy: Policy, environ: Mapping[str, str]) -> list[list[Any]]:
     return found
 
 
-def _value(rule: SecretRule, environ: Mapping[str, str]) -> bytes:
+def _value(rule: SecretRule, environ: Mapping[str, str], trees: sources.Trees) -> bytes:
     kind, _, where = rule.source.partition(":")
     if kind == "env":
         text = environ.get(where, "")
@@ -55,18 +61,12 @@ def _value(rule: SecretRule, environ: Mapping[str, str]) -> bytes:
             raise _failed(rule, f"the variable {where} is not set")
         return text.encode("utf-8", "surrogateescape")
     if kind == "file":
-        try:
-            fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                return os.read(fd, _LARGEST).strip()
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise _failed(rule, f"{where}: {error.strerror}") from None
+        return sources.read_value(where, trees, rule.name, str(rule.origin))
     if kind == "keyring":
         service, _, user = where.rpartition("/")
         return _from_keyring(rule, service, user)
-    return _output(rule, where.split("\0"))
+    argv = where.split("\0")
+    return _output(rule, argv, sources.Program(argv, trees, environ, rule.name, str(rule.origin)))
 
 
 def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
@@ -97,17 +97,26 @@ def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def _output(rule: SecretRule, argv: list[str]) -> bytes:
+def _output(rule: SecretRule, argv: list[str], program: sources.Program) -> bytes:
     import subprocess
 
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=_PATIENCE, check=False)
+        done = subprocess.run(
+            argv,
+            executable=program.path,
+            cwd="/",
+            env=program.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=_PATIENCE,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         cause = error.strerror if isinstance(error, OSError) else f"no answer within {_PATIENCE:.0f} s"
         raise _failed(rule, f"{argv[0]}: {cause}") from None
     if done.returncode:
         raise _failed(rule, f"{argv[0]} ended with status {done.returncode}")
-    return done.stdout[:_LARGEST].strip()
+    return done.stdout[: sources.LARGEST].strip()
 
 
 def _failed(rule: SecretRule, cause: str) -> HostError:

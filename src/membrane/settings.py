@@ -5,7 +5,8 @@ Theory of operation
 ``load_policy`` reads ``$MEMBRANE_HOME/config.yaml`` and the workspace's ``.membrane.yaml``, lets ``policy.load`` make
 the policy, and asks for approval when the project file widens it.  A project file may be hostile: it is opened below
 the workspace's directory without following a symbolic link, must be a regular file, and is bounded in size.  What was
-approved is remembered as SHA-256 of workspace path and content, so a changed or moved file is asked about again.
+approved is remembered as SHA-256 of workspace path and content, and of the programs that its secrets come from, so a
+changed or moved file is asked about again, and a changed program.
 
 The result is cached under ``$MEMBRANE_HOME/cache``.  A hit must match everything the policy was made from: the options,
 the variables, the interpreter's version, and device, inode, size, mtime and ctime of every file (also of absent ones,
@@ -98,7 +99,7 @@ class Review(Value):
     """A project file as it was read: what is approved is exactly this."""
 
     path: str
-    digest: str  # SHA-256 of the workspace's path, NUL, the content
+    digest: str  # SHA-256 of the workspace's path, NUL, the content; with programs of secrets, of that and of them
     widening: tuple[Widening, ...]
 
 
@@ -191,10 +192,40 @@ def _read_all(
         home=user_home,
         command=os.path.basename(options.command[0]) if options.command else "",
     )
+    policy = _in_workspace(result.policy, workspace)
+    if review_digest and (programs := _programs(files, policy, environ, workspace, home)):
+        review_digest = _digest(workspace, f"{review_digest}\0{programs}".encode())
+        result = result.replace(variables=(*result.variables, ("PATH", environ.get("PATH"))))
     review = Review(f"{workspace}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
-    result = result.replace(policy=_in_workspace(result.policy, workspace))
     files.stamp_code()
-    return result, review
+    return result.replace(policy=policy), review
+
+
+def _programs(files: _Files, policy: Policy, environ: Mapping[str, str], workspace: str, home: str) -> str:
+    """What the programs are that the project file's secrets come from; empty when it names none.
+
+    Approved with the file, so that another program needs another approval.  One that can not be used has no digest:
+    the run says why.
+    """
+    rules = [rule for rule in policy.secrets if rule.origin.level == "project" and rule.source.startswith("command:")]
+    if not rules:
+        return ""
+    from . import sources
+
+    shared = [rule.path for rule in policy.mounts if rule.mode == "rw" and not rule.git_root]
+    trees = sources.Trees([workspace, *shared, *sources.kept(home)])
+    lines = []
+    for rule in rules:
+        argv = rule.source.removeprefix("command:").split("\0")
+        try:
+            program = sources.Program(argv, trees, environ, rule.name, str(rule.origin))
+        except (PolicyError, HostError) as error:
+            lines.append(f"{rule.name}\0{error.cause}")
+            continue
+        for path in program.files:
+            files.stamp(path)
+            lines.append(f"{rule.name}\0{path}\0{sources.digest(path)}")
+    return "\n".join(lines)
 
 
 def _in_workspace(policy: Policy, workspace: str) -> Policy:

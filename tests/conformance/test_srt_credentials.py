@@ -66,7 +66,7 @@ def test_whole_file_is_a_placeholder_inside_and_the_value_at_inject_hosts(held: 
     terminate(held, file_entry(secret, "example.com"))
     done = held.shell(
         f'cat {secret}; echo; {ASK} -H "Authorization: Bearer $(cat {secret})" https://example.com/masked; '
-        f'{ASK} -H "X-Any: $(cat {secret})" https://example.com/masked'
+        f'{ASK} -H "X-Any-Token: $(cat {secret})" https://example.com/masked'
     )
     shown, *codes = done.stdout.split()
     assert codes == ["200", "200"] and shown != value, done
@@ -95,8 +95,8 @@ def test_value_never_goes_to_another_host(held: SrtBox) -> None:
     secret.write_text(value)
     terminate(held, file_entry(secret, "example.com"))
     done = held.shell(
-        f'{ASK} -H "X-Any: $(cat {secret})" https://google.com/; '
-        f'{ASK} -H "X-Any: $(cat {secret})" http://example.com/; '
+        f'{ASK} -H "X-Any-Token: $(cat {secret})" https://google.com/; '
+        f'{ASK} -H "X-Any-Token: $(cat {secret})" http://example.com/; '
         f"{ASK} https://google.com/{secret.name}"
     )
     # Without TLS nothing is put in, so what arrives is the placeholder; with TLS ours lets not even that go.
@@ -106,7 +106,17 @@ def test_value_never_goes_to_another_host(held: SrtBox) -> None:
 
 @pytest.mark.ours
 @pytest.mark.parametrize(
-    "field", ["X-Amz-Meta-Note", "User-Agent", "Referer", "X_Goog_Meta_Note", "Content-Disposition"]
+    "field",
+    [
+        "X-Amz-Meta-Token",
+        "User-Agent",
+        "X-Any",
+        "Cache-Control",
+        "Expires",
+        "Referer",
+        "X_Goog_Meta_Note",
+        "Content-Disposition",
+    ],
 )
 def test_value_is_not_put_where_a_server_publishes_it(held: SrtBox, field: str) -> None:
     value, secret = token(), held.home / "token"
@@ -123,13 +133,13 @@ def test_reflection_and_content_do_not_launder(held: SrtBox) -> None:
     secret.write_text(value)
     terminate(held, file_entry(secret, "httpbin.org"))
     done = held.shell(
-        f'curl -sS --max-time 20 -H "X-Any: $(cat {secret})" https://httpbin.org/headers; cat {secret}; echo; '
+        f'curl -sS --max-time 20 -H "X-Any-Token: $(cat {secret})" https://httpbin.org/headers; cat {secret}; echo; '
         f"curl -sS --max-time 20 -H 'Content-Type: text/plain' --data-binary @{secret} https://httpbin.org/anything"
     )
     assert value not in done.stdout, done
     assert arrived(held, "httpbin.org", value)  # positive control: it was put in, and shown
     shown = next(line for line in done.stdout.splitlines() if line.startswith("ghp_"))
-    assert f'"X-Any": "{shown}"' in done.stdout and f'"data": "{shown}"' in done.stdout, done
+    assert f'"X-Any-Token": "{shown}"' in done.stdout and f'"data": "{shown}"' in done.stdout, done
 
 
 @pytest.mark.ours
@@ -236,7 +246,7 @@ def test_record_and_debug_output_do_not_tell(held: SrtBox) -> None:
     log = held.directory / "violations"
     arguments = ("-d", "-s", str(held.settings_path), "--violations", str(log), "-c")
     done = held.srt(
-        *arguments, f'{ASK} -H "A: $(cat {secret})" https://google.com/$(cat {secret}); {ASK} https://google.com/'
+        *arguments, f'{ASK} -H "A-Token: $(cat {secret})" https://google.com/$(cat {secret}); {ASK} https://google.com/'
     )
     assert done.stdout.split() == ["403", "200"], done
     told = done.stderr + log.read_text()
@@ -256,7 +266,7 @@ def test_extract_masks_captures_and_leaves_the_rest(held: SrtBox) -> None:
     entry = file_entry(secret, "example.com", extract=r"password (\S+)")
     terminate(held, entry)
     second = f"$(sed -n 's/.*example.*password //p' {secret})"
-    done = held.shell(f'cat {secret}; {ASK} -H "X-Any: {second}" https://example.com/extract')
+    done = held.shell(f'cat {secret}; {ASK} -H "X-Any-Token: {second}" https://example.com/extract')
     *lines, code = done.stdout.splitlines()
     shown = [line.split()[-1] for line in lines]
     assert code == "200" and shown[0] not in (one, two) and shown[1] not in (one, two) and shown[2] == one, done
@@ -291,7 +301,7 @@ def test_variables_are_masked_whole_and_in_part(held: SrtBox) -> None:
     terminate(held, credentials)
     done = held.shell(
         'echo "$TOKEN ${ABSENT-unset} $URL"; p=${URL#*:}; p=${p%@*}; '
-        f'{ASK} -H "A: $TOKEN" -H "B: $p" https://example.com/variables',
+        f'{ASK} -H "A-Token: $TOKEN" -H "B-Token: $p" https://example.com/variables',
         env={"TOKEN": whole, "URL": f"joe:{part}@db.test/x"},
     )
     shown, absent, url, code = done.stdout.split()
@@ -329,7 +339,7 @@ def test_tokens_are_decoded(held: SrtBox) -> None:
     )
     done = held.shell(
         f'cat {secret}; t=$(sed -n s/^a=//p {secret}); python3 -c "{decode}" "$t"; o=$(cat {more}); '
-        f'python3 -c "{decode}" "$o"; {ASK} -H "A: $t" -H "B: $o" https://example.com/jwt'
+        f'python3 -c "{decode}" "$o"; {ASK} -H "A-Token: $t" -H "B-Token: $o" https://example.com/jwt'
     )
     first, second, whole, claims, code = done.stdout.splitlines()
     assert code == "200" and second == "b=eyJub3.a.token" and first != f"a={jwt}", done
@@ -379,7 +389,7 @@ def test_wildcards_take_hosts_below_them(held: SrtBox) -> None:
     terminate(held, file_entry(secret), "*.example.com", "example.com")  # by default all of them
     terminate(held, file_entry(secret, "*.example.com"), "*.example.com", "example.com")
     line = "; ".join(
-        f'{ASK} -H "A: $(cat {secret})" https://{host}/wild' for host in ("www.example.com", "example.com")
+        f'{ASK} -H "A-Token: $(cat {secret})" https://{host}/wild' for host in ("www.example.com", "example.com")
     )
     done = held.shell(line)
     assert done.stdout.split() == ["200", "403"], done
@@ -392,7 +402,7 @@ def test_masks_hold_with_the_file_rules_disabled(held: SrtBox) -> None:
     secret.write_text(value)
     terminate(held, file_entry(secret, "example.com"), files={"disabled": True})
     done = held.shell(
-        f'cat {secret}; mv {secret} {secret}2; rm -f {secret}; {ASK} -H "A: $(cat {secret})" https://example.com/d'
+        f'cat {secret}; mv {secret} {secret}2; rm -f {secret}; {ASK} -H "A-Token: $(cat {secret})" https://example.com/d'
     )
     assert value not in done.stdout and done.stdout.endswith("200\n"), done
     assert secret.read_text() == value and arrived(held, "example.com", value)
@@ -449,7 +459,7 @@ def test_requests_are_signed_again(held: SrtBox, names: tuple[str, str]) -> None
     assert any(arrived(held, "example.com", field) for field in asked)
     assert any(arrived(held, "example.com", field) for field in posted)
     if not OTHER:  # what signs goes nowhere itself, not even to the hosts of the key
-        lines = (f'{ASK} -H "A: ${name}" https://example.com/' for name in names)
+        lines = (f'{ASK} -H "A-Token: ${name}" https://example.com/' for name in names)
         assert held.shell("; ".join(lines), env=environ).stdout.split() == ["200", "403"]
     # Positive control: without the mask the client's own signature arrives.
     terminate(held, {})

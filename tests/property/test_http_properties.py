@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from membrane.network.bodies import Chunked, Sized
-from membrane.network.credentials import Scrubber
 from membrane.network.fields import LARGEST_TABLE, FieldDecoder, Undecodable, encode
 from membrane.network.frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
 from membrane.network.http1 import Http1
 from membrane.network.http2 import Http2
 from membrane.network.requests import Admitted, Bound, Gate, Seen, SendClient, SendUpstream
 from membrane.network.sniff import PREFACE
+from membrane.network.spellings import Scrubber, Spellings
 from membrane.policy.match import canonical_path
 from membrane.policy.model import Allow
 
@@ -225,7 +225,7 @@ SHOWN, TOLD = b"ab1ab2ab3", b"xy4xy5xy6"
 )
 @settings(max_examples=300, deadline=None)
 def test_a_value_is_replaced_however_it_is_cut(text: bytes, dice: random.Random) -> None:
-    scrubber = Scrubber([(SHOWN, TOLD)])
+    scrubber = Scrubber(Spellings([(SHOWN, TOLD)]))
     out = b"".join(scrubber.feed(piece) for piece in cuts(text, dice)) + scrubber.flush()
     assert out == text.replace(SHOWN, TOLD)
 

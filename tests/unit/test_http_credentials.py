@@ -12,16 +12,19 @@ import hpack
 import pytest
 
 from membrane.network import frames as h2
-from membrane.network.credentials import Destination, Scrubber, Secret, Vault, echoes, placeholder_for
+from membrane.network.credentials import Destination, Secret, Vault, echoes, placeholder_for
 from membrane.network.fields import LARGEST_TABLE
 from membrane.network.frames import frame
 from membrane.network.http1 import Http1
 from membrane.network.http2 import Http2
 from membrane.network.requests import Bound, Gate, Seen, SendClient, SendUpstream
 from membrane.network.sniff import PREFACE
+from membrane.network.spellings import Scrubber, Spellings
 from membrane.policy.model import Allow, Deny, HttpRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from membrane.network.requests import Command
 
 NAME = "api.example.com"
@@ -83,17 +86,17 @@ def test_a_secret_does_not_show_itself() -> None:
 
 def test_the_value_goes_into_its_field() -> None:
     names, values = [b"x-api-key", b"x-other"], [PLACEHOLDER, b"1"]
-    assert vault().apply(request(), b"/v1/x", names, values) == (b"/v1/x", [VALUE, b"1"])
+    assert vault().apply([request()], b"/v1/x", names, values) == (b"/v1/x", [VALUE, b"1"])
     assert values == [PLACEHOLDER, b"1"]
 
 
 def test_the_value_goes_into_bearer_and_basic_authorization() -> None:
     held = vault("authorization")
-    bearer = held.apply(request(), b"/v1/x", [b"authorization"], [b"Bearer " + PLACEHOLDER])
+    bearer = held.apply([request()], b"/v1/x", [b"authorization"], [b"Bearer " + PLACEHOLDER])
     assert bearer == (b"/v1/x", [b"Bearer " + VALUE])
     for scheme in (b"Basic ", b"basic "):
         basic = scheme + base64.b64encode(b"user:" + PLACEHOLDER)
-        applied = held.apply(request(), b"/v1/x", [b"authorization"], [basic])
+        applied = held.apply([request()], b"/v1/x", [b"authorization"], [basic])
         assert applied == (b"/v1/x", [scheme + base64.b64encode(b"user:" + VALUE)])
 
 
@@ -101,8 +104,8 @@ def test_the_value_goes_into_its_query_parameter() -> None:
     held = vault("query:key")
     target = b"/v1/x?a=1&key=" + quote(PLACEHOLDER, safe="").encode() + b"&b=2"
     expected = b"/v1/x?a=1&key=" + quote(VALUE, safe="").encode() + b"&b=2"
-    assert held.apply(request(), target, [], []) == (expected, [])
-    assert isinstance(held.apply(request(), target.replace(b"key=", b"other="), [], []), Deny)
+    assert held.apply([request()], target, [], []) == (expected, [])
+    assert isinstance(held.apply([request()], target.replace(b"key=", b"other="), [], []), Deny)
 
 
 @pytest.mark.parametrize(
@@ -137,17 +140,17 @@ def test_the_value_goes_into_its_query_parameter() -> None:
 def test_a_placeholder_anywhere_else_is_refused(
     asked: HttpRequest, target: bytes, names: list[bytes], values: list[bytes]
 ) -> None:
-    refused = vault().apply(asked, target, names, values)
+    refused = vault().apply([asked], target, names, values)
     assert isinstance(refused, Deny)
     assert "KEY" in refused.hint and VALUE.decode() not in refused.hint + refused.reason
-    assert vault().apply(asked, b"/v1/x", names, [b"harmless"] * len(names)) == (b"/v1/x", [b"harmless"] * len(names))
+    assert vault().apply([asked], b"/v1/x", names, [b"harmless"] * len(names)) == (b"/v1/x", [b"harmless"] * len(names))
 
 
 def test_a_vault_without_business_here_still_refuses_placeholders() -> None:
     elsewhere = vault(bound=Bound("evil.example", 443, "https"))
     assert not elsewhere.scrubs and elsewhere.scrubber() is None
     asked = request(host="evil.example")
-    assert isinstance(elsewhere.apply(asked, b"/v1/x", [b"x-api-key"], [PLACEHOLDER]), Deny)
+    assert isinstance(elsewhere.apply([asked], b"/v1/x", [b"x-api-key"], [PLACEHOLDER]), Deny)
 
 
 # ---------------------------------------------------------------- scrubbing
@@ -186,7 +189,10 @@ def test_nothing_is_held_back_without_need() -> None:
     scrubber = vault().scrubber()
     assert scrubber is not None
     event = b'data: {"text": "hello"}\n\n'
-    assert scrubber.feed(event) == event
+    numbers = b'{"rows": [' + b"12, 34, 56, 78, 9a:bc:de " * 40 + b'], "id": "0123456789abcdef0123456789abcdef"}\n\n'
+    encoded = b'data: {"audio": "' + base64.b64encode(bytes(range(256)) * 9) + b'", "a": "%20\\u0020&amp;"}\r\n\r\n'
+    for each in (event, numbers, encoded):
+        assert scrubber.feed(each) == each
     assert scrubber.feed(b"sk-an") == b""
     assert scrubber.feed(b"d more") == b"sk-and more"
     assert scrubber.feed(VALUE[:-1]) == b""
@@ -197,7 +203,7 @@ def test_many_values_at_once() -> None:
     pairs = [(b"AAAABBBB", b"xxxxyyyy"), (b"AAAACCCC", b"zzzzwwww")]
     text = b"AAAAAAAABBBBAAAACCCCAAAA"
     for step in (1, 2, 3, 5, 24):
-        scrubber = Scrubber(pairs)
+        scrubber = Scrubber(Spellings(pairs))
         parts = [scrubber.feed(text[at : at + step]) for at in range(0, len(text), step)]
         assert b"".join(parts) + scrubber.flush() == b"AAAAxxxxyyyyzzzzwwwwAAAA"
 
@@ -242,7 +248,8 @@ def test_http1_scrubs_answers(framing: str, step: int) -> None:
     commands = core.client_data(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"\r\n")
     assert quote(VALUE, safe="").encode() in up(commands)
     body = b"you sent " + VALUE + b"!"
-    head = b"HTTP/1.1 200 OK\r\nX-Echo: " + VALUE + b"\r\n"
+    name = VALUE.replace(b"/", b"%2f").replace(b"=", b"%3D")  # within a name only signs of a token may be
+    head = b"HTTP/1.1 200 OK\r\nX-Echo: " + VALUE + b"\r\nX-" + name + b": 1\r\n"
     if framing == "sized":
         data = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     elif framing == "chunked":
@@ -260,6 +267,7 @@ def test_http1_scrubs_answers(framing: str, step: int) -> None:
     (told,) = [each for each in every if isinstance(each, Seen)]
     assert told.query == target.partition(b"/v1/x")[2].decode()
     assert VALUE not in out and b"X-Echo: " + PLACEHOLDER in out
+    assert name not in out and b"X-" + PLACEHOLDER.replace(b"/", b"%2f").replace(b"=", b"%3D") + b": 1" in out
     if framing != "chunked":
         assert out.endswith(b"you sent " + PLACEHOLDER + b"!")
     else:
@@ -294,6 +302,39 @@ def test_http1_scrubs_a_websocket() -> None:
     assert out == text.replace(VALUE, PLACEHOLDER)
 
 
+@pytest.mark.parametrize("kind", ["utf-7", "IBM037", "iso-2022-jp", "x-unknown"])
+def test_http1_does_not_pass_on_characters_that_it_can_not_read(kind: str) -> None:
+    core = http1()
+    core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
+    head = b'HTTP/1.1 200 OK\r\nContent-Type: text/plain; Charset="%b"\r\nContent-Length: 1\r\n\r\nx'
+    assert down(core.upstream_data(head % kind.encode())).startswith(b"HTTP/1.1 502 ")
+    core = http1()
+    core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert down(core.upstream_data(head % b"UTF-8")).endswith(b"\r\n\r\nx")
+
+
+def test_http1_does_not_ask_for_a_character_set() -> None:
+    asked = b"Accept: text/html;charset=utf-16;q=0.9, text/*; charset=utf-7\r\nAccept-Charset: utf-16\r\n"
+    sent = up(http1().client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + asked + b"\r\n"))
+    assert b"charset" not in sent.lower() and b"Accept: text/html;q=0.9, text/*\r\n" in sent
+
+
+# What a server may take for the path or the method of a request, where the policy allows everything.
+READ_OTHERWISE = [(b"x-original-url", b"/public/log"), (b"x-rewrite-url", b"/v1x"), (b"x-original-uri", b"/")]
+
+
+@pytest.mark.parametrize(("name", "path"), READ_OTHERWISE)
+def test_the_value_goes_up_only_when_every_reading_is_at_its_destination(name: bytes, path: bytes) -> None:
+    key = b"x-api-key: " + PLACEHOLDER + b"\r\n"
+
+    def sent(field: bytes) -> bytes:
+        return up(http1().client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + key + field + b"\r\n"))
+
+    assert VALUE in sent(b"") and VALUE in sent(name + b": /v1/y\r\n")  # positive control
+    for spelled in (name, name.upper(), name.replace(b"-", b"_")):
+        assert sent(spelled + b": " + path + b"\r\n") == b""
+
+
 # ---------------------------------------------------------------- within HTTP/2
 
 
@@ -304,9 +345,15 @@ def http2() -> tuple[Http2, hpack.Encoder]:
     return core, hpack.Encoder()
 
 
-def ask(core: Http2, encoder: hpack.Encoder, stream: int, value: bytes = PLACEHOLDER) -> list[Command]:
+def ask(
+    core: Http2,
+    encoder: hpack.Encoder,
+    stream: int,
+    value: bytes = PLACEHOLDER,
+    more: Sequence[tuple[bytes, bytes]] = (),
+) -> list[Command]:
     fields = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", NAME.encode()), (b":path", b"/v1/x")]
-    block = encoder.encode([*fields, (b"x-api-key", value), (b"accept-encoding", b"br")])
+    block = encoder.encode([*fields, (b"x-api-key", value), (b"accept-encoding", b"br"), *more])
     return core.client_data(frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream, block))
 
 
@@ -330,6 +377,14 @@ def test_http2_puts_the_value_in() -> None:
     ((_, _, _, block),) = frames(up(ask(core, encoder, 1)))
     fields = dict(tuple(each) for each in decoder().decode(block, raw=True))
     assert fields[b"x-api-key"] == VALUE and fields[b"accept-encoding"] == b"identity"
+
+
+@pytest.mark.parametrize(("name", "path"), READ_OTHERWISE)
+def test_http2_puts_the_value_in_only_when_every_reading_is_at_its_destination(name: bytes, path: bytes) -> None:
+    for asked, wanted in ((b"/v1/y", True), (path, False)):
+        core, encoder = http2()
+        sent = up(ask(core, encoder, 1, more=[(name, asked), (b"accept", b"a/b;charset=utf-16")]))
+        assert (VALUE in sent) == wanted and b"charset" not in sent
 
 
 @pytest.mark.parametrize("step", [1, 13, 100000])

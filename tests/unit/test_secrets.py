@@ -23,7 +23,7 @@ def policy(source: str) -> Policy:
 
 
 def value(source: str, **environ: str) -> Any:
-    ((name, found, placeholder, header, destinations),) = secrets.gather(policy(source), environ)
+    ((name, found, placeholder, header, destinations),) = secrets.gather(policy(source), environ, ())
     assert (name, header, destinations) == ("API_KEY", "authorization", [["https", "a.test", 443, "/"]])
     assert len(placeholder) == len(found) and placeholder != found
     return found.decode()

@@ -17,7 +17,7 @@ from .requests import BAD_CHUNK, BAD_TRAILER, TOKEN, VALUE, Flaw, no_trailer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .credentials import Scrubber
+    from .spellings import Scrubber
 
 LONGEST_CHUNK_LINE = 1024  # octets of a chunk size with its extension
 MOST_EXTENSIONS = 16384  # octets of chunk extensions in one body
@@ -217,5 +217,5 @@ class Chunked(Body):
         elif no_trailer(lower) or lower == b"alt-svc":
             return
         elif self._scrubber is not None:
-            value = self._scrubber.whole(value)
+            name, value = self._scrubber.whole(name), self._scrubber.whole(value)
         self._fields.append(b"%b: %b\r\n" % (name, value))

@@ -5,32 +5,33 @@ Theory of operation
 Inside, a secret is a *placeholder*: random text of the same length and shape.  ``Vault`` looks for placeholders in
 every request head after the policy has allowed it:
 
-* in the place that the secret's rule names (one header field, one parameter of the query, or any header field but
-  those that a server may publish), and on the way to its destination, the value is put in;
+* in the place that the secret's rule names (one header field, one parameter of the query, or any header field whose
+  name says that it carries credentials), and on the way to its destination, the value is put in;
 * anywhere else the request is refused.
 
-Answers of a destination are *scrubbed*: the value, and the forms in which servers echo it (escaped for a URL, base64
-at each alignment), become the same form of the placeholder.  Because both have the same length, no framing, no
-``Content-Length`` and no flow-control window changes.
+Answers of a destination are *scrubbed*: the value, however its characters are spelled (``spellings``), becomes the
+placeholder.  Because nothing changes its length, no framing, no ``Content-Length`` and no flow-control window changes.
 
 Rules
 -----
-1. A value is put in for scheme, host, port and path of its destination only; nobody here follows a redirect.
+1. A value is put in for scheme, host, port and path of its destination only, whichever of its readings a server takes
+   for the request (``requests.Admitted.readings``); nobody here follows a redirect.
 2. ``repr`` and errors never show a value.
 3. What can not be read can not be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
-   in another coding is not passed on.
+   in another coding, or in characters that do not agree with ASCII, is not passed on.
 
-Not covered: values in request bodies (never put in), and answers that show a value in an encoding not listed above.
+Not covered: values in request bodies (never put in), and answers that show a value in a way that ``spellings`` does
+not know, or a part of it.
 """
 
 from __future__ import annotations
 
 from ..policy.match import path_matcher, wildcard_matches
 from ..policy.model import Deny
+from .spellings import Scrubber, Spellings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Iterable, Sequence
 
     from ..policy.model import HttpRequest
@@ -47,15 +48,40 @@ PUBLIC_PREFIXES = (
     b"gsk_", b"dop_v1_",
 )  # fmt: skip
 # What a client may ask for that would show a value in a form, or in parts, in which it is not found.
-NOT_ASKED = frozenset([b"accept-encoding", b"grpc-accept-encoding", b"if-range", b"range", b"sec-websocket-extensions"])
-# Fields that a destination may show to others, or keeps beside what it stores: never "any header field".
-PUBLISHED = frozenset(
+NOT_ASKED = frozenset(
     [
-        b"content-disposition", b"content-language", b"content-location", b"content-type", b"from", b"link", b"origin",
-        b"referer", b"slug", b"user-agent", b"via", b"x-amz-tagging", b"x-forwarded-for", b"x-forwarded-host",
+        b"accept-charset", b"accept-encoding", b"grpc-accept-encoding", b"if-range", b"range",
+        b"sec-websocket-extensions",
     ]
 )  # fmt: skip
+# Fields that carry credentials, of which the last word does not say so.
+CARRIERS = frozenset([b"authorization", b"cookie", b"x-cookie", b"x-auth-key-id", b"x-amz-credential"])
+# The last words of names of fields that do.
+_CARRYING = frozenset(
+    [
+        b"accesstoken", b"apikey", b"auth", b"authkey", b"authorization", b"authtoken", b"credential", b"credentials",
+        b"jwt", b"key", b"passwd", b"password", b"pat", b"secret", b"token",
+    ]
+)  # fmt: skip
+# Words in names of fields that a server keeps beside what it stores, hands on, or shows to others, whatever their last
+# word is; and of what is a key of no lock.
+_KEPT = frozenset(
+    [
+        b"blob", b"cache", b"container", b"content", b"custom", b"etag", b"idempotency", b"idempotent", b"info",
+        b"link", b"object", b"partition", b"proxy", b"public", b"referer", b"referrer", b"routing", b"sec", b"sort",
+        b"surrogate", b"sync", b"tag", b"tagging", b"tags", b"website",
+    ]
+)  # fmt: skip
+_WORDS = bytes(each if bytes((each,)).isalnum() else 0x20 for each in range(256))
 CODINGS = frozenset([b"content-encoding", b"grpc-encoding"])
+# Character sets in which visible ASCII is itself, or itself between NULs: what ``spellings`` reads.
+_CHARSETS = frozenset(
+    [
+        b"ascii", b"big5", b"euc-jp", b"euc-kr", b"gb18030", b"gb2312", b"gbk", b"koi8-r", b"koi8-u", b"latin1",
+        b"macintosh", b"shift_jis", b"us-ascii", b"utf-16", b"utf-16be", b"utf-16le", b"utf-32", b"utf-32be",
+        b"utf-32le", b"utf-8", b"utf8",
+    ]
+)  # fmt: skip
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
 _VISIBLE = bytes(range(0x21, 0x7F))
@@ -95,6 +121,45 @@ def placeholder_for(value: bytes, random: Callable[[int], bytes]) -> bytes:
     return bytes(out)
 
 
+def carries(name: bytes) -> bool:
+    """Does the name of a header field, in lower case, say that it carries credentials?
+
+    Every sign counts as "-": servers that hand fields on as variables fold them (RFC 3875 section 4.1.18).
+    """
+    words = name.translate(_WORDS).split()
+    if any(word in _KEPT or word.startswith(b"meta") for word in words):
+        return False
+    return b"-".join(words) in CARRIERS or (words[-1:] != [] and words[-1] in _CARRYING)
+
+
+def legible(name: bytes, value: bytes) -> bool:
+    """Can the content that a field of an answer tells of be read as ``spellings`` does?  ``name`` in lower case."""
+    if name in CODINGS:
+        return value.lower() in (b"", b"identity")
+    if name != b"content-type" or b"charset" not in value.lower():
+        return True
+    for part in value.lower().split(b";")[1:]:
+        key, _, charset = part.partition(b"=")
+        charset = charset.strip(b" \t\"'")
+        if key.strip() == b"charset" and not (
+            charset in _CHARSETS or charset.startswith((b"iso-8859-", b"windows-125")) or not charset
+        ):
+            return False
+    return True
+
+
+def plainly(name: bytes, value: bytes) -> bytes:
+    """The value of a request's field without what asks for a character set of the client's choice."""
+    if name != b"accept" or b"charset" not in value.lower():
+        return value
+    kinds = []
+    for kind in value.split(b","):
+        first, *parameters = kind.split(b";")
+        kept = [part for part in parameters if part.partition(b"=")[0].strip().lower() != b"charset"]
+        kinds.append(b";".join((first, *kept)))
+    return b",".join(kinds)
+
+
 class Destination:
     """Where a secret may go: scheme, host (or ``*.NAME``), port, and a path prefix (``match.path_matcher``)."""
 
@@ -116,11 +181,12 @@ class Secret:
 
     Args:
         name: for events and hints.
-        place: a header name, ``query:NAME``, or ``*`` for any header field.  In ``authorization`` the placeholder may
-            stand after any scheme, and within the base64 of ``Basic``.
+        place: a header name, ``query:NAME``, or ``*`` for any header field that carries credentials, with the names of
+            further ones after it.  In ``authorization`` the placeholder may stand after any scheme, and within the
+            base64 of ``Basic``.
     """
 
-    __slots__ = ("destinations", "field", "name", "parameter", "placeholder", "value")
+    __slots__ = ("destinations", "field", "further", "name", "parameter", "placeholder", "value")
 
     def __init__(
         self, name: str, value: bytes, placeholder: bytes, place: str, destinations: Iterable[Destination]
@@ -130,7 +196,8 @@ class Secret:
         self.name, self.value, self.placeholder = name, value, placeholder
         kind, mark, rest = place.partition(":")
         self.parameter = rest.encode("ascii") if mark and kind == "query" else b""
-        self.field = b"" if self.parameter else place.lower().encode("ascii")
+        field, *further = (" " if self.parameter else place.lower()).split(" ")
+        self.field, self.further = field.encode("ascii"), frozenset(each.encode("ascii") for each in further)
         self.destinations = tuple(destinations)
 
     def __repr__(self) -> str:
@@ -140,18 +207,34 @@ class Secret:
         """May it be in the header field of this name?"""
         if self.field != b"*":
             return name == self.field
-        return name not in PUBLISHED and b"-meta-" not in name.replace(b"_", b"-")
+        return carries(name) or name in self.further
 
     def goes_to(self, bound: Bound) -> bool:
         """May it go to this server, whatever the path?"""
         return any(each.is_at(bound.scheme, bound.host, bound.port) for each in self.destinations)
 
-    def admits(self, request: HttpRequest) -> bool:
-        """May it go into this request?"""
-        return any(
-            each.is_at(request.scheme, request.host, request.port) and each.path(request.path)
-            for each in self.destinations
+    def admits(self, readings: Sequence[HttpRequest]) -> bool:
+        """May it go into a request that a server may read in each of these ways?"""
+        return bool(readings) and all(
+            any(each.is_at(read.scheme, read.host, read.port) and each.path(read.path) for each in self.destinations)
+            for read in readings
         )
+
+    def refusal(self, names: Sequence[bytes], values: Sequence[bytes]) -> Deny:
+        """Why it is not put into a request that goes to a destination of it."""
+        if self.parameter:
+            place = f"the query parameter {self.parameter.decode()}"
+        elif self.field != b"*":
+            place = f"the header field {self.field.decode()}"
+        else:
+            place = "a header field that carries credentials"
+            pairs = zip(names, values, strict=True)
+            found = [name for name, value in pairs if self.placeholder in value and not self.belongs_in(name)]
+            if found:
+                shown = found[0].decode("latin-1")[:64]
+                line = " ".join(["*", *sorted(each.decode("ascii") for each in self.further), shown])
+                place += f', which {shown} is not known as; header: "{line}" in its rule allows it there'
+        return Deny(None, MISPLACED, f"the secret {self.name} may only be in {place}")
 
 
 class Vault:
@@ -161,21 +244,20 @@ class Vault:
         self.signers = signers
         self._secrets = sorted(secrets, key=lambda secret: len(secret.placeholder), reverse=True)
         self._here = [secret for secret in secrets if secret.goes_to(bound)]
-        pairs = [pair for secret in self._here for pair in echoes(secret.value, secret.placeholder)]
-        self._pairs = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)  # one may be a part of another
+        self._spellings = Spellings([(each.value, each.placeholder) for each in self._here]) if self._here else None
         self.scrubs = bool(self._here)
 
     def scrubber(self) -> Scrubber | None:
         """A new scrubber for one answer; ``None`` when no secret can be in it."""
-        return Scrubber(self._pairs) if self._pairs else None
+        return Scrubber(self._spellings) if self._spellings is not None else None
 
     def apply(
-        self, request: HttpRequest, target: bytes, names: Sequence[bytes], values: list[bytes]
+        self, readings: Sequence[HttpRequest], target: bytes, names: Sequence[bytes], values: list[bytes]
     ) -> tuple[bytes, list[bytes]] | Deny:
         """Put the values in for the placeholders.
 
         Args:
-            request: allowed by the policy.
+            readings: the request and what else a server may take it for, each allowed by the policy.
             target: canonical path and query, as they will be sent.
             names: of the fields, in lower case; ``values`` in the same order.
 
@@ -192,16 +274,15 @@ class Vault:
                 or (basic and any(_in_basic(value, secret.placeholder) for value in values))
             ):
                 continue
-            if not secret.admits(request):
-                return Deny(None, MISPLACED, f"the secret {secret.name} may not go to this destination")
+            if not secret.admits(readings):
+                hint = f"the secret {secret.name} may not go to this destination"
+                if secret.admits(readings[:1]):
+                    other = next(each for each in readings if not secret.admits([each]))
+                    hint += f": the request may be read as {other.method} {other.path}"
+                return Deny(None, MISPLACED, hint)
             applied = self._put(secret, target, names, values)
             if applied is None:
-                place = (
-                    f"the query parameter {secret.parameter.decode()}" if secret.parameter else secret.field.decode()
-                )
-                if secret.field == b"*":
-                    place = "a header field that is not shown to others"
-                return Deny(None, MISPLACED, f"the secret {secret.name} may only be in {place}")
+                return secret.refusal(names, values)
             target, values = applied
             every = b"\n".join(values)
         return target, values
@@ -281,7 +362,7 @@ def _json_with_slashes(text: bytes) -> bytes:
 
 
 def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
-    """Each form in which a server may show ``value``, and what it becomes; both have the same length."""
+    """The usual forms of ``value`` and the same ones of its placeholder, for events (``redact``)."""
     import base64
 
     pairs = {value: placeholder}
@@ -294,72 +375,3 @@ def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
             last = (before + len(value)) * 8 // 6
             pairs.setdefault(encode(bytes(before) + value)[first:last], encode(bytes(before) + placeholder)[first:last])
     return [(shown, told) for shown, told in pairs.items() if len(shown) == len(told) and shown != told]
-
-
-class Scrubber:
-    """Replaces values in one stream of octets, also where a value is cut.
-
-    It holds back only what may be the beginning of a value, and nothing after ``flush``.
-
-    Args:
-        pairs: what is looked for, and what of the same length it becomes.
-    """
-
-    __slots__ = ("_held", "_longest", "_pairs", "_pattern")
-
-    def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        self._pairs = pairs
-        self._longest = max(len(shown) for shown, _ in pairs)
-        self._held = b""
-        self._pattern: re.Pattern[bytes] | None = None
-
-    def feed(self, data: bytes) -> bytes:
-        """Take octets; give those that are safe to pass on."""
-        data = self._held + data
-        keep = self._beginning(data)
-        out, end = self._replaced(data, len(data) - keep)
-        self._held = data[end:]
-        return out
-
-    def flush(self) -> bytes:
-        """What was held back: the stream has ended, so no longer value begins there."""
-        held, self._held = self._held, b""
-        return self.whole(held)
-
-    def whole(self, data: bytes) -> bytes:
-        """Replace in octets that are complete, such as a header value."""
-        return self._replaced(data, len(data))[0]
-
-    def _replaced(self, data: bytes, end: int) -> tuple[bytes, int]:
-        """``data`` up to ``end``, or to the end of the value that begins before it, and where that is."""
-        if not any(shown in data for shown, _ in self._pairs):
-            return data[:end], end
-        if self._pattern is None:
-            import re
-
-            longest_first = sorted((shown for shown, _ in self._pairs), key=len, reverse=True)
-            self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
-        told = dict(reversed(self._pairs))
-        out: list[bytes] = []
-        at = 0
-        for found in self._pattern.finditer(data):
-            if found.start() >= end:
-                break
-            out += (data[at : found.start()], told[found[0]])
-            at = found.end()
-        end = max(end, at)
-        return b"".join((*out, data[at:end])), end
-
-    def _beginning(self, data: bytes) -> int:
-        """How many octets at the end may be the beginning of a value."""
-        tail = data[max(0, len(data) - self._longest + 1) :]
-        keep = 0
-        for shown, _ in self._pairs:
-            at = max(0, len(tail) - len(shown) + 1)
-            first = shown[:1]
-            while (at := tail.find(first, at)) >= 0:
-                if shown.startswith(tail[at:]):
-                    keep = max(keep, len(tail) - at)
-                    break
-                at += 1
-        return keep

@@ -13,7 +13,7 @@ References: RFC 9112 sections 2.2, 3, 5, 6.3, 7.1; RFC 9110 sections 7.6.1 (Conn
 from __future__ import annotations
 
 from .bodies import Body, Chunked, Sized, UntilClose
-from .credentials import CODINGS
+from .credentials import CODINGS, legible
 from .overrides import as_variable
 from .requests import (
     BAD_CONNECTION,
@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .credentials import Scrubber
+    from .spellings import Scrubber
 
 NOT_HTTP = "the server's answer is malformed"
 _CRLF2 = b"\r\n\r\n"
@@ -49,7 +49,8 @@ _SPECIAL = HOP_BY_HOP | frozenset(
 )
 _DROPPED = HOP_BY_HOP | frozenset([b"te", b"upgrade", b"host"])
 _ANSWER_HOPS = HOP_BY_HOP | frozenset([b"alt-svc", b"content-length", b"transfer-encoding", b"upgrade"])
-_ANSWER_SPECIAL = _ANSWER_HOPS | CODINGS
+_ANSWER_TELLS = CODINGS | {b"content-type"}  # how content is to be read
+_ANSWER_SPECIAL = _ANSWER_HOPS | _ANSWER_TELLS
 _known: dict[bytes, bytes] = {}  # field name as written: in lower case
 _MOST_KNOWN = 1024
 
@@ -250,8 +251,7 @@ class AnswerHead:
         """Find the length, and take away what is for this hop alone."""
         tokens = _tokens(special.get(b"connection", ()))
         self.close = old or b"close" in tokens
-        coding = [value for name in CODINGS for value in special.get(name, ())]
-        self.coded = any(value.lower() not in (b"", b"identity") for value in coding)
+        self.coded = not all(legible(name, value) for name in _ANSWER_TELLS for value in special.get(name, ()))
         codings = special.get(b"transfer-encoding", ())
         if codings and (len(codings) > 1 or codings[0].lower() != b"chunked" or old):
             raise Flaw(NOT_HTTP)
@@ -294,7 +294,9 @@ class AnswerHead:
 
     def shown(self, scrubber: Scrubber | None) -> tuple[tuple[bytes, bytes], ...]:
         """Name and value of each field, as the client gets it."""
-        return tuple((name, scrubber.whole(value) if scrubber else value) for _, name, value in self._fields)
+        if scrubber is None:
+            return tuple((name, value) for _, name, value in self._fields)
+        return tuple((scrubber.whole(name), scrubber.whole(value)) for _, name, value in self._fields)
 
     def write(self, connection: bytes, scrubber: Scrubber | None) -> bytes:
         """The head as the client gets it."""
@@ -303,6 +305,6 @@ class AnswerHead:
         if scrubber is None:
             out += [b"%b: %b\r\n" % (raw, value) for raw, _, value in self._fields]
         else:
-            out += [b"%b: %b\r\n" % (raw, scrubber.whole(value)) for raw, _, value in self._fields]
+            out += [b"%b: %b\r\n" % (scrubber.whole(raw), scrubber.whole(value)) for raw, _, value in self._fields]
         out.append(b"Connection: %b\r\n\r\n" % connection if connection else b"\r\n")
         return b"".join(out)

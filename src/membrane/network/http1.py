@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from ..policy.model import Deny
 from .bodies import Body, Sized
-from .credentials import NOT_ASKED
+from .credentials import NOT_ASKED, plainly
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .overrides import LONGEST_METHOD
 from .requests import (
@@ -55,9 +55,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .credentials import Scrubber, Vault
+    from .credentials import Vault
     from .requests import Command, Fields, Gate, Spend, Waiting
     from .sigv4 import Signing
+    from .spellings import Scrubber
 
 READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one
@@ -350,7 +351,7 @@ class Http1(Front):
                 self._refuse(self.gate.refused(admitted.request, found), head, framing)
                 return
             signing = found
-            applied = vault.apply(admitted.request, target, head.names, values)
+            applied = vault.apply(admitted.readings, target, head.names, values)
             if isinstance(applied, Deny):
                 self._refuse(self.gate.refused(admitted.request, applied), head, framing)
                 return
@@ -364,6 +365,7 @@ class Http1(Front):
             out.append(b"Connection: %b\r\n" % b", ".join(hop))
         if vault is not None and vault.scrubs:
             dropped |= NOT_ASKED
+            values = list(map(plainly, head.names, values))
             out.append(b"Accept-Encoding: identity\r\n")
         if signing is not None:
             dropped |= _SIGNED_ANEW

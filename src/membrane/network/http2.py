@@ -32,7 +32,7 @@ References: RFC 9113 (HTTP/2), RFC 7541 (HPACK), RFC 8441 (extended CONNECT, ref
 from __future__ import annotations
 
 from ..policy.model import Deny
-from .credentials import NOT_ASKED
+from .credentials import NOT_ASKED, plainly
 from .fields import NO_TABLE, FieldDecoder, TooLarge, Undecodable, encode
 from .frames import (
     ACK,
@@ -476,7 +476,7 @@ class Http2(AnswerSide):
                 self._refuse(number, self.gate.refused(request, found), asked, ends)
                 return
             signing = found
-            applied = self._vault.apply(request, target, names, values)
+            applied = self._vault.apply(verdict.readings, target, names, values)
             if isinstance(applied, Deny):
                 self._refuse(number, self.gate.refused(request, applied), asked, ends)
                 return
@@ -489,6 +489,7 @@ class Http2(AnswerSide):
         ]
         if self._rewrites:
             dropped |= NOT_ASKED
+            values = list(map(plainly, names, values))
             fields.append((b"accept-encoding", b"identity"))
         fields += [field for field in zip(names, values, strict=True) if field[0] not in dropped]
         if signing is not None:

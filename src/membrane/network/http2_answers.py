@@ -9,7 +9,7 @@ border of a frame, so they never come within one or within a field section.
 
 from __future__ import annotations
 
-from .credentials import CODINGS
+from .credentials import legible
 from .fields import NO_TABLE, FieldDecoder, Undecodable, encode
 from .frames import (
     ACK,
@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..policy.model import HttpRequest, Verdict
-    from .credentials import Scrubber, Vault
+    from .credentials import Vault
     from .requests import Command, Gate, Spend
+    from .spellings import Scrubber
 
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
 MOST_STREAMS = 4096  # open at once
@@ -372,9 +373,11 @@ class AnswerSide(Front):
         scrubber = stream.scrubber
         assert scrubber is not None
         fields = [
-            (name, scrubber.whole(value)) for name, value in zip(names, values, strict=True) if name != b"alt-svc"
+            (scrubber.whole(name), scrubber.whole(value))
+            for name, value in zip(names, values, strict=True)
+            if name != b"alt-svc"
         ]
-        coded = any(name in CODINGS and value.lower() not in (b"", b"identity") for name, value in fields)
+        coded = not all(legible(name, value) for name, value in fields)
         if coded and not ends:
             stream.status = 502
             self._told(stream, error=_CODED)

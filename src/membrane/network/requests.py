@@ -166,6 +166,7 @@ class Admitted(Value):
     verdict: Allow
     target: bytes  # canonical path and query
     authority: bytes
+    readings: tuple[HttpRequest, ...]  # the request, and each other one that a server may take it for; all are allowed
 
 
 class Refused(Value):
@@ -321,7 +322,7 @@ class Gate:
             refusal = self._admit(verdict.budgets, octets)
             if refusal is not None:
                 return self.refused(request, refusal[0]).replace(retry_after=refusal[1])
-        return Admitted(request, verdict, path.encode("ascii") + query, canonical)
+        return Admitted(request, verdict, path.encode("ascii") + query, canonical, (request, *others))
 
     @staticmethod
     def _target(target: bytes) -> tuple[str, bytes]:

@@ -53,7 +53,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             secret_destinations(secret)
         except Malformed as error:
             raise _unbound(str(secret.origin), f"secret {secret.name!r}: {error}") from None
-    names = {secret.name for secret in policy.secrets if secret.header == "*"}
+    names = {secret.name for secret in policy.secrets if secret.header[0] == "*"}
     for pair in policy.signing:
         if not {pair.key_id, pair.secret} <= names:
             cause = f"signing: {pair.key_id} and {pair.secret} are not both secrets of any header field"

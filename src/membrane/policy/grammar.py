@@ -564,7 +564,7 @@ def secret_destinations(rule: SecretRule) -> tuple[tuple[str, str, int, str], ..
     Raises:
         Malformed: a destination is not one host.
     """
-    return destinations(rule.to, wildcards=rule.header == "*")
+    return destinations(rule.to, wildcards=rule.header[0] == "*")
 
 
 def destinations(texts: Iterable[str], *, wildcards: bool = False) -> tuple[tuple[str, str, int, str], ...]:
@@ -594,13 +594,19 @@ def destinations(texts: Iterable[str], *, wildcards: bool = False) -> tuple[tupl
 def parse_header(text: str) -> str:
     """Read ``NAME`` or ``NAME: TEMPLATE`` where ``{}`` stands for the secret; return the second form.
 
-    ``*`` is any field, and returned as it is.
+    ``*`` is any field that carries credentials, ``* NAME NAME`` those and these as well.
 
     Raises:
         Malformed: with the cause.
     """
-    if text == "*":
-        return text
+    if text[:1] == "*":
+        star, *names = text.lower().split()
+        for each in (star[1:], *names) if star != "*" else names:
+            if not _TOKEN.issuperset(each.upper()):
+                raise Malformed(f"{each!r} is not a header name")
+        if star != "*":
+            raise Malformed('further header names stand after "*" and a space')
+        return " ".join((star, *names))
     name, colon, template = text.partition(":")
     template = template.strip() if colon else "{}"
     if not name or not _TOKEN.issuperset(name.upper()):

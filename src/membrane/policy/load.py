@@ -594,7 +594,7 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched")
+            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched", "header")
             found = {name: entry.take(name) for name in names}
             entry.finish(what)
             nodes = {name: taken[1] for name, taken in found.items() if taken}
@@ -619,10 +619,15 @@ class _Loader:
             unmatched: Any = "error"
             if "unmatched" in nodes:
                 unmatched = nodes["unmatched"].scalar("unmatched").choice("unmatched", ("error", "deny", "warn"))
+            header = "*"
+            if "header" in nodes:
+                text = nodes["header"].scalar("header").string("header")
+                header = self._checked(nodes["header"], "header", grammar.parse_header, text)
+                if header[0] != "*":
+                    item.refuse('"header" of a mask is "* NAME": fields beside those that carry credentials')
+            source, origin = f"{kind}:{place}", self._origin(item)
             self.levels[self.level].masks.append(
-                MaskRule(
-                    f"{kind}:{place}", tuple(to), self._origin(item), extract, decode, claims, duplicates, unmatched
-                )
+                MaskRule(source, tuple(to), origin, extract, decode, claims, duplicates, unmatched, header)
             )
 
     def _signing(self, key: str, node: Node) -> None:

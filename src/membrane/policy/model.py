@@ -159,7 +159,8 @@ class SecretRule(Value):
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
     to: tuple[str, ...]
-    # "name: TEMPLATE" where "{}" stands for the value, "?NAME": a parameter of the query, "*": any header field
+    # "name: TEMPLATE" where "{}" stands for the value, "?NAME": a parameter of the query, "*": any header field that
+    # carries credentials, with further names after it
     header: str
     origin: Origin
 
@@ -183,6 +184,7 @@ class MaskRule(Value):
     claims: tuple[str, ...] = ()  # of the token that is decoded; empty: the token itself is the credential
     duplicates: bool = False  # the same text elsewhere in the source is replaced as well
     unmatched: Literal["error", "deny", "warn"] = "error"  # when there is no credential: stop, hide it, or show it
+    header: str = "*"  # as in ``SecretRule``, always with "*"
 
 
 class Limits(Value):

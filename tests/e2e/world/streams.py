@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pki
 import resolver
+from spelled import SPELLED
 
 PLAIN, TLS, WRONG = 8080, 8444, 8446
 EVENTS = 40
@@ -119,6 +120,9 @@ def serve(sock: socket.socket, _: str) -> None:
         elif request.path == "/socket":
             _websocket(sock, request)
             return
+        elif request.path.startswith("/v1/spelled/"):
+            shown = SPELLED[request.path[12:]][0](request.fields["x-api-key"].encode())
+            _answer(sock, shown, f"x-proof: {hashlib.sha256(shown).hexdigest()}")
         elif request.path.startswith("/bytes/"):
             left = int(request.path[7:])
             sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % left)

@@ -1,0 +1,598 @@
+"""Known texts (the values of secrets) in other text, however their characters are spelled, and what hides them.
+
+Theory of operation
+-------------------
+A server echoes a value in a spelling that nobody can list: each character may be escaped or not, in either case, more
+than once.  So the text is *decoded* and the value is looked for in what comes out.  A reading of a piece of text gives
+the readings that it has in turn:
+
+* without line ends and NULs (base64 in lines, UTF-16 and UTF-32, soft line ends of quoted-printable);
+* with every escape undone at once (percent, quoted-printable, backslash, HTML), up to ``UNESCAPED`` times;
+* each run of a base64 alphabet, of hexadecimal or of base32 decoded at every alignment, up to ``DECODED`` times.
+
+Letters match in either case.  What is found is overwritten through the same readings in reverse, so it becomes the
+placeholder in the spelling of the value: nothing changes its length, and JSON, HTML and base64 stay what they were.  A
+character whose spelling has no room for another one (``\\/``) stays.
+
+Bounds
+------
+* Only runs that may hold a value are read: at least as many characters of ``_class`` in a row as the shortest value
+  has.  In other text that is two passes of the C library over it.
+* The readings of one piece have together at most ``WORK`` octets for each of its own.  What can not be read within
+  that counts as bad: its letters and digits are overwritten.
+* In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` octets for each of the value.
+  Within an encoding two characters of the value must have come for that, else every third piece of base64 would be held
+  up.  So there the value is known without its first ``_FREE`` characters.
+
+Not recognised: a part of a value, decimal codes of characters in a list, other character sets than those that agree
+with ASCII (UTF-16 and UTF-32 aside), and whatever else has to be computed (reversed, compressed, encrypted).
+
+References: RFC 3986 section 2.1, RFC 8259 section 7, HTML "named character references", RFC 2045 sections 6.7 and 6.8,
+RFC 4648.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64, b2a_base64
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+UNESCAPED = 4  # times
+DECODED = 2  # times
+WORK = 64  # octets that are read for each octet of the text
+_WORK_AT_LEAST = 8192
+LONGEST = 128  # octets of text for each character of a value
+_SHORTEST_TAIL = 3  # characters at the end of a stream that can begin two characters of a value in some encoding
+_FREE = 3  # characters at a value's beginning that may have gone before it is recognised
+_EAGER = 2  # characters of a value that have come when it is held back
+_REREAD = 4096  # octets that are held back and read again with every piece; above it with each eighth more
+_CUTS = b"\r\n\0"
+_HEX_CUTS = b" \t:,;-"  # between two octets in hexadecimal
+_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ALNUM = _LETTERS + b"0123456789"
+_ESCAPES = b"%\\&="
+_BASE64 = _ALNUM + b"+/-_"
+_HEX = b"0123456789abcdefABCDEF"
+_BASE32 = _LETTERS + b"234567"
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_BLANKED = bytes.maketrans(_ALNUM, b"X" * 26 + b"x" * 26 + b"0" * 10)
+_BASE32_DIGITS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
+_BASE32_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_TOKEN = re.compile(
+    rb"%(?:[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+    rb"|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[0-7]{2,3}|[^0-9A-Za-z\x80-\xff]|[bfnrt])"
+    rb"|&(?:#(?:[0-9]{1,12}|[xX][0-9A-Fa-f]{1,12});?|[A-Za-z]{2,24};|(?:amp|AMP|lt|LT|gt|GT|quot|QUOT))"
+)
+_QUOTED = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)")
+# What may become one when the text goes on; at most ``_LONGEST_TOKEN`` octets of it are looked at.
+_UNFINISHED = re.compile(
+    rb"(?:%(?:[0-9A-Fa-f]|u[0-9A-Fa-f]{0,3})?"
+    rb"|=[0-9A-Fa-f\r]?"
+    rb"|\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?|[0-7]{1,2})?"
+    rb"|&(?:#(?:[0-9]{0,12}|[xX][0-9A-Fa-f]{0,12})|[A-Za-z]{0,24}))\Z"
+)
+_LONGEST_TOKEN = 32
+_SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+class Spellings:
+    """Texts that are looked for, and what each becomes.
+
+    Args:
+        pairs: a text of visible ASCII, and what of the same length stands for it.
+    """
+
+    __slots__ = ("_class", "_hexes", "_left", "_needles", "_run", "_separated", "longest")
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        needles: dict[bytes, bytes] = {}
+        for value, told in pairs:
+            needles.setdefault(value, told)
+            # Text is read with all its escapes undone: a value that looks like one is undone as well.
+            for _ in range(UNESCAPED):
+                shorter, other = _TOKEN.sub(_meaning, value), _TOKEN.sub(_meaning, told)
+                if shorter == value or len(shorter) <= _FREE + _EAGER:
+                    break
+                value, told = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
+                needles.setdefault(value, told)
+        self._needles = [(value.lower(), value, told) for value, told in needles.items()]
+        self._needles.sort(key=lambda each: len(each[0]), reverse=True)  # one may be a part of another
+        shortest = min(len(value) for value, _, _ in self._needles) - _FREE
+        self.longest = LONGEST * max(len(value) for value, _, _ in self._needles)
+        signs = b"".join(value for value, _ in needles.items())
+        self._class = _classes(_BASE64 + _ESCAPES + _CUTS + b"#;" + signs)
+        self._run = b"A" * shortest
+        self._hexes = _classes(_HEX + _HEX_CUTS + _CUTS + b"xX")
+        self._separated = b"A" * (2 * shortest + shortest // 2 - 1)
+        self._left = 0
+
+    def hide(self, text: bytes, *, more: bool = False) -> tuple[bytes, int]:
+        """Overwrite what is found.
+
+        Args:
+            more: the text goes on.
+
+        Returns:
+            The text, and from where on it must be held back because a value may begin there.
+        """
+        self._left = WORK * len(text) + _WORK_AT_LEAST
+        return self._text(text, DECODED, more, True)
+
+    def _text(self, text: bytes, decodes: int, more: bool, exact: bool) -> tuple[bytes, int]:
+        """The same, for text whose parts have nothing to do with each other."""
+        runs = list(_runs(text.translate(self._class), self._run, more))
+        hold = size = len(text)
+        if more and runs and runs[-1][1] == size:
+            start = runs.pop()[0]
+            if size - start > 2 * self.longest and not self._shown(text[start:], UNESCAPED, decodes):
+                start = size - self.longest  # all that can be held back
+            if text[start:].strip(_CUTS):
+                shown, at = self._part(text[start:], UNESCAPED, decodes, True, exact)
+                text, hold = text[:start] + shown, start + at
+        if runs and self._shown(b" ".join([text[start:end] for start, end in runs]), UNESCAPED, decodes):
+            out = bytearray(text)
+            for start, end in runs:
+                out[start:end] = self._part(text[start:end], UNESCAPED, decodes, False, exact)[0]
+            text = bytes(out)
+        if decodes:
+            for start, end in list(_runs(text.translate(self._hexes), self._separated, more)):
+                last = more and end == size
+                shown, at = self._separated_hex(text[start:end], decodes, last)
+                text = text[:start] + shown + text[end:]
+                hold = min(hold, start + at) if last else hold
+        return text, hold
+
+    # ------------------------------------------------------------ is anything there?
+
+    def _shown(self, text: bytes, escapes: int, decodes: int) -> bool:
+        """May a value be in one of the readings of a text?  As ``_part``, but of many runs at once, and not where."""
+        self._left -= len(text)
+        low = text.lower()
+        if self._left < 0 or any(value[_FREE:] in low for value, _, _ in self._needles):
+            return True
+        if escapes and b"=" in text and self._shown_plain(text, _QUOTED, escapes, decodes):
+            return True
+        cut = text.translate(None, _CUTS)
+        if len(cut) < len(text):
+            return self._shown(cut, escapes, decodes)
+        escaped = escapes and (b"%" in text or b"\\" in text or b"&" in text)
+        if escaped and self._shown_plain(text, _TOKEN, escapes, decodes):
+            return True
+        return decodes > 0 and any(self._shown_within(text, decodes, coding) for coding in CODINGS)
+
+    def _shown_plain(self, text: bytes, token: re.Pattern[bytes], escapes: int, decodes: int) -> bool:
+        plain = token.sub(_meaning, text)
+        return plain != text and self._shown(plain, escapes - 1, decodes)
+
+    def _shown_within(self, text: bytes, decodes: int, coding: Coding) -> bool:
+        least = coding.characters(len(self._run))
+        if len(text) < least:
+            return False
+        parts = [text[start:end] for start, end in _runs(text.translate(coding.classes), b"A" * least, False)]
+        for before in range(coding.alignments) if parts else ():
+            octets = coding.read_all(parts, before)
+            self._left -= len(octets)
+            if self._left < 0:
+                return True
+            runs = list(_runs(octets.translate(self._class), self._run, False))
+            if runs and self._shown(b" ".join([octets[start:end] for start, end in runs]), UNESCAPED, decodes - 1):
+                return True
+            if decodes > 1 and self._separated in octets.translate(self._hexes):
+                return True
+        return False
+
+    # ------------------------------------------------------------ where, and what hides it
+
+    def _part(self, text: bytes, escapes: int, decodes: int, more: bool, exact: bool) -> tuple[bytes, int]:
+        """The same, for one run of text."""
+        size = len(text)
+        self._left -= size
+        if self._left < 0:
+            return text.translate(_BLANKED), size
+        text, hold = self._plain(text, more, exact)
+        if escapes and b"=" in text:
+            text, hold = self._unescaped(text, _QUOTED, hold, escapes, decodes, more)
+        cut = text.translate(None, _CUTS)
+        if len(cut) < size:
+            shown, at = self._part(cut, escapes, decodes, more, False) if cut else (cut, 0)
+            if shown != cut or at < len(cut):
+                kept = [at for at, octet in enumerate(text) if octet not in _CUTS]
+                text = _overwritten(text, cut, shown, kept)
+                hold = min(hold, kept[at] if at < len(cut) else size)
+            return text, hold
+        if escapes and any(mark in text for mark in (b"%", b"\\", b"&")):
+            text, hold = self._unescaped(text, _TOKEN, hold, escapes, decodes, more)
+        if decodes:
+            for coding in CODINGS:
+                text, at = self._decoded(text, decodes, more, coding)
+                hold = min(hold, at)
+        return text, hold
+
+    def _unescaped(
+        self, text: bytes, token: re.Pattern[bytes], hold: int, escapes: int, decodes: int, more: bool
+    ) -> tuple[bytes, int]:
+        """The same, for what a text says when its escapes are undone."""
+        size = len(text)
+        plain = token.sub(_meaning, text)
+        if plain != text:
+            shown, at = self._part(plain, escapes - 1, decodes, more, False)
+            if shown != plain or at < len(plain):
+                starts, ends = _tokens(text, token)
+                text = _respelled(text, plain, shown, starts, ends)
+                hold = min(hold, starts[at] if at < len(plain) else size)
+        begun = _UNFINISHED.search(text, max(0, size - _LONGEST_TOKEN)) if more else None
+        if begun is not None:  # what comes before it may be the beginning of a value, whatever it becomes
+            before = text[: begun.start()]
+            plain = token.sub(_meaning, before)
+            _, at = self._part(plain, escapes - 1, decodes, more, False)
+            if at < len(plain):
+                hold = min(hold, _tokens(before, token)[0][at])
+        return text, hold
+
+    def _plain(self, text: bytes, more: bool, exact: bool) -> tuple[bytes, int]:
+        """What is spelled as it is.  ``exact``: the text is that of the stream, so its first character is looked at."""
+        low = text.lower()
+        hold = size = len(low)
+        if more:
+            for value, _, _ in self._needles:
+                hold = min(hold, size - _beginning(low, value, 1 if exact else _EAGER))
+        for value, written, told in self._needles:
+            core = value[_FREE:]
+            at = low.find(core)
+            while at >= 0:
+                end = at + len(core)
+                begin = at
+                while begin > 0 and end - begin < len(value) and low[begin - 1] == value[begin - 1 - end]:
+                    begin -= 1
+                if begin < hold:  # what is held back is read again, and may be a longer value
+                    text = (
+                        text[:begin]
+                        + _in_case(text[begin:end], written[begin - end :], told[begin - end :])
+                        + text[end:]
+                    )
+                at = low.find(core, end)
+            low = text.lower()
+        return text, hold
+
+    def _decoded(self, text: bytes, decodes: int, more: bool, coding: Coding) -> tuple[bytes, int]:
+        """What the runs of an alphabet say, at each alignment."""
+        size = hold = len(text)
+        least = coding.characters(len(self._run))
+        if size < least and not more:
+            return text, hold
+        for start, end in list(_runs(text.translate(coding.classes), b"A" * least, more)):
+            last = more and end == size
+            if end - start < _SHORTEST_TAIL:
+                continue
+            for before in range(coding.alignments):
+                octets, again = coding.read(text[start:end], before)
+                self._left -= len(octets)
+                if self._left < 0:
+                    return text.translate(_BLANKED), size
+                classes = octets.translate(self._class)
+                if not (
+                    self._run in classes
+                    or (last and classes.endswith(b"A" * _EAGER))
+                    or (decodes > 1 and self._separated in octets.translate(self._hexes))
+                ):
+                    continue
+                shown, at = self._text(octets, decodes - 1, last, False)
+                if shown != octets:
+                    text = text[:start] + again(shown) + text[end:]
+                if at < len(octets):
+                    hold = min(hold, start + max(0, 8 * at // coding.bits - before))
+        return text, hold
+
+    def _separated_hex(self, text: bytes, decodes: int, more: bool) -> tuple[bytes, int]:
+        """Hexadecimal with something between its octets: ``6b 65 79``, ``6b:65:79``, ``0x6b, 0x65``."""
+        size = len(text)
+        digits = _SEPARATORS.sub(b"", text)
+        if len(digits) == size or not digits:
+            return text, size  # without any it was read with the rest
+        shown, at = self._decoded(digits, decodes, more, HEX)
+        if shown == digits and at == len(digits):
+            return text, size
+        kept = _kept(_SEPARATORS, text)
+        return _overwritten(text, digits, shown, kept), kept[at] if at < len(digits) else size
+
+
+_SEPARATORS = re.compile(rb"[ \t:,;\-\r\n\0]+|(?<![0-9A-Fa-f])0[xX]|[xX]")
+
+
+def _classes(members: bytes) -> bytes:
+    """A table that makes "A" of the members and a space of the rest."""
+    return bytes(0x41 if octet in members else 0x20 for octet in range(256))
+
+
+def _runs(classes: bytes, least: bytes, more: bool) -> Iterator[tuple[int, int]]:
+    """Where the runs of "A" are: those that hold ``least``, and with ``more`` the one at the end."""
+    size = len(classes)
+    at = classes.find(least)
+    end = 0
+    while at >= 0:
+        start = classes.rfind(b" ", end, at) + 1 or end
+        end = classes.find(b" ", at)
+        if end < 0:
+            end = size
+        yield start, end
+        at = classes.find(least, end)
+    if more and end < size:
+        start = classes.rfind(b" ", end) + 1
+        if start < size:
+            yield start, size
+
+
+def _beginning(text: bytes, value: bytes, least: int) -> int:
+    """How many octets at the end of ``text`` are the beginning of ``value``; 0 when fewer than ``least``."""
+    at = max(0, len(text) - len(value) + 1)
+    first = value[:least]
+    while (at := text.find(first, at)) >= 0:
+        if value.startswith(text[at:]):
+            return len(text) - at
+        at += 1
+    return 0
+
+
+def _in_case(text: bytes, value: bytes, told: bytes) -> bytes:
+    """``told`` with letters in the case of ``text``, which is ``value`` in some case."""
+    if text == value:
+        return told
+    return told.lower() if text.islower() else told.upper() if text.isupper() else told
+
+
+# ---------------------------------------------------------------- escapes
+
+
+def _entities() -> dict[bytes, bytes]:
+    from html.entities import html5
+
+    return {
+        name.encode("ascii"): char.encode("ascii")
+        for name, char in html5.items()
+        if len(char) == 1 and char.isascii()
+    }  # fmt: skip
+
+
+_ENTITIES = _entities()
+_MEANINGS: dict[bytes, bytes] = {}  # of tokens that were seen
+
+
+def _meaning(found: re.Match[bytes]) -> bytes:
+    """What an escape stands for; itself when that is no octet of ASCII."""
+    token = found[0]
+    known = _MEANINGS.get(token)
+    if known is None:
+        known = _undone(token)
+        if len(_MEANINGS) < 4096:
+            _MEANINGS[token] = known
+    return known
+
+
+def _undone(token: bytes) -> bytes:
+    mark, rest = token[:1], token[1:]
+    if mark == b"=" and rest[-1:] == b"\n":
+        return b""
+    if mark == b"&" and rest[:1] != b"#":
+        return _ENTITIES.get(rest, token)
+    if mark == b"\\" and len(rest) == 1:
+        return _SHORT.get(rest, rest)
+    if mark == b"&":
+        text = rest[1:].rstrip(b";")
+        number = int(text[1:], 16) if text[:1] in b"xX" else int(text)
+    elif mark == b"\\" and rest[:1] not in b"ux":
+        number = int(rest, 8)
+    else:
+        number = int(rest.lstrip(b"ux"), 16)
+    return bytes((number,)) if number < 0x80 else token
+
+
+def _tokens(text: bytes, token: re.Pattern[bytes]) -> tuple[list[int], list[int]]:
+    """Where each octet of the text without its escapes begins and ends; the last one is the end of both."""
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    for found in token.finditer(text):
+        start, end = found.span()
+        meaning = _meaning(found)
+        if meaning == found[0]:
+            continue
+        starts += range(at, start)
+        ends += range(at + 1, start + 1)
+        starts += [start] * len(meaning)
+        ends += [end] * len(meaning)
+        at = end
+    starts += range(at, len(text) + 1)
+    ends += range(at + 1, len(text) + 2)
+    return starts, ends
+
+
+def _respelled(text: bytes, plain: bytes, shown: bytes, starts: Sequence[int], ends: Sequence[int]) -> bytes:
+    """``text`` so that it says ``shown`` instead of ``plain``, each octet in the spelling that it had."""
+    if plain == shown:
+        return text
+    out = bytearray(text)
+    for index, octet in enumerate(shown):
+        if octet != plain[index]:
+            start, end = starts[index], ends[index]
+            out[start:end] = _respelling(text[start:end], octet)
+    return bytes(out)
+
+
+def _respelling(token: bytes, octet: int) -> bytes:
+    """``octet`` in the spelling of ``token``; ``token`` where there is no room for it."""
+    if len(token) == 1:
+        return bytes((octet,))
+    mark, kind = token[:1], token[1:2]
+    if mark == b"&":
+        close = token[-1:] == b";"
+        if kind == b"#" and token[2:3] in b"xX":
+            head, digits = token[:3], b"%x" % octet
+        else:
+            head, digits = b"&#", b"%d" % octet
+        room = len(token) - len(head) - close
+        if len(digits) > room and head == b"&#":  # of the letters only a, b and c have two digits
+            digits = b"%d" % (97 + octet % 3)
+        return head + digits.rjust(room, b"0") + b";" * close if len(digits) <= room else token
+    if kind in b"ux" or mark in b"%=":
+        head = token[:2] if kind in b"ux" else token[:1]
+        digits = b"%0*x" % (len(token) - len(head), octet)
+        return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper())
+    if kind in b"01234567":
+        digits = b"%0*o" % (len(token) - 1, octet)
+        return b"\\" + digits if len(digits) == len(token) - 1 else token
+    return token
+
+
+def _kept(dropped: re.Pattern[bytes], text: bytes) -> list[int]:
+    """Where the octets are that are left when the matches of a pattern are taken out."""
+    out: list[int] = []
+    at = 0
+    for found in dropped.finditer(text):
+        out += range(at, found.start())
+        at = found.end()
+    out += range(at, len(text))
+    return out
+
+
+def _overwritten(text: bytes, before: bytes, after: bytes, places: Sequence[int]) -> bytes:
+    """``text`` with each octet that changed put in its place."""
+    if before == after:
+        return text
+    out = bytearray(text)
+    for index, octet in enumerate(after):
+        if octet != before[index]:
+            out[places[index]] = octet
+    return bytes(out)
+
+
+# ---------------------------------------------------------------- codings
+
+
+class Coding:
+    """An encoding of octets that has a few bits in each character.
+
+    Args:
+        bits: of a character.
+        alignments: numbers of characters before a run that put each of its octets in place for some of them.
+        read: a run, and so many characters of zero bits before it: the octets, and what gives the run with other ones.
+        padding: character whose octets are in no value.
+    """
+
+    __slots__ = ("_padding", "alignments", "bits", "classes", "read")
+
+    def __init__(
+        self,
+        alphabet: bytes,
+        bits: int,
+        alignments: int,
+        read: Callable[[bytes, int], tuple[bytes, Callable[[bytes], bytes]]],
+        padding: bytes,
+    ) -> None:
+        self.classes, self.bits, self.alignments = _classes(alphabet), bits, alignments
+        self.read = read
+        self._padding = padding
+
+    def characters(self, octets: int) -> int:
+        """How many hold so many octets."""
+        return -(-8 * octets // self.bits)
+
+    def read_all(self, runs: Sequence[bytes], before: int) -> bytes:
+        """The octets of all runs, with something between them."""
+        ahead = b"A" * before
+        lines = [ahead + run + self._padding[(before + len(run)) % 8 :] for run in runs]
+        return self.read(b"".join(lines), 0)[0]
+
+
+def _base64(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
+    used = b"A" * before + text.translate(_STANDARD)
+    whole = a2b_base64(used + b"A" * (-len(used) % 4))
+
+    def again(shown: bytes) -> bytes:
+        made = b2a_base64(shown + whole[len(shown) :], newline=False)[before:]
+        if b"-" in text or b"_" in text:
+            made = made.replace(b"+", b"-").replace(b"/", b"_")
+        # What does not change keeps the alphabet that it had.
+        return bytes(
+            was if _STANDARD[was] == _STANDARD[new] else new for was, new in zip(text, made[: len(text)], strict=True)
+        )
+
+    return whole[: 6 * len(used) // 8], again
+
+
+def _hex(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
+    used = b"0" * before + text
+    end = len(used) & ~1
+
+    def again(shown: bytes) -> bytes:
+        made = shown.hex().encode()
+        return (made.upper() if text.isupper() else made)[before:] + used[end:]
+
+    return bytes.fromhex(used[:end].decode("ascii")), again
+
+
+def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
+    number = int(text.upper().translate(_BASE32_DIGITS), 32)
+    bits = 5 * (before + len(text))
+    spare = bits % 8
+
+    def again(shown: bytes) -> bytes:
+        made = int.from_bytes(shown, "big") << spare | number & ((1 << spare) - 1)
+        letters = bytes(_BASE32_LETTERS[made >> 5 * at & 31] for at in range(len(text) - 1, -1, -1))
+        return letters.lower() if text.islower() else letters
+
+    return (number >> spare).to_bytes(bits // 8, "big"), again
+
+
+# Sixteen characters less those that make the run before them whole octets: at least one octet that is not ASCII.
+BASE64 = Coding(_BASE64, 6, 4, _base64, b"/" * 16)
+HEX = Coding(_HEX, 4, 2, _hex, b"f" * 16)
+BASE32 = Coding(_BASE32, 5, 8, _base32, b"7" * 16)
+CODINGS = (BASE64, HEX, BASE32)
+
+
+# ---------------------------------------------------------------- a stream
+
+
+class Scrubber:
+    """Overwrites values in one stream of octets, also where a value is cut.
+
+    It holds back only what may be the beginning of a value, and nothing after ``flush``.
+    """
+
+    __slots__ = ("_exact", "_held", "_more", "_octets", "_spellings")
+
+    def __init__(self, spellings: Spellings) -> None:
+        self._spellings = spellings
+        self._held = b""
+        self._more: list[bytes] = []  # what came since it was read
+        self._octets = 0  # of that
+
+    def feed(self, data: bytes) -> bytes:
+        """Take octets; give those that are safe to pass on."""
+        if len(self._held) > _REREAD:
+            self._more.append(data)
+            self._octets += len(data)
+            if self._octets < len(self._held) // 8:
+                return b""
+            data = b"".join(self._more)
+            self._more, self._octets = [], 0
+        data = self._held + data
+        text, hold = self._spellings.hide(data, more=True)
+        if hold < len(text) - self._spellings.longest:  # no beginning is as long
+            text = self.whole(data)
+            hold = len(text) - self._spellings.longest
+        self._held = text[hold:]
+        return text[:hold]
+
+    def flush(self) -> bytes:
+        """What was held back: the stream has ended, so no longer value begins there."""
+        held = b"".join((self._held, *self._more))
+        self._held, self._more, self._octets = b"", [], 0
+        return self.whole(held)
+
+    def whole(self, data: bytes) -> bytes:
+        """Overwrite in octets that are complete, such as a header value."""
+        return self._spellings.hide(data)[0] if data else data

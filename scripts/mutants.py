@@ -324,7 +324,8 @@ class _Bench:
             os.environ.update(self.environ)
             sys.path[:0] = [str(self.root / "src"), str(self.root)]
             early = "ignore::pytest.PytestAssertRewriteWarning"  # hypothesis was loaded before pytest could rewrite it
-            status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", early, *tests]))
+            place = f"--basetemp={self.root}/places"  # what earlier runs of anybody left elsewhere is not looked at
+            status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-W", early, place, *tests]))
             sys.stdout.flush()
         except BaseException:
             traceback.print_exc()

@@ -259,7 +259,17 @@ def test_nothing_to_trust(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "- x", "- {path: /w}", "- {path: /w, sha256: abc}", "- {path: /w, sha256: x, more: 1}", "{", "path: /w"],
+    [
+        "x",
+        "- x",
+        "- {path: /w}",
+        "- {path: /w, sha256: abc}",
+        f"- {{path: /w, sha256: {'g' * 64}}}",
+        f"- {{path: /w, sha256: {'A' * 64}}}",
+        "- {path: /w, sha256: x, more: 1}",
+        "{",
+        "path: /w",
+    ],
 )
 def test_malformed_store_fails_closed(place: Place, text: str) -> None:
     place.project.write_text("allow: [a.com]")

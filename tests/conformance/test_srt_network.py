@@ -48,6 +48,23 @@ def test_wildcard_matches_subdomains_only(box: SrtBox, host: str, code: str) -> 
     assert done.stdout == code, done
 
 
+@pytest.mark.needs_tool("nginx")
+def test_an_upload_in_chunks_has_one_coding(box: SrtBox) -> None:
+    """nginx answers 400 to ``Transfer-Encoding`` twice (the control), which no intermediary should send."""
+    box.settings({"allowedDomains": ["nginx.test"]})
+    coding = "-H 'Transfer-Encoding: chunked'"
+    line = f"{CURL} -w ' %{{http_code}}' {coding} --data-binary x http://nginx.test:8448/up"
+    assert box.shell(line).stdout == "POST /up HTTP/1.1\n 200"
+    script = (
+        "import socket\n"
+        "with socket.create_connection(('nginx.test', 8448), 20) as sock:\n"
+        "    sock.sendall(b'POST / HTTP/1.1\\r\\nHost: nginx.test\\r\\n' + b'Transfer-Encoding: chunked\\r\\n' * 2"
+        " + b'\\r\\n0\\r\\n\\r\\n')\n"
+        "    print(sock.recv(12))"
+    )
+    assert box.world.run(["python3", "-c", script]).stdout == "b'HTTP/1.1 400'\n"
+
+
 def test_wildcard_does_not_match_an_evil_suffix(box: SrtBox) -> None:
     box.settings({"allowedDomains": ["*.example.com"]})
     done = box.shell(f"{CURL} -o /dev/null -w '%{{http_code}}' http://notexample.com/")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import World, names
+from world import World, frameworks, names
 from world.box import Box
 from world.inspected import denied, every, no_crash, requests, run, url_rule, with_packages
 
@@ -103,6 +103,65 @@ except InvalidStatus as refused:
     assert done.stdout.split() == ["one", "two" * 30, "403"], done
     seen = {(event["protocol"], event["status"], event["path"]) for event in box.events("RequestSeen")}
     assert seen == {("websocket", 101, "/socket"), ("http/1.1", 403, "/other")}
+    no_crash(box)
+
+
+LINK = f"ws://frameworks.test:{frameworks.WEBSOCKETS_PORT}"
+LARGE_MESSAGES = """
+import sys, time
+from websockets.sync.client import connect
+text = "compressed " * 100000
+with connect(sys.argv[1] + "/ws", open_timeout=60, max_size=None) as link:  # permessage-deflate
+    link.send(text)
+    print(link.recv(60) == text, link.ping().wait(60))
+with connect(sys.argv[1] + "/ws", compression=None, open_timeout=60, max_size=None) as link:
+    data = bytes(range(256)) * 4096
+    started = time.monotonic()
+    for _ in range(32):
+        link.send(data)
+        assert link.recv(60) == data
+    print(f"{64 / (time.monotonic() - started):.0f} MiB/s", file=sys.stderr)
+    link.send(iter(["in ", "parts"]))
+    print(link.recv(60))
+"""
+NO_FRAMES = """
+import sys
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+with connect(sys.argv[1] + "/ws", compression=None, open_timeout=60) as link:
+    link.send("one")
+    print(link.recv(60))
+    if sys.argv[2] == "client":
+        link.socket.sendall(b"GET /admin HTTP/1.1\\r\\n\\r\\n")
+    else:
+        link.send("raw")
+    try:
+        print(link.recv(60))
+    except ConnectionClosed as closed:
+        print(closed.rcvd and closed.rcvd.code)
+"""
+
+
+def test_large_and_compressed_messages_of_websockets(box: Box) -> None:
+    box.allow(url_rule(LINK.replace("ws", "http", 1), "GET", paths=["/ws"]))
+    done = with_packages(box, LARGE_MESSAGES, LINK)
+    assert done.stdout.split("\n") == ["True True", "in parts", ""], done
+    no_crash(box)
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+def test_what_is_no_frame_ends_a_websocket(box: Box, who: str) -> None:
+    box.allow(url_rule(LINK.replace("ws", "http", 1), "GET", paths=["/ws"]))
+    done = with_packages(box, NO_FRAMES, LINK, who)
+    assert done.stdout.split() == ["one", "1002"], done
+    (seen,) = box.events("RequestSeen")
+    assert (seen["protocol"], seen["status"]) == ("websocket", 101)
+    flaw = "a client's frame is not masked" if who == "client" else "the server broke the WebSocket protocol: "
+    if who == "client":
+        hints = [event["hint"] for event in box.events("AccessDenied") if event["reason"] == "request malformed"]
+        assert hints == [flaw]
+    else:
+        assert seen["error"].startswith(flaw)
     no_crash(box)
 
 

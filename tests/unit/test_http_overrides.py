@@ -16,12 +16,14 @@ METHODS = [
     "X-HTTP-Method-Override", "X-HTTP-Method", "X-Method-Override", "X-Method", "HTTP-Method", "X-Original-Method",
     "X-Forwarded-Method", "X_HTTP_METHOD_OVERRIDE", "X.HTTP.Method.Override", "X~HTTP~Method", "X!Http|Method^Override",
     "Method-Override", "HTTP_X_HTTP_METHOD_OVERRIDE", "X-Request-Method", "_method",
+    "X-HttpMethod", "X-HTTP-MethodOverride", "xhttpmethodoverride", "X-MethodOverride",
 ]  # fmt: skip
 PATHS = [
     "X-Original-URL", "X-Original-URI", "X-Rewrite-URL", "X-Override-URL", "X~Original~URL", "X_ORIGINAL_URL",
     "X-Envoy-Original-Path", "X-Forwarded-Uri", "X-Forwarded-Path", "X-Forwarded-Url", "X-Replaced-Path", "Path-Info",
     "PATH_INFO", "X-Path-Info", "Request-URI", "X-Request-Uri", "X-WAWS-Unencoded-URL", "X-Matched-Path",
     "X-Invoke-Path", "X-Real-Path", "REDIRECT_URL", "Document-URI", "X-Orig-Path",
+    "X-OriginalUrl", "X-UrlRewrite", "XRewriteURL", "X-ForwardedPath",
 ]  # fmt: skip
 PREFIXES = [
     "SCRIPT_NAME", "Script-Name", "X-Script-Name", "X-Forwarded-Prefix", "X.Forwarded.Prefix", "X-Forwarded-Context",

@@ -56,6 +56,8 @@ _MARKS = _OVERRIDES | frozenset(
     ]
 )  # fmt: skip
 _FILLERS = frozenset([b"x", b"http", b"envoy", b"https"])
+_TELLING = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
+_LONGEST_WORD = 64  # octets of words that were written as one
 _EXACT: dict[bytes, Kind] = {
     b"script-name": "prefix",
     b"path-info": "path",
@@ -92,22 +94,37 @@ def kind_of(name: bytes) -> Kind:
 
 
 def _kind_of(name: bytes) -> Kind:
-    words = [word for word in as_variable(name).split(b"-") if word]
-    while words and words[0] in _FILLERS and len(words) > 1:
-        del words[0]
+    words = [part for word in as_variable(name).split(b"-") for part in _parts(word)]
+    skipped = 0
+    while skipped < len(words) - 1 and words[skipped] in _FILLERS:
+        skipped += 1
+    words = words[skipped:]
     exact = _EXACT.get(b"-".join(words))
     if exact:
         return exact
-    # What is not all made of such words is somebody's own field, unless it says that it overrides.
-    telling = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
     marked = not _MARKS.isdisjoint(words)
     if not _METHOD_WORDS.isdisjoint(words):
-        return "method" if not _OVERRIDES.isdisjoint(words) or telling.issuperset(words) else ""
+        return "method" if not _OVERRIDES.isdisjoint(words) or _TELLING.issuperset(words) else ""
     if not _PREFIX_WORDS.isdisjoint(words) or words[-2:] == [b"script", b"name"] or words[-2:] == [b"base", b"path"]:
         return "prefix" if marked else ""
     if not _PATH_WORDS.isdisjoint(words):
         return "path" if marked else ""
-    return "either" if not _OVERRIDES.isdisjoint(words) and telling.issuperset(words) else ""
+    # What is not all made of such words is somebody's own field, unless it says what it overrides.
+    return "either" if not _OVERRIDES.isdisjoint(words) and _TELLING.issuperset(words) else ""
+
+
+def _parts(word: bytes) -> list[bytes]:
+    """The words that were written as one (``httpmethod``); the word itself when it is not made of ours."""
+    if not word or word in _TELLING or len(word) > _LONGEST_WORD:
+        return [word] if word else []
+    made: list[list[bytes] | None] = [[], *[None] * len(word)]  # of each beginning, the words that it is made of
+    for start in range(len(word)):
+        before = made[start]
+        if before is not None:
+            for part in _TELLING:
+                if word.startswith(part, start):
+                    made[start + len(part)] = made[start + len(part)] or [*before, part]
+    return made[-1] or [word]
 
 
 def readings(

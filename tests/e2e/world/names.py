@@ -77,6 +77,7 @@ ZONE: dict[str, tuple[list[str], list[str]]] = {
     "nginx.test": _pair(34),
     "grpc.test": _pair(35),
     "gitlab.com": _pair(36),
+    "frameworks.test": _pair(46),
     "index.crates.io": _pair(37),
     "static.crates.io": _pair(38),
     "crates.io": _pair(39),

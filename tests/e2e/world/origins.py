@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import frameworks
 import journal
 import names
 import pki
@@ -145,7 +146,7 @@ def start(directory: str) -> None:
         server = WebServer(port, app, authority if port in HTTPS_PORTS else None)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 60}, daemon=True).start()
     streams.start(authority)
-    ports = rpc.start(home, authority)
+    ports = [*rpc.start(home, authority), *frameworks.start(home)]
     authority.context("h2.test")
     if node := shutil.which("node"):
         child([node, str(Path(__file__).with_name("h2.js")), str(home / "h2.test.pem"), str(H2_PORT)])

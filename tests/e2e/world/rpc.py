@@ -17,7 +17,7 @@ import grpc
 import pki
 import streams
 
-GRPC_PORT, GRPC_PLAIN_PORT, NGINX_PORT = 8450, 8451, 8447
+GRPC_PORT, GRPC_PLAIN_PORT, NGINX_PORT, NGINX_PLAIN_PORT = 8450, 8451, 8447, 8448
 LARGE = 300_000_000  # octets of nginx's /bytes/large, which is a hole
 
 NGINX = """
@@ -35,6 +35,7 @@ http {{
   client_max_body_size 0;
   server {{
     listen [::]:{port} ssl http2 ipv6only=off;
+    listen [::]:{open} ipv6only=off;
     server_name nginx.test;
     ssl_certificate {directory}/nginx.test.pem;
     ssl_certificate_key {directory}/nginx.test.pem;
@@ -114,14 +115,16 @@ def start(home: Path, authority: pki.Authority) -> list[int]:
     config = home / "nginx.conf"
     user = "" if os.getuid() else "user root;"
     config.write_text(
-        NGINX.format(directory=home, user=user, port=NGINX_PORT, grpc=GRPC_PLAIN_PORT, plain=streams.PLAIN)
+        NGINX.format(
+            directory=home, user=user, port=NGINX_PORT, open=NGINX_PLAIN_PORT, grpc=GRPC_PLAIN_PORT, plain=streams.PLAIN
+        )
     )
     with (home / "nginx.stderr").open("wb") as errors:
         subprocess.Popen(
             [nginx, "-c", str(config), "-p", str(home), "-e", str(home / "nginx.log")],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
         )  # fmt: skip
-    return [NGINX_PORT]
+    return [NGINX_PORT, NGINX_PLAIN_PORT]
 
 
 _kept: list[Any] = []  # a server ends with its object

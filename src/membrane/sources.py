@@ -5,15 +5,16 @@ Theory of operation
 The supervisor opens such a file, or runs such a program, before the command runs and with the caller's rights.  What
 lies in a tree that a command can write was perhaps written by the command of an earlier run.  So a path is walked
 component by component with O_PATH and O_NOFOLLOW, a link is followed by hand, and every directory on the way is
-compared with those trees by device and inode: a name, a link or a bind mount that leads into one is refused.  Because
-no component can be changed by a command, the path still leads there when the program is executed.
+compared with those trees by device and inode: a name or a link that leads into one is refused.  Where it ends is
+compared once more by its place in its file system, which a bind mount of a part of a tree does not change.  Because no
+component can be changed by a command, the path still leads there when the program is executed.
 
 A program is looked for in those entries of ``PATH`` that are absolute and outside of the trees, and gets only them; it
 runs in ``/`` (many interpreters read code from their directory) and without variables that name such a tree
 (``PYTHONPATH``, ``LD_LIBRARY_PATH``, ``VIRTUAL_ENV``).  The interpreter that its first line names, and paths among its
 arguments, are walked as well.  What the program opens by itself is its own affair.
 
-References: path_resolution(7), open(2) O_PATH, execve(2) "Interpreter scripts".
+References: path_resolution(7), open(2) O_PATH, proc_pid_mountinfo(5), execve(2) "Interpreter scripts".
 """
 
 from __future__ import annotations
@@ -43,6 +44,23 @@ def kept(state: str) -> list[str]:
     return [f"{state}/{name}" for name in ("home", "homes", "agents", "quarantine")]
 
 
+def _mounts() -> list[tuple[str, str, str]]:
+    """Mount point, device and the directory of its file system that is seen there, of each mount; the latest first."""
+    out = []
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            _id, _parent, device, root, point, *_rest = line.split(b" ")
+            shown = [
+                os.fsdecode(text.replace(b"\\040", b" ").replace(b"\\011", b"\t")) for text in (device, root, point)
+            ]
+            out.append((shown[2], shown[0], shown[1]))
+    return out[::-1]
+
+
+def _inside(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(tree.rstrip("/") + "/")
+
+
 class Trees:
     """Trees of the host that a command can write, by identity.
 
@@ -59,6 +77,21 @@ class Trees:
                 continue
             self._known[found.st_dev, found.st_ino] = path
         self._devices = {device for device, _ in self._known}
+        self._mounts = _mounts() if self._known else []
+        self._places = [(self._place(os.path.realpath(path)), path) for path in self._known.values()]
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """The device, and the path within its file system."""
+        most = max((point for point, _, _ in self._mounts if _inside(path, point)), key=len, default="/")
+        device, root = next(((dev, root) for point, dev, root in self._mounts if point == most), ("", "/"))
+        return device, "/" + os.path.normpath(f"{root}/{path[len(most) :]}").lstrip("/")
+
+    def holding(self, path: str) -> str:
+        """The tree that a path without links lies in, by whatever mount; empty: none."""
+        if not self._places:
+            return ""
+        device, place = self._place(path)
+        return next((tree for (dev, root), tree in self._places if dev == device and _inside(place, root)), "")
 
     def at(self, found: os.stat_result) -> str:
         """The tree that begins there; empty: none."""
@@ -144,6 +177,7 @@ class Found:
             self.path = "/" + "/".join(names)
         self.path = "/" + "/".join(names)
         self.status = os.fstat(opened[-1])
+        self.tree = self.tree or trees.holding(self.path)
 
     def close(self) -> None:
         """Let go of it."""

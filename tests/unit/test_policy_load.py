@@ -273,6 +273,8 @@ limits: {memory: 2G, pids: 100, cpu: 1h, time: 90, files: 64, disk: 5M, upload: 
 secrets:
   - {name: gh, from: "env:GH", to: [api.github.com]}
   - {name: k, from: {command: [pass, k]}, to: [b.example:443], header: "X-Key"}
+  - {name: s, from: env, to: ["*.c.example"], header: "*  X-Odd x-even"}
+masks: [{env: M, to: [d.example]}, {env: N, to: [d.example], header: "* x-odd"}]
 trace: {mode: off, max_size: 10M, keep: 3, http: full}
 extra_ca: [ca.pem, /etc/ca.pem]
 dns_resolver: "[2001:0db8::1]:5353"
@@ -311,7 +313,9 @@ workspace: live
     assert [(rule.source, rule.to, rule.header) for rule in got.secrets] == [
         ("env:GH", ("api.github.com",), "authorization: Bearer {}"),
         ("command:pass\0k", ("b.example:443",), "x-key: {}"),
+        ("env:s", ("*.c.example",), "* x-odd x-even"),
     ]
+    assert [(mask.source, mask.header) for mask in got.masks] == [("env:M", "*"), ("env:N", "* x-odd")]
     assert (got.trace.mode, got.trace.max_size, got.trace.keep, got.trace.http) == ("off", 10 << 20, 3, "full")
     assert got.extra_ca == ("/dir/ca.pem", "/etc/ca.pem")
     assert (got.dns_resolver, got.upstream_proxy) == ("[2001:db8::1]:5353", "http://proxy.example:3128")
@@ -491,6 +495,9 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("secrets: [{name: a, to: [b]}]", "1:11", 'no "from"'),
         ("secrets: [{name: a, from: 'env:X', to: []}]", "1:40", "admits nothing"),
         ("secrets: [{name: a, from: 'env:X', to: [b], header: 'x: y'}]", "1:53", "{}"),
+        ("secrets: [{name: a, from: 'env:X', to: [b], header: '*x'}]", "1:53", "a space"),
+        ("secrets: [{name: a, from: 'env:X', to: [b], header: '* x y:'}]", "1:53", "'y:' is not a header name"),
+        ("masks: [{env: X, to: [b], header: 'x-key'}]", "1:9", "beside those that carry credentials"),
         ("secrets: [{name: a, from: 'env:X', to: [b], query: 'x&y'}]", "1:52", "not a parameter name"),
         ("secrets: [{name: a, from: 'env:X', to: [b], query: x, header: y}]", "1:11", "expected one place"),
         ("trace: off", "1:8", "trace is a single value"),

@@ -65,6 +65,15 @@ def test_another_name_of_a_tree_is_that_tree(place: Path) -> None:
     assert found(place, "work/token", "alias")[1] == "/alias"
 
 
+def test_a_part_of_a_tree_that_is_mounted_elsewhere_is_in_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(place, "safe/token", "work")[1] == ""  # positive control
+    rows = [(f"{place}/safe", "8:1", f"{place}/work/deep"), ("/", "8:1", "/")]
+    monkeypatch.setattr(sources, "_mounts", lambda: rows)
+    assert found(place, "safe/token", "work")[1] == "/work"
+    monkeypatch.setattr(sources, "_mounts", lambda: [(f"{place}/safe", "8:2", f"{place}/work/deep"), ("/", "8:1", "/")])
+    assert found(place, "safe/token", "work")[1] == "", "another file system"
+
+
 def test_nothing_is_left_open(place: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for path in ("safe/token", "work/token", "none", "safe/token/x", "../../..", "safe/../work/deep/../token"):

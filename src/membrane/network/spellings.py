@@ -56,7 +56,6 @@ _ALNUM = _LETTERS + b"0123456789"
 _ESCAPES = b"%\\&="
 _BASE64 = _ALNUM + b"+/-_"
 _HEX = b"0123456789abcdefABCDEF"
-_BASE32 = _LETTERS + b"234567"
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _BLANKED = bytes.maketrans(_ALNUM, b"X" * 26 + b"x" * 26 + b"0" * 10)
 _BASE32_DIGITS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
@@ -169,17 +168,20 @@ class Spellings:
 
     def _shown_within(self, text: bytes, decodes: int, coding: Coding) -> bool:
         least = coding.characters(len(self._run))
-        if len(text) < least:
+        if len(text) < least or b"A" * least not in text.translate(coding.classes):
             return False
-        parts = [text[start:end] for start, end in _runs(text.translate(coding.classes), b"A" * least, False)]
-        for before in range(coding.alignments) if parts else ():
-            octets = coding.read_all(parts, before)
+        # What is between two runs moves the second one: at some alignment each run is in place.
+        text = text.translate(None, coding.others)
+        for before in range(coding.alignments):
+            octets, _ = coding.read(text, before)
             self._left -= len(octets)
             if self._left < 0:
                 return True
-            runs = list(_runs(octets.translate(self._class), self._run, False))
-            if runs and self._shown(b" ".join([octets[start:end] for start, end in runs]), UNESCAPED, decodes - 1):
-                return True
+            classes = octets.translate(self._class)
+            if self._run in classes:
+                runs = b" ".join([octets[start:end] for start, end in _runs(classes, self._run, False)])
+                if self._shown(runs, UNESCAPED, decodes - 1):
+                    return True
             if decodes > 1 and self._separated in octets.translate(self._hexes):
                 return True
         return False
@@ -478,10 +480,9 @@ class Coding:
         bits: of a character.
         alignments: numbers of characters before a run that put each of its octets in place for some of them.
         read: a run, and so many characters of zero bits before it: the octets, and what gives the run with other ones.
-        padding: character whose octets are in no value.
     """
 
-    __slots__ = ("_padding", "alignments", "bits", "classes", "read")
+    __slots__ = ("alignments", "bits", "classes", "others", "read")
 
     def __init__(
         self,
@@ -489,21 +490,14 @@ class Coding:
         bits: int,
         alignments: int,
         read: Callable[[bytes, int], tuple[bytes, Callable[[bytes], bytes]]],
-        padding: bytes,
     ) -> None:
         self.classes, self.bits, self.alignments = _classes(alphabet), bits, alignments
+        self.others = bytes(octet for octet in range(256) if octet not in alphabet)
         self.read = read
-        self._padding = padding
 
     def characters(self, octets: int) -> int:
         """How many hold so many octets."""
         return -(-8 * octets // self.bits)
-
-    def read_all(self, runs: Sequence[bytes], before: int) -> bytes:
-        """The octets of all runs, with something between them."""
-        ahead = b"A" * before
-        lines = [ahead + run + self._padding[(before + len(run)) % 8 :] for run in runs]
-        return self.read(b"".join(lines), 0)[0]
 
 
 def _base64(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
@@ -546,11 +540,10 @@ def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
     return (number >> spare).to_bytes(bits // 8, "big"), again
 
 
-# Sixteen characters less those that make the run before them whole octets: at least one octet that is not ASCII.
-BASE64 = Coding(_BASE64, 6, 4, _base64, b"/" * 16)
-HEX = Coding(_HEX, 4, 2, _hex, b"f" * 16)
-BASE32 = Coding(_BASE32, 5, 8, _base32, b"7" * 16)
-CODINGS = (BASE64, HEX, BASE32)
+BASE64 = Coding(_BASE64, 6, 4, _base64)
+HEX = Coding(_HEX, 4, 2, _hex)
+BASE32 = Coding(_BASE32_LETTERS, 5, 8, _base32)
+CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32))  # nobody mixes the cases of base32
 
 
 # ---------------------------------------------------------------- a stream

@@ -63,6 +63,24 @@ def say(text: str) -> None:
         pass
 
 
+def open_for_caller(path: str, flags: int, mode: int) -> int:
+    """Open a file that the caller named for what a run tells, for writing; it is made if it is not there.
+
+    The last component may not be a symbolic link, unless it is the system's (``/dev/stderr``): an earlier command may
+    have left one in the workspace, and what is written came from inside.
+
+    Raises:
+        OSError: ELOOP for such a link, else as of open(2).
+    """
+    follow = 0 if path.startswith(("/dev/", "/proc/")) else os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | follow | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and follow:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which a command may have left there") from None
+        raise
+
+
 def now() -> str:
     """The time of the session as ISO 8601 with microseconds, UTC."""
     nanoseconds = clock.time_ns()
@@ -256,6 +274,7 @@ class Stream:
         )  # events that found no room: how many, since when, the last's seq
         self._unread = 0  # all of them
         self._fd = -1
+        self._fifo = -1  # that nobody read when it was opened
         self._polled = False  # the descriptor may block: it is asked before each piece
         self._failed = False
         try:
@@ -315,8 +334,9 @@ class Stream:
         left = self._unread + self._lost + self._buffer.count(b"\n")
         if left and not self._failed:
             say(f"{left} events were not read from {escape(self._path)} and are not in it")
-        if self._fd > 2:
-            os.close(self._fd)
+        for fd in (self._fd, self._fifo):
+            if fd > 2:
+                os.close(fd)
         self._fd, self._failed = -1, True
 
     def _open(self) -> None:
@@ -325,13 +345,19 @@ class Stream:
             # Whether it waits belongs to everybody who has it: it is not changed, but asked before each piece.
             self._polled = not stat.S_ISREG(os.fstat(self._fd).st_mode)
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
-            self._fd = os.open(self._path, flags, 0o600)
+            if self._fifo >= 0:  # by descriptor: what has its name now may be the command's
+                self._fd = os.open(f"/proc/self/fd/{self._fifo}", os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            else:
+                self._fd = open_for_caller(self._path, os.O_APPEND | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            # Nobody reads the FIFO yet (fifo(7)): it is tried again.
-            if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(self._path).st_mode):
+            if error.errno != errno.ENXIO:
                 raise
+            if self._fifo < 0:
+                self._fifo = os.open(self._path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+                if not stat.S_ISFIFO(os.fstat(self._fifo).st_mode):
+                    raise
+            # Nobody reads the FIFO yet (fifo(7)): it is tried again.
 
     def _write(self) -> int:
         """How much is taken now."""

@@ -34,7 +34,7 @@ from .host.channel import (
     SIGWINCH,
     send,
 )
-from .journal import say
+from .journal import open_for_caller, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Session(Boundary):
             return
         path = self.options.session_id_file
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = open_for_caller(path, os.O_TRUNC, 0o644)
             os.write(fd, self.id.encode())
             os.close(fd)
         except OSError as error:

@@ -827,6 +827,35 @@ def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
         assert net.seen[-1]["stats"]["events"] == sum("event" in event for event in net.seen)
 
 
+def test_what_is_left_after_that_is_counted(outside) -> None:
+    """More than the process takes in its time: each datagram and each connection is told, or counted as lost."""
+    port = 5000
+    names = outside(DnsServer({}))
+    net = outside(Network(policy(names, host("udp.test", PortRange("udp", port, port))), [8080], udp=[port]))
+    net.process.send_signal(signal.SIGSTOP)
+    sent = 0
+    for _ in range(20):
+        with net.inside.make(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            for _ in range(10):
+                client.sendto(b"no", ("198.51.100.7", port))
+                sent += 1
+    clients = []
+    for number in range(200):
+        clients.append(net.connect(f"198.51.101.{number}", 8080))
+    net.control.sendall(b'{"command": "stop"}\n')
+    net.process.send_signal(signal.SIGCONT)
+    net.seen += [json.loads(line) for line in net._lines]
+    for client in clients:
+        client.close()
+    told = {"udp": 0, "tcp": 0}
+    for event in net.seen:
+        if event.get("event") == "AccessDenied":
+            told[event["access"]["protocol"]] += event["count"]
+    lost = {event["kind"]: event["count"] for event in net.seen if event.get("event") == "EventsLost"}
+    assert told["udp"] + lost.get("datagram", 0) == sent
+    assert told["tcp"] + lost.get("connection", 0) == len(clients)
+
+
 Network4 = LOOPBACK.network
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from membrane import journal as journals
-from membrane.errors import InternalError
+from membrane.errors import HostError, InternalError
 from membrane.journal import Journal
 
 CLOSED = b'{"event": "ConnectionClosed", "source": "network", "id": 1, "bytes_up": 7, "bytes_down": 8}'
@@ -143,3 +143,38 @@ def test_a_file_gets_everything_at_once(tmp_path: Path) -> None:
     assert not journal.waits
     journal.close()
     assert len((tmp_path / "other").read_bytes().splitlines()) == 1000
+
+
+def test_what_a_command_puts_in_the_place_of_a_fifo_is_not_written_to(tmp_path: Path) -> None:
+    """It is opened again by its descriptor: the name is the command's to change, in the workspace."""
+    path, target = tmp_path / "fifo", tmp_path / "target"
+    os.mkfifo(path)
+    target.write_text("")
+    journal = Journal("s", str(path))
+    filled(journal, 1)
+    os.rename(path, tmp_path / "moved")
+    path.symlink_to(target)
+    filled(journal, 1)
+    reader = os.open(tmp_path / "moved", os.O_RDONLY | os.O_NONBLOCK)
+    filled(journal, 1)
+    journal.close()
+    assert target.read_text() == ""
+    assert len(os.read(reader, 1 << 16).splitlines()) == 3
+    os.close(reader)
+
+
+def test_a_link_that_an_earlier_command_left_is_not_followed(tmp_path: Path) -> None:
+    """Else its target, such as a start file of the caller's shell, gets lines that came from inside."""
+    target = tmp_path / "target"
+    for left in (tmp_path / "link", tmp_path / "dangling"):
+        left.symlink_to(target)
+        with pytest.raises(HostError, match="symbolic link"):
+            Journal("s", str(left))
+        assert not target.exists()
+        target.write_text("")
+        with pytest.raises(HostError, match="symbolic link"):
+            Journal("s", str(left))
+        assert target.read_text() == ""
+        target.unlink()
+    system = Journal("s", "/proc/self/fd/2")  # the control: a link of the system's
+    system.close()

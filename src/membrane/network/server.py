@@ -46,7 +46,7 @@ import os
 import resource
 import sys
 import time
-from _socket import AF_INET6, MSG_DONTWAIT, SOCK_DGRAM
+from _socket import AF_INET, AF_INET6, AF_UNIX, MSG_DONTWAIT, SOCK_DGRAM
 from _socket import socket as Socket
 
 from .. import clock
@@ -101,7 +101,7 @@ _TOTALS = 0.5  # seconds from one report of the totals to the next
 _COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
 _LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
-_LAST_COUNT = 0.2  # seconds to count the datagrams that are left after that
+_LAST_COUNT = 0.2  # seconds to count what is left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
 
@@ -444,7 +444,7 @@ class Service:
     def _last_round(self) -> None:
         """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
 
-        Nobody sends any more, so there is an end to it; a datagram that is left then is counted as lost.
+        Nobody sends any more, so there is an end to it; what is left then is counted as lost.
         """
         self._listens = 0  # the end of the control socket is known
         self._reactor.change(self._control.fileno(), 0)
@@ -452,17 +452,22 @@ class Service:
         while (left := deadline - time.monotonic()) > 0:
             if not self._reactor.turn(left if self._udp.pending() else 0) and not self._udp.pending():
                 return
-        lost = 0
         deadline = time.monotonic() + _LAST_COUNT
-        for _role, socket in self._sockets:
-            while socket.type == SOCK_DGRAM and time.monotonic() < deadline:
+        for role, socket in self._sockets:
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role == "mint":
+                continue
+            lost = 0
+            while time.monotonic() < deadline:
                 try:
-                    socket.recv(1, MSG_DONTWAIT)
+                    if socket.type == SOCK_DGRAM:
+                        socket.recv(1, MSG_DONTWAIT)
+                    else:
+                        os.close(socket._accept()[0])  # type: ignore[attr-defined]
                 except OSError:
                     break
                 lost += 1
-        if lost:
-            self._journal.lose("datagram", lost)
+            if lost:
+                self._journal.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
 
     def _serve(self, role: str, socket: Socket) -> None:
         kind, _, port = role.partition(":")

@@ -41,6 +41,10 @@ def status(target: str, *fields: tuple[str, str], method: str = "GET") -> int:
         ("x-original-uri", "/v2", 403),
         ("x-override-url", "/v1/x", 0),
         ("x_rewrite_url", "https://b.test/", 400),
+        ("x-original-url", "https://b.test/v1/x", 400),
+        ("x-original-url", "https://a.test/v1/x", 0),
+        ("x-original-url", "https://A.test:443/v1/x", 0),
+        ("x-original-url", "https://a.test:444/v1/x", 400),
         ("x_other", "DELETE", 0),
     ],
 )

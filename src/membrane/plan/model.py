@@ -200,9 +200,15 @@ class Pin(Value):
     target: str
 
 
+class Keep(Value):
+    """A directory that the next operations cover: the supervisor gets a descriptor of what lies below the cover."""
+
+    target: str
+
+
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin | Keep
     )
 
 # ---------------------------------------------------------------- network

@@ -25,6 +25,7 @@ from .model import (
     Devices,
     Directory,
     File,
+    Keep,
     Listen,
     Mask,
     Pin,
@@ -545,11 +546,15 @@ def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
     return [Pin(path) for path in sorted(inner, key=lambda path: (path.count("/"), path))]
 
 
-def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[MountOp, ...]:
-    """Pins, then read-only names, then masks, for what the scan found below ``root``."""
+def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str], kept: Iterable[str] = ()) -> tuple[MountOp, ...]:
+    """Pins, then read-only names, then masks, for what the scan found below ``root``.
+
+    ``kept``: directories among the read-only ones of which the supervisor needs a descriptor (``Keep``).
+    """
     prefix = root.rstrip("/") + "/"
     hits = sorted(hits, key=lambda hit: (hit.effect == "hide", hit.path.count("/"), hit.path))
     ops: list[MountOp] = [Pin(prefix + path) for path in pins]
+    ops += [Keep(prefix + path) for path in kept]
     for hit in hits:
         if hit.effect == "hide":
             ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link))  # by the ten thousand: see ``Value``

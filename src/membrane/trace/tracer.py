@@ -9,10 +9,10 @@ of the sandbox either: it is given what it reads by descriptor.
 
 One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
-                           Y number: tell what is held · end of stream: finish and exit
+    supervisor -> tracer   P prepare · L process, roots, edits (+ listener, + root of the sandbox): attach
+                           Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events · t totals, the last message
-                           e it failed, and why · y number: what there was until Y is told
+                           e it failed, and why · y number: what there was until Y is told · c a call waits (``edits``)
 
 Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
 command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
@@ -43,6 +43,7 @@ from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
 from ..host.confine import give_up_privileges
 from ..value import Value
+from .edits import Edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Tracer:
         self.error = ""
         self._finished = False  # it has written everything
         self.on_synced: Callable[[int], None] | None = None
+        self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -156,7 +158,7 @@ class Tracer:
         """
         fds = (root,) if listener < 0 else (listener, root)
         try:
-            send(self._channel, b"L", marshal.dumps((process, roots)), fds)
+            send(self._channel, b"L", marshal.dumps((process, roots, self.on_edit is not None)), fds)
         except OSError:
             pass  # told below
         finally:
@@ -193,6 +195,9 @@ class Tracer:
             words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
             self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
             self._finished = True
+        elif kind == b"c":
+            if self.on_edit is not None:
+                self.on_edit(payload)
         elif kind == b"y":
             if self.on_synced is not None:
                 self.on_synced(int(payload))
@@ -209,6 +214,13 @@ class Tracer:
         except OSError:
             return False
         return True
+
+    def decide(self, word: bytes) -> None:
+        """What to do with a call that waits (``edits.word``); one that is not told is refused in time."""
+        try:
+            send(self._channel, b"C", word)
+        except OSError:
+            pass
 
     def finish(self) -> bool:
         """After the last process of the sandbox: let it write what it holds, for at most ``END``.  False: it did not.
@@ -434,9 +446,13 @@ class _Loop:
             return True
         if kind == b"P":
             return True
+        if kind == b"C":
+            if self._source is not None:
+                self._source.decided(payload)
+            return True
         if kind != b"L":
             return False
-        process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        process, roots, edits = marshal.loads(payload)  # noqa: S302 - from our own supervisor
         *listener, root = fds
         sources = []
         if self._kernel is not None and self._follow(self._kernel, process):
@@ -445,7 +461,9 @@ class _Loop:
             sources.append("notify")
             scope = self._scope.replace(roots=tuple(roots))
             quiet = self._spans is not None
-            self._source = self._notifications(scope, listener[0], root, self._refused, refusals_only=quiet)
+            self._source = self._notifications(
+                scope, listener[0], root, self._refused, refusals_only=quiet, edits=Edits(self._ask) if edits else None
+            )
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
@@ -453,6 +471,13 @@ class _Loop:
             os.close(root)
         send(self._channel, b"a", f"{' '.join(sources)}\n{self._why}".encode("utf-8", "backslashreplace")[:4096])
         self._channel.setblocking(False)
+        return True
+
+    def _ask(self, message: bytes) -> bool:
+        try:
+            send(self._channel, b"c", message)
+        except OSError:
+            return False  # it takes nothing just now
         return True
 
     def _follow(self, kernel: EbpfSource, process: int) -> bool:

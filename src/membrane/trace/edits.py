@@ -1,0 +1,116 @@
+"""Calls that wait while the supervisor changes a repository's ``config`` in their place (``workspace.gitedit``).
+
+Theory of operation
+-------------------
+rename(2) of ``config.lock`` over a ``config`` that is bound read-only is passed on, not carried out: the tracer has no
+right to write.  ``Edits`` holds the call, bounded in number and time, while the tracer goes on with others.  The
+supervisor's word ends it: 0 (it is done: the call returns 0 without the kernel's rename), an errno, or ``GO_ON``.
+Without a word the call is refused at its deadline; the supervisor puts nothing in place shortly before that.
+
+On the control socket: ``c`` number, deadline in microseconds (CLOCK_MONOTONIC), path; ``C`` number, what, why; fields
+are separated by NUL.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import FileRenamed
+    from ..host.notify import Place
+    from .processes import Known
+
+HELD = -2  # in the place of an errno: the call is answered later
+GO_ON = -1  # let the kernel carry it out
+MOST_HELD = 16  # calls
+LONGEST = 5.0  # seconds
+REASON = "git setting"
+
+
+class Held(Value):
+    """One call; it was made at ``at``, clock.time_ns()."""
+
+    thread: int
+    at: int
+    known: Known | None
+    event: FileRenamed
+    to: Place
+    deadline: float  # time.monotonic()
+
+
+class Answer(Value):
+    """What to do with a call that waited: 0, ``GO_ON`` or an errno, and why."""
+
+    number: int
+    held: Held
+    what: int
+    why: str
+
+
+class Edits:
+    """The calls that wait.
+
+    Args:
+        ask: sends a message to the supervisor; false when it could not.
+    """
+
+    def __init__(self, ask: Callable[[bytes], bool]) -> None:
+        self._ask = ask
+        self._held: dict[int, Held] = {}
+
+    def due(self) -> float:
+        """When ``late`` has something to tell, time.monotonic(); 0: nothing waits."""
+        return min((held.deadline for held in self._held.values()), default=0.0)
+
+    def begin(self, number: int, held: Held) -> bool:
+        """Hold a call and pass it on; false: there is no room, and it is not held."""
+        if len(self._held) >= MOST_HELD:
+            return False
+        if not self._ask(b"%d\0%d\0" % (number, held.deadline * 1e6) + held.to.path):
+            return False
+        self._held[number] = held
+        return True
+
+    def decided(self, payload: bytes) -> Answer | None:
+        """The supervisor's word; None: it came too late."""
+        number, what, why = payload.decode("utf-8", "surrogateescape").split("\0", 2)
+        held = self._held.pop(int(number), None)
+        return None if held is None else Answer(int(number), held, int(what), why)
+
+    def late(self) -> list[Answer]:
+        """The calls that have waited too long."""
+        import errno
+
+        now = time.monotonic()
+        over = [number for number, held in self._held.items() if held.deadline <= now]
+        return [Answer(number, self._held.pop(number), errno.EACCES, "it took too long") for number in over]
+
+
+def is_edit(source: Place, to: Place, flags: int) -> bool:
+    """Is a rename that of git's lock file over a configuration that is bound read-only?"""
+    return (
+        flags == 0
+        and to.readonly
+        and not source.readonly
+        and os.path.basename(to.path) == b"config"
+        and source.path == to.path + b".lock"
+        and all(each.status is not None and stat.S_ISREG(each.status.st_mode) for each in (source, to))
+    )
+
+
+def request(payload: bytes) -> tuple[int, str, float]:
+    """(number of the call, path of the ``config``, deadline) of a ``c`` message."""
+    number, deadline, path = payload.split(b"\0", 2)
+    return int(number), os.fsdecode(path), int(deadline) / 1e6
+
+
+def word(number: int, what: int, why: str) -> bytes:
+    """A ``C`` message."""
+    return f"{number}\0{what}\0{why[:400]}".encode("utf-8", "surrogateescape")

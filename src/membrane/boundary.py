@@ -329,13 +329,13 @@ class Boundary(ABC):
             )
         )
 
-    def _editable(self, found: ScanResult) -> tuple[str, ...]:
-        """Directories of which ``Editor`` needs a descriptor."""
+    def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
+        """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
         if self._tracer is None:
             return ()
         from .workspace.gitedit import editable
 
-        return tuple(f"{git}/hooks" if git else "hooks" for git in editable(found.hits))
+        return editable(found.hits, found.pins)
 
     def _begin_edits(self, listener: int) -> None:
         """Everyday changes of ``.git/config`` are possible from now on."""

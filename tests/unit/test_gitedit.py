@@ -122,6 +122,29 @@ def test_no_value_is_told() -> None:
     assert "secret" not in objection(b"", b'[remote "o"]\n\turl = ext::secret\n')
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "good"),
+    [
+        ("/w/.git/modules/lib/config", "../../../lib", True),
+        ("/w/.git/modules/a/b/config", "../../../../a/b", True),
+        (".git/modules/lib/config", "../../../lib", True),
+        ("/w/.git/modules/lib/config", "../../../../lib", False),
+        ("/w/.git/modules/lib/config", "../../lib", False),
+        ("/w/.git/modules/lib/config", "../../../", False),
+        ("/w/.git/modules/lib/config", "../../../a/../..", False),
+        ("/w/.git/modules/lib/config", "../../../.git", False),
+        ("/w/.git/modules/lib/config", "../../../a/.GIT./hooks", False),
+        ("/w/.git/modules/lib/config", "/w/lib", False),
+        ("/w/x.git/modules/lib/config", "../../../lib", False),
+        ("/w/.git/config", "../lib", False),
+        ("/w/.git/config", "", False),
+    ],
+)
+def test_the_work_tree_of_a_submodule(path: str, value: str, good: bool) -> None:
+    why = objection(b"", f"[core]\n\tworktree = {value}\n".encode(), path)
+    assert why == ("" if good else "core.worktree is no everyday setting")
+
+
 def test_repositories_with_both_names() -> None:
     hits = [
         ScanHit("n/.git/config", "protect", False),
@@ -136,4 +159,25 @@ def test_repositories_with_both_names() -> None:
         ScanHit("d/.git/config", "protect", False),
         ScanHit("d/.git/hooks", "protect", False, True),
     ]
-    assert editable(hits) == (".git", "n/.git")
+    hits += [ScanHit(".gitmodules", "protect", False), ScanHit("m/.gitmodules", "protect", False)]
+    pins = (".git", "a", "b", "c", "d", "m", "n", "a/.git", "b/.git", "c/.git", "d/.git", "n/.git")
+    found = ((".gitmodules", ".git/hooks"), (".git/config", ".git/hooks"), ("n/.git/config", "n/.git/hooks"))
+    assert editable(hits, pins) == found
+    assert editable(hits, pins[:-1]) == found[:2]
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        (b'[submodule "a"]\n\tpath = a\n\turl = ../a.git\n\tbranch = main\n\tupdate = none\n', ""),
+        (b'[submodule "a"]\n\tpath = ../a\n', "submodule.a.path"),
+        (b'[submodule "a"]\n\tpath = .git/x\n', "submodule.a.path"),
+        (b'[submodule "../a"]\n\turl = x\n', "submodule.../a.url"),
+        (b'[submodule "a"]\n\tupdate = !x\n', "submodule.a.update"),
+        (b'[submodule "a"]\n\turl = -x\n', "submodule.a.url"),
+        (b"[user]\n\tname = a\n", "user.name"),
+    ],
+)
+def test_modules(more: bytes, key: str) -> None:
+    before = b'[submodule "b"]\n\tpath = b\n\turl = https://example.org/b\n'
+    assert objection(before, before + more, "a/.gitmodules") == (f"{key} is no everyday setting" if key else "")

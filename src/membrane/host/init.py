@@ -70,7 +70,7 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
             if row[0] == "Keep":
                 fd = view.keep(row[1])
                 if fd >= 0:
-                    send(channel, b"O", os.fsencode(row[1]), (fd,))
+                    send(channel, b"O", row[2], (fd,))
                     os.close(fd)
             else:
                 view.workspace_operation(masks, *row)

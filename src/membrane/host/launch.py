@@ -17,7 +17,7 @@ import os
 import select
 
 from ..errors import HostError, InternalError
-from ..plan.model import Copy, File, Mask, Seed
+from ..plan.model import Copy, File, Keep, Mask, Seed
 from .channel import (
     HELD_DURING_FORK,
     MESSAGE,
@@ -65,7 +65,7 @@ class Launch:
         self.terminal = -1  # pty master
         self.listener = -1  # of the command's notifications
         self.listener_error = 0  # why there is none
-        self.kept: dict[str, int] = {}  # directories below covers (``Keep``), by their path
+        self.kept: dict[str, int] = {}  # directories below covers, by what they are for (``Keep``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -276,6 +276,8 @@ def _row(op: MountOp) -> tuple[str, str, bytes]:
     """What ``view.workspace_operation`` takes."""
     if isinstance(op, Mask):
         return "Mask" if op.link else "MaskName", op.target, b""
+    if isinstance(op, Keep):
+        return "Keep", op.target, os.fsencode(op.file)
     return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""
 
 

@@ -201,9 +201,13 @@ class Pin(Value):
 
 
 class Keep(Value):
-    """A directory that the next operations cover: the supervisor gets a descriptor of what lies below the cover."""
+    """A directory that later operations cover: the supervisor gets a descriptor of what lies below the cover.
+
+    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file lies in.
+    """
 
     target: str
+    file: str
 
 
 if TYPE_CHECKING:

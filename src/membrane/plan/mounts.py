@@ -546,15 +546,23 @@ def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
     return [Pin(path) for path in sorted(inner, key=lambda path: (path.count("/"), path))]
 
 
-def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str], kept: Iterable[str] = ()) -> tuple[MountOp, ...]:
+def workspace(
+    root: str, hits: Iterable[ScanHit], pins: Iterable[str], kept: Iterable[tuple[str, str]] = ()
+) -> tuple[MountOp, ...]:
     """Pins, then read-only names, then masks, for what the scan found below ``root``.
 
-    ``kept``: directories among the read-only ones of which the supervisor needs a descriptor (``Keep``).
+    ``kept``: files, and for each a directory among the read-only names, for a ``Keep``.
     """
     prefix = root.rstrip("/") + "/"
     hits = sorted(hits, key=lambda hit: (hit.effect == "hide", hit.path.count("/"), hit.path))
-    ops: list[MountOp] = [Pin(prefix + path) for path in pins]
-    ops += [Keep(prefix + path) for path in kept]
+    ops: list[MountOp] = []
+    by_parent: dict[str, list[MountOp]] = {}
+    for file, directory in kept:
+        by_parent.setdefault(file.rpartition("/")[0], []).append(Keep(prefix + directory, prefix + file))
+    ops += by_parent.pop("", [])
+    for path in pins:
+        ops.append(Pin(prefix + path))
+        ops += by_parent.pop(path, ())  # shallow pins come first: what lies between the two is pinned later
     for hit in hits:
         if hit.effect == "hide":
             ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link))  # by the ten thousand: see ``Value``

@@ -7,8 +7,11 @@ right to write.  ``Edits`` holds the call, bounded in number and time, while the
 supervisor's word ends it: 0 (it is done: the call returns 0 without the kernel's rename), an errno, or ``GO_ON``.
 Without a word the call is refused at its deadline; the supervisor puts nothing in place shortly before that.
 
-On the control socket: ``c`` number, deadline in microseconds (CLOCK_MONOTONIC), path; ``C`` number, what, why; fields
-are separated by NUL.
+``git init`` asks whether the file system keeps modes by switching the execute bit of ``config`` to and fro (setup.c
+``create_default_files``), and would write down that it does not: chmod(2) is passed on as well.
+
+On the control socket: ``c`` number, deadline in microseconds (CLOCK_MONOTONIC), mode (-1: none is asked for), path;
+``C`` number, what, why; fields are separated by NUL.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..events import FileRenamed
+    from ..events import FileChanged, FileRenamed
     from ..host.notify import Place
     from .processes import Known
 
@@ -32,6 +35,7 @@ GO_ON = -1  # let the kernel carry it out
 MOST_HELD = 16  # calls
 LONGEST = 5.0  # seconds
 REASON = "git setting"
+_NAMES = (b"config", b".gitmodules")
 
 
 class Held(Value):
@@ -40,9 +44,10 @@ class Held(Value):
     thread: int
     at: int
     known: Known | None
-    event: FileRenamed
+    event: FileRenamed | FileChanged  # as if it were done
     to: Place
     deadline: float  # time.monotonic()
+    mode: int = -1  # that is asked for
 
 
 class Answer(Value):
@@ -73,7 +78,7 @@ class Edits:
         """Hold a call and pass it on; false: there is no room, and it is not held."""
         if len(self._held) >= MOST_HELD:
             return False
-        if not self._ask(b"%d\0%d\0" % (number, held.deadline * 1e6) + held.to.path):
+        if not self._ask(b"%d\0%d\0%d\0" % (number, held.deadline * 1e6, held.mode) + held.to.path):
             return False
         self._held[number] = held
         return True
@@ -94,21 +99,33 @@ class Edits:
 
 
 def is_edit(source: Place, to: Place, flags: int) -> bool:
-    """Is a rename that of git's lock file over a configuration that is bound read-only?"""
+    """Is a rename that of git's lock file over a configuration, or ``.gitmodules``, that is bound read-only?"""
     return (
         flags == 0
         and to.readonly
         and not source.readonly
-        and os.path.basename(to.path) == b"config"
+        and os.path.basename(to.path) in _NAMES
         and source.path == to.path + b".lock"
         and all(each.status is not None and stat.S_ISREG(each.status.st_mode) for each in (source, to))
     )
 
 
-def request(payload: bytes) -> tuple[int, str, float]:
-    """(number of the call, path of the ``config``, deadline) of a ``c`` message."""
-    number, deadline, path = payload.split(b"\0", 2)
-    return int(number), os.fsdecode(path), int(deadline) / 1e6
+def is_switch(place: Place, what: str, owner: int) -> bool:
+    """Is a change by ``owner`` that of the mode of such a file?"""
+    return (
+        what == "mode"
+        and place.readonly
+        and os.path.basename(place.path) in _NAMES
+        and place.status is not None
+        and stat.S_ISREG(place.status.st_mode)
+        and place.status.st_uid == owner
+    )
+
+
+def request(payload: bytes) -> tuple[int, str, float, int]:
+    """(number of the call, path of the file, deadline, mode) of a ``c`` message."""
+    number, deadline, mode, path = payload.split(b"\0", 3)
+    return int(number), os.fsdecode(path), int(deadline) / 1e6, int(mode)
 
 
 def word(number: int, what: int, why: str) -> bytes:

@@ -48,7 +48,7 @@ from ..events import (
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit
+from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_switch
 from .lines import Lines
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
@@ -120,7 +120,7 @@ class Notifications:
         self._scope = scope
         self._quiet = refusals_only
         self._edits = edits
-        self._to: notify.Place | None = None  # of a call that is to be held
+        self._to: tuple[notify.Place, int] | None = None  # of a call that is to be held, and the mode that it asks for
         self._thread = 0  # whose call is looked at
         self._tell = True  # the event of this call
         self._listener = notify.Listener(listener)
@@ -262,11 +262,12 @@ class Notifications:
             known.become(name or os.path.basename(event.path)[:15], event.path, named=bool(name))
         self._queue.append((now, known.shown() if known else "null", event))
 
-    def _hold(self, number: int, thread: int, known: Known | None, event: FileRenamed) -> bool:
+    def _hold(self, number: int, thread: int, known: Known | None, event: FileRenamed | FileChanged) -> bool:
         """Pass the call on to the supervisor; false when it can not wait."""
         assert self._edits is not None and self._to is not None
         known = known or self._processes.of(thread)
-        held = Held(thread, self._now, known, event, self._to, time.monotonic() + LONGEST)
+        to, mode = self._to
+        held = Held(thread, self._now, known, event, to, time.monotonic() + LONGEST, mode)
         return self._edits.begin(number, held)
 
     def decided(self, payload: bytes) -> None:
@@ -276,7 +277,7 @@ class Notifications:
             self._end(answer)
 
     def _end(self, answer: Answer) -> None:
-        """Answer a call that waited, and write down what came of it, whoever else tells events."""
+        """Answer a call that waited, and write down what came of it."""
         held, number = answer.held, answer.number
         if answer.what == 0:
             there = self._listener.finish(number)
@@ -287,13 +288,13 @@ class Notifications:
         self._thread, self._now = held.thread, held.at
         event = held.event
         if answer.what == GO_ON:
-            event = event.replace(result="EBUSY")  # it is a mount point inside
+            event = event.replace(result="EBUSY" if held.mode < 0 else "EROFS")  # it is a mount point inside
             self._tell_refusal(held.known, held.to, "EROFS", "write")
         elif answer.what:
             event = event.replace(result=_name(answer.what))
             hint = f"{answer.why}; git_config: writable allows all"
             self._deny(held.known, self._shown(os.fsdecode(held.to.path)), REASON, "write", None, hint)
-        if answer.what != GO_ON or not self._quiet:
+        if not self._quiet:
             self._queue.append((held.at, held.known.shown() if held.known else "null", event))
             self._due = self._due or time.monotonic() + SOON
 
@@ -431,7 +432,7 @@ class Notifications:
         elif to.error:
             result = _name(to.error)
         elif self._edits is not None and is_edit(source, to, flags) and self._may_replace(thread, to.path):
-            self._to, error = to, HELD
+            self._to, error = (to, -1), HELD
         elif to.readonly:
             result = "EROFS"
             self._tell_refusal(known, to, result, "write")
@@ -518,16 +519,18 @@ class Notifications:
         else:
             follow = row.follow if row.flags == NO else not flags & AT_SYMLINK_NOFOLLOW
             place = self._place(thread, directory, a[row.path], follow=follow)
-        result = self._removes(place)  # it must be there, and its mount writable
+        result, error = self._removes(place), 0  # it must be there, and its mount writable
         if not result and place.status is not None and row.what in ("mode", "owner"):
             result = "" if place.status.st_uid == self._scope.uid else "EPERM"
+        elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
+            result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         self._tell_refusal(known, place, result, "write")
         if row.what in ("mode", "owner"):
             value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
-        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), 0
+        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), error
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""

@@ -19,7 +19,12 @@ and the tracer answers the call, which the kernel never carries out.
    inside, and for readers outside it is the whole old or the whole new file.
 5. The old file, now in ``hooks``, and the lock file are removed.
 
+``.gitmodules`` (``git submodule add``) is changed in the same way, beside a ``.git`` with ``hooks``.  The mount that
+covers a file belongs to the mount in which the file's name lies, so each file has a descriptor of its own.
+
 A repository without a ``hooks`` directory, or on a file system without RENAME_EXCHANGE, keeps its ``config`` as it is.
+
+The execute bit of such a file may be switched, on the file itself: it means nothing (``trace.edits`` says who asks).
 
 Bounds: ``LARGEST`` bytes, ``MOST_WAITING`` requests, a deadline for each that the tracer set; after a request that took
 a while, the next one waits ``REST`` times as long, so that the loop of the supervisor stays free.
@@ -52,19 +57,22 @@ _NO_LINKS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # objects that git writes outside would become writable for others.
 _STAY = frozenset({"core.sharedrepository"})
 
-ALLOW = "git_config: writable"  # what a policy would say to lift the rule
+_HOOKS = {"config": "hooks", ".gitmodules": ".git/hooks"}  # where a new file of this name is prepared
 
 
 # ---------------------------------------------------------------- the judgement
 
 
-def objection(old: bytes, new: bytes) -> str:
+def objection(old: bytes, new: bytes, path: str = ".git/config") -> str:
     """Why ``new`` may not take the place of ``old``; empty when only everyday settings differ.
 
     Everyday is what ``gitconfig.objection`` finds harmless: a list of what is good.  All other settings must be the
     same, in the same order.  The values are not told: an address can hold a password.
+
+    Args:
+        path: of the file; a ``.gitmodules`` has rules of its own, and git sets ``core.worktree`` of a submodule.
     """
-    from .gitconfig import ConfigError, parse
+    from .gitconfig import ConfigError, module_objection, parse
 
     if len(new) > LARGEST or len(old) > LARGEST:
         return f"a configuration of more than {LARGEST >> 10} KiB is not judged"
@@ -74,7 +82,13 @@ def objection(old: bytes, new: bytes) -> str:
             parsed = parse(data.decode("utf-8", "surrogateescape"))
         except ConfigError as error:
             return f"the {which} configuration is not plain git configuration ({error})"
-        settings.append([(key, value) for key, value in parsed if not is_everyday(key, value)])
+        settings.append(
+            [
+                (key, value)
+                for key, value in parsed
+                if (module_objection(key, value) if path.endswith(".gitmodules") else _harm(key, value, path))
+            ]
+        )
     before, after = settings
     if before == after:
         return ""
@@ -88,31 +102,58 @@ def objection(old: bytes, new: bytes) -> str:
     return f"{after[0][0][:100] if after else before[0][0][:100]} is no everyday setting and must stay in its place"
 
 
-def is_everyday(key: str, value: str | None) -> bool:
-    """May a command change this setting of a repository that exists?"""
+def _harm(key: str, value: str | None, path: str) -> bool:
+    """May a command not change this setting of a repository that exists?"""
     from .gitconfig import objection as harm
 
-    return key not in _STAY and not harm(key, value)
+    if key == "core.worktree":
+        return not _is_own_tree(value or "", path)
+    return key in _STAY or bool(harm(key, value))
+
+
+def _is_own_tree(value: str, path: str) -> bool:
+    """Does ``core.worktree`` lead from ``TOP/.git/modules/NAME/config`` to a directory of the work tree ``TOP``?
+
+    Relative, as git writes it (submodule.c ``connect_work_tree_and_git_dir``); lexical, and through no git directory.
+    """
+    top, found, below = path.partition(".git/modules/")
+    above = (below.count("/") + 2) * "../"  # from the directory of ``config``
+    inside = value.removeprefix(above)
+    parts = inside.split("/")
+    return bool(
+        found
+        and (not top or top.endswith("/"))
+        and inside != value
+        and all(part not in ("", ".", "..") and part.isprintable() for part in parts)
+        and not any(part.lower().partition(":")[0].rstrip(". ") in (".git", "git~1") for part in parts)
+    )
 
 
 # ---------------------------------------------------------------- which repositories
 
 
-def editable(hits: Iterable[ScanHit]) -> tuple[str, ...]:
-    """Git directories whose ``config`` can be changed, shallow first, relative as the hits are.
+def editable(hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Files that can be changed, and the ``hooks`` directory of each; shallow first, relative as the hits are.
 
-    Both ``config`` and ``hooks`` must be there, under these names and not as links, and be bound as protected names.
+    Both must be there, under these names and not as links, and be bound as protected names; the directory that a file
+    lies in is the workspace or pinned.
     """
     files: set[str] = set()
-    directories: set[str] = set()
+    hooks: set[str] = set()
+    places = {"", *pins}
     for hit in hits:
         if hit.effect == "protect" and not hit.link:
             parent, _, name = hit.path.rpartition("/")
-            if name == "config" and not hit.directory:
-                files.add(parent)
+            if name in ("config", ".gitmodules") and not hit.directory and parent in places:
+                files.add(hit.path)
             elif name == "hooks" and hit.directory:
-                directories.add(parent)
-    found = sorted(files & directories, key=lambda path: (path.count("/"), path))
+                hooks.add(hit.path)
+    found = []
+    for file in sorted(files, key=lambda path: (path.count("/"), path)):
+        parent, slash, name = file.rpartition("/")
+        directory = f"{parent}{slash}{_HOOKS[name]}"
+        if directory in hooks:
+            found.append((file, directory))
     return tuple(found[:MOST_EDITABLE])
 
 
@@ -122,7 +163,7 @@ class _Refused(Exception):
 
 class _Request(Value):
     number: int  # of the call that waits
-    path: str  # of the ``config``, absolute
+    path: str  # of the file, absolute
     deadline: float  # time.monotonic()
 
 
@@ -130,7 +171,7 @@ class _Edit(Value):
     """What is being put in place; the descriptors are closed with it."""
 
     request: _Request
-    git: int
+    parent: int  # the directory that the file lies in
     hooks: int
     name: str  # of the new file in ``hooks``
     file: int  # the new file, open for reading
@@ -143,7 +184,7 @@ class Editor:
     """Carries out what the tracer asks for; part of the supervisor's loop.
 
     Args:
-        kept: descriptors of ``hooks`` directories below their covers, by absolute path; the git directory is above.
+        kept: by the absolute path of a file, the descriptor of its ``hooks`` directory below the cover; closed here.
         freeze: ``host.launch.Launch.freeze``.
         busy: are there mounts that the launcher has not made yet?
         answer: takes the number of a call, what to do (0: it is done; ``GO_ON``; an errno) and why.
@@ -157,7 +198,7 @@ class Editor:
         busy: Callable[[], bool],
         answer: Callable[[int, int, str], None],
     ) -> None:
-        self._kept = {hooks.rpartition("/")[0] + "/config": fd for hooks, fd in kept.items()}
+        self._kept = kept
         self._freeze = freeze
         self._busy = busy
         self._answer = answer
@@ -175,10 +216,17 @@ class Editor:
             os.close(fd)
         self._kept.clear()
 
-    def ask(self, number: int, path: str, deadline: float) -> None:
-        """A call waits that would rename ``path.lock`` over ``path``.  ``deadline``: time.monotonic()."""
+    def ask(self, number: int, path: str, deadline: float, mode: int = -1) -> None:
+        """A call waits that would rename ``path.lock`` over ``path``, or give ``path`` a mode.
+
+        Args:
+            deadline: time.monotonic(), after which the call is refused.
+            mode: permission bits; -1: it is the rename.
+        """
         if path not in self._kept:
             self._answer(number, GO_ON, "")
+        elif mode >= 0:
+            self._answer(number, 0 if _switched(path, mode) else GO_ON, "")
         elif len(self._waiting) >= MOST_WAITING:
             self._answer(number, errno.EACCES, "too many changes at once")
         else:
@@ -231,23 +279,24 @@ class Editor:
     def _prepare(self, request: _Request) -> bool:
         kept = self._kept[request.path]
         _in_time(request)
-        parent = request.path.rpartition("/")[0]
-        git = syscalls.openat2(syscalls.AT_FDCWD, parent, os.O_RDONLY | os.O_DIRECTORY, 0, syscalls.RESOLVE_NO_SYMLINKS)
-        opened = [git]
+        above, _, file = request.path.rpartition("/")
+        directory = os.O_RDONLY | os.O_DIRECTORY
+        parent = syscalls.openat2(syscalls.AT_FDCWD, above or "/", directory, 0, syscalls.RESOLVE_NO_SYMLINKS)
+        opened = [parent]
         name = ""
         try:
-            hooks = syscalls.openat2(git, "hooks", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, 0, _NO_LINKS)
+            hooks = syscalls.openat2(parent, _HOOKS[file], directory, 0, _NO_LINKS)
             opened.append(hooks)
             if not os.path.samestat(os.fstat(hooks), os.fstat(kept)):
                 raise _Refused("its hooks directory was replaced since the start")
-            old, before = _read(git, "config")
-            new, lock = _read(git, "config.lock")
-            why = objection(old, new)
+            old, before = _read(parent, file)
+            new, lock = _read(parent, f"{file}.lock")
+            why = objection(old, new, request.path)
             if why:
                 raise _Refused(why)
             name = f"config.{os.urandom(8).hex()}.lock"
             opened.append(self._write(hooks, name, new, before))
-            self._edit = _Edit(request, git, hooks, name, opened[-1], new, before, lock)
+            self._edit = _Edit(request, parent, hooks, name, opened[-1], new, before, lock)
             self._frozen = False
             if not self._freeze(kept, name):
                 raise _Refused("the sandbox has ended")
@@ -285,14 +334,15 @@ class Editor:
             _in_time(edit.request)
             if _has_writer(edit.file) or os.pread(edit.file, LARGEST + 1, 0) != edit.content:
                 raise _Refused("somebody else has the new file open")
-            if not _same(os.stat("config", dir_fd=edit.git, follow_symlinks=False), edit.old):
+            file = edit.request.path.rpartition("/")[2]
+            if not _same(os.stat(file, dir_fd=edit.parent, follow_symlinks=False), edit.old):
                 raise _Refused("it was changed meanwhile")
-            syscalls.exchange(edit.hooks, edit.name, edit.git, "config")
+            syscalls.exchange(edit.hooks, edit.name, edit.parent, file)
             if os.stat(edit.name, dir_fd=edit.hooks, follow_symlinks=False).st_ino != edit.old.st_ino:
-                syscalls.exchange(edit.hooks, edit.name, edit.git, "config")  # replaced in this moment, from outside
+                syscalls.exchange(edit.hooks, edit.name, edit.parent, file)  # replaced in this moment, from outside
                 raise _Refused("it was changed meanwhile")
-            if _is(edit.git, "config.lock", edit.lock):
-                _remove(edit.git, "config.lock")
+            if _is(edit.parent, f"{file}.lock", edit.lock):
+                _remove(edit.parent, f"{file}.lock")
             return True
         finally:
             self._drop(edit)
@@ -301,8 +351,26 @@ class Editor:
         """Whatever stands at the temporary name is removed: the new file, or the old one after the exchange."""
         self._edit, self._frozen = None, False
         _remove(edit.hooks, edit.name)
-        for fd in (edit.file, edit.hooks, edit.git):
+        for fd in (edit.file, edit.hooks, edit.parent):
             os.close(fd)
+
+
+def _switched(path: str, mode: int) -> bool:
+    """Give the file a mode that differs in execute bits only."""
+    try:
+        fd = syscalls.openat2(
+            syscalls.AT_FDCWD, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, 0, syscalls.RESOLVE_NO_SYMLINKS
+        )
+        try:
+            before = stat.S_IMODE(os.fstat(fd).st_mode)
+            if (before ^ mode) & ~0o111:
+                return False
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _in_time(request: _Request) -> None:

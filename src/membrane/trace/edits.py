@@ -63,10 +63,10 @@ class Edits:
     """The calls that wait.
 
     Args:
-        ask: sends a message to the supervisor; false when it could not.
+        ask: takes a message for the supervisor.
     """
 
-    def __init__(self, ask: Callable[[bytes], bool]) -> None:
+    def __init__(self, ask: Callable[[bytes], None]) -> None:
         self._ask = ask
         self._held: dict[int, Held] = {}
 
@@ -78,8 +78,7 @@ class Edits:
         """Hold a call and pass it on; false: there is no room, and it is not held."""
         if len(self._held) >= MOST_HELD:
             return False
-        if not self._ask(b"%d\0%d\0%d\0" % (number, held.deadline * 1e6, held.mode) + held.to.path):
-            return False
+        self._ask(b"%d\0%d\0%d\0" % (number, held.deadline * 1e6, held.mode) + held.to.path)
         self._held[number] = held
         return True
 

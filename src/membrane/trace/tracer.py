@@ -367,6 +367,7 @@ class _Loop:
         self._ends = -1  # of the notifications, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
+        self._edits: list[bytes] = []  # ``c`` messages, not sent
         self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
 
     def run(self) -> None:
@@ -399,7 +400,7 @@ class _Loop:
                 self._tell_held()
             if self._unwritten:
                 self._record()
-            if self._lines or self._refusals or self._asked or self._lost or self._wants_write:
+            if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
                 self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
@@ -473,12 +474,8 @@ class _Loop:
         self._channel.setblocking(False)
         return True
 
-    def _ask(self, message: bytes) -> bool:
-        try:
-            send(self._channel, b"c", message)
-        except OSError:
-            return False  # it takes nothing just now
-        return True
+    def _ask(self, message: bytes) -> None:
+        self._edits.append(message)  # ``Edits`` bounds their number
 
     def _follow(self, kernel: EbpfSource, process: int) -> bool:
         """Begin with eBPF; False when that fails, for which there is a second source."""
@@ -573,6 +570,9 @@ class _Loop:
     def _flush(self) -> None:
         """Send what the supervisor takes now."""
         try:
+            while self._edits:  # first: a call waits
+                send(self._channel, b"c", self._edits[0])
+                del self._edits[0]
             while self._lines or self._refusals:
                 self._send_batch()
             while self._asked:
@@ -584,7 +584,7 @@ class _Loop:
             self._lines, self._refusals = [], []  # the end of the stream comes next
         if self._lost and self._room > LIVE_ROOM // 2:
             self._tell_losses({})
-        waits = bool(self._lines or self._refusals or self._asked)
+        waits = bool(self._lines or self._refusals or self._asked or self._edits)
         if waits != self._wants_write:
             self._wants_write = waits
             self._poll.modify(self._channel.fileno(), select.POLLIN | (select.POLLOUT if waits else 0))

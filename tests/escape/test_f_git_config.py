@@ -112,7 +112,9 @@ def test_F39_control_a_plain_rename_opens_it(box: Box) -> None:
 
     def replace() -> None:
         text, other = config.read_bytes(), config.with_name("other")
-        until = time.monotonic() + 20
+        until = time.monotonic() + 40
+        while not (box.workspace / "ready").exists() and not over.is_set():
+            over.wait(0.005)
         while not over.is_set() and time.monotonic() < until:
             other.write_bytes(text)
             os.rename(other, config)
@@ -120,7 +122,7 @@ def test_F39_control_a_plain_rename_opens_it(box: Box) -> None:
     thread = threading.Thread(target=replace)
     thread.start()
     try:
-        found = box.attack(RACER + 'say("opened", wait_for(lambda: any(each[1] for each in counts)))')
+        found = box.attack(RACER + 'write("ready")(); say("opened", wait_for(lambda: any(each[1] for each in counts)))')
     finally:
         over.set()
         thread.join()

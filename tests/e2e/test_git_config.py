@@ -168,3 +168,21 @@ def test_the_record_says_what_happened(box: Box, repository: Path) -> None:
     done: list[dict[str, Any]] = [event for event in box.events("FileRenamed") if event["to"] == config]
     assert [(event["path"], event["result"]) for event in done] == [(f"{config}.lock", "")]
     assert json.dumps(done[0]["process"]).count('"git"') == 1
+
+
+def test_a_repository_that_is_made_inside_keeps_a_whole_configuration(box: Box) -> None:
+    """What would be taken away with the whole file is refused before (``git lfs install --local`` in a new one)."""
+    script = """
+    git init -q new && cd new && git config lfs.repositoryformatversion 0; echo $?
+    git config filter.lfs.clean 'git-lfs clean -- %f'; echo $?
+    git config user.name somebody; echo $?
+    """
+    done = box.run(f"--events={box.events_path}", *ENVIRONMENT, "--", "sh", "-c", script)
+    assert done.stdout.split() == ["0", "4", "0"], done.stderr
+    now = settings(box.workspace / "new")
+    assert {"core.bare=false", "lfs.repositoryformatversion=0", "user.name=somebody"} <= set(now)
+    assert not [line for line in now if line.startswith("filter")]
+    assert not box.events("NameQuarantined")
+    box.allow(git_config="writable")
+    done = box.run(*ENVIRONMENT, "--", "git", "-C", "new", "config", "filter.lfs.clean", "x")
+    assert done.returncode == 0 and "filter.lfs.clean=x" in settings(box.workspace / "new")

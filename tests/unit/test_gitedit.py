@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from membrane.plan.model import ScanHit
-from membrane.workspace.gitedit import LARGEST, editable, objection
+from membrane.workspace.gitedit import GO_ON, LARGEST, MOST_WAITING, Editor, editable, objection
 
 BEFORE = b"""[core]
 \trepositoryformatversion = 0
@@ -181,3 +187,145 @@ def test_repositories_with_both_names() -> None:
 def test_modules(more: bytes, key: str) -> None:
     before = b'[submodule "b"]\n\tpath = b\n\turl = https://example.org/b\n'
     assert objection(before, before + more, "a/.gitmodules") == (f"{key} is no everyday setting" if key else "")
+
+
+class Place:
+    """A repository, and an ``Editor`` whose launcher is the test."""
+
+    def __init__(self, top: Path) -> None:
+        self.config, self.lock = top / ".git/config", top / ".git/config.lock"
+        self.hooks = top / ".git/hooks"
+        self.hooks.mkdir(parents=True)
+        self.config.write_bytes(BEFORE)
+        self.lock.write_bytes(BEFORE + EVERYDAY[0])
+        self.frozen: list[str] = []
+        self.answers: list[tuple[int, int, str]] = []
+        self.busy = False
+        self.editor = Editor(
+            {str(self.config): os.open(self.hooks, os.O_PATH)},
+            freeze=lambda _fd, name: bool(self.frozen.append(name)) or True,
+            busy=lambda: self.busy,
+            answer=lambda *answer: self.answers.append(answer),
+        )
+
+    def begin(self, seconds: float = 60.0) -> None:
+        self.editor.ask(7, str(self.config), time.monotonic() + seconds)
+        self.editor.step()
+
+    def end(self) -> tuple[int, str]:
+        """The launcher has done its part."""
+        self.editor.frozen(True)
+        self.editor.step()
+        [(number, what, why)] = self.answers
+        assert number == 7 and list(self.hooks.iterdir()) == []
+        return what, why
+
+    @property
+    def unchanged(self) -> bool:
+        return self.config.read_bytes() == BEFORE and self.lock.exists()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.editor.close()
+
+
+def test_a_change(place: Place) -> None:
+    place.config.chmod(0o640)
+    place.begin()
+    assert place.unchanged and not place.answers
+    assert [path.name for path in place.hooks.iterdir()] == place.frozen
+    assert place.end() == (0, "")
+    assert place.config.read_bytes() == BEFORE + EVERYDAY[0] and not place.lock.exists()
+    assert place.config.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_change_that_is_refused_touches_nothing(place: Place) -> None:
+    place.lock.write_bytes(BEFORE + REFUSED[0][0])
+    place.begin()
+    assert place.answers == [(7, errno.EACCES, f"{REFUSED[0][1]} is no everyday setting")]
+    assert place.unchanged and not place.frozen and list(place.hooks.iterdir()) == []
+
+
+def test_it_waits_for_masks(place: Place) -> None:
+    place.begin()
+    place.busy = True
+    place.editor.frozen(True)
+    place.editor.step()
+    assert place.unchanged and not place.answers
+    place.busy = False
+    assert place.end() == (0, "")
+
+
+def test_somebody_outside_was_faster(place: Place) -> None:
+    place.begin()
+    place.config.write_bytes(BEFORE + EVERYDAY[1])
+    assert place.end() == (errno.EACCES, "it was changed meanwhile")
+    assert place.config.read_bytes() == BEFORE + EVERYDAY[1] and place.lock.exists()
+
+
+@pytest.mark.parametrize("how", ["open", "written"])
+def test_a_new_file_that_somebody_could_write(place: Place, how: str) -> None:
+    place.begin()
+    fd = os.open(place.hooks / place.frozen[0], os.O_RDWR)
+    if how == "written":
+        os.pwrite(fd, b"#", 0)
+        os.close(fd)
+    assert place.end() == (errno.EACCES, "somebody else has the new file open")
+    assert place.unchanged
+    if how == "open":
+        os.close(fd)
+
+
+def test_too_late(place: Place) -> None:
+    place.begin(0.6)
+    while time.monotonic() < place.editor._edit.request.deadline - 0.5:  # type: ignore[union-attr]
+        pass
+    assert place.end() == (errno.EACCES, "it took too long")
+    assert place.unchanged
+
+
+def test_a_launcher_that_can_not(place: Place) -> None:
+    place.begin()
+    place.editor.frozen(False)
+    assert place.answers == [(7, errno.EACCES, "the new file could not be made read-only inside")]
+    assert place.unchanged and list(place.hooks.iterdir()) == []
+
+
+def test_the_end_of_the_sandbox_in_between(place: Place) -> None:
+    place.begin()
+    place.editor.close()
+    assert place.unchanged and list(place.hooks.iterdir()) == []
+
+
+def test_another_hooks_directory(place: Place) -> None:
+    place.hooks.rename(place.hooks.with_name("old"))
+    place.hooks.mkdir()
+    place.begin()
+    assert place.answers == [(7, errno.EACCES, "its hooks directory was replaced since the start")]
+    assert place.unchanged and not place.frozen
+
+
+def test_paths_that_are_not_known(place: Place) -> None:
+    place.editor.ask(1, "/etc/config", time.monotonic() + 9)
+    assert place.answers == [(1, GO_ON, "")]
+
+
+def test_requests_are_bounded_and_rest(place: Place) -> None:
+    for number in range(MOST_WAITING + 1):
+        place.editor.ask(number, str(place.config), time.monotonic() + 60)
+    assert place.answers == [(MOST_WAITING, errno.EACCES, "too many changes at once")]
+    assert place.editor.timeout() == 0
+    place.lock.unlink()
+    place.editor.step()  # the first: there is nothing to read
+    assert place.answers[1:] == [(0, errno.EACCES, "it could not be put in place (openat2: No such file or directory)")]
+    assert 0 < (place.editor.timeout() or 0) < 5
+
+
+def test_the_execute_bit_and_no_other(place: Place) -> None:
+    for mode, answer in ((0o744, 0), (0o644, 0), (0o666, GO_ON), (0o600, GO_ON), (0o4755, GO_ON)):
+        place.editor.ask(mode, str(place.config), 0.0, mode)
+        assert place.answers.pop() == (mode, answer, "")
+    assert place.config.stat().st_mode & 0o7777 == 0o644

@@ -7,6 +7,9 @@ right to write.  ``Edits`` holds the call, bounded in number and time, while the
 supervisor's word ends it: 0 (it is done: the call returns 0 without the kernel's rename), an errno, or ``GO_ON``.
 Without a word the call is refused at its deadline; the supervisor puts nothing in place shortly before that.
 
+In a repository that the command has made, ``config`` is its own file.  There the tracer refuses in advance what the
+guard would take away together with the rest of the file (``is_first``).
+
 ``git init`` asks whether the file system keeps modes by switching the execute bit of ``config`` to and fro (setup.c
 ``create_default_files``), and would write down that it does not: chmod(2) is passed on as well.
 
@@ -106,6 +109,16 @@ def is_edit(source: Place, to: Place, flags: int) -> bool:
         and os.path.basename(to.path) in _NAMES
         and source.path == to.path + b".lock"
         and all(each.status is not None and stat.S_ISREG(each.status.st_mode) for each in (source, to))
+    )
+
+
+def is_first(source: Place, to: Place) -> bool:
+    """Is a rename that of git's lock file to the ``config`` of a repository that was made inside?"""
+    return (
+        not to.readonly
+        and os.path.basename(to.path) == b"config"
+        and source.path == to.path + b".lock"
+        and (b"/.git/" in to.path or to.path.removesuffix(b"/config").endswith(b".git"))
     )
 
 

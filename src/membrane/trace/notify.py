@@ -48,7 +48,7 @@ from ..events import (
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_switch
+from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_first, is_switch
 from .lines import Lines
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
@@ -292,8 +292,7 @@ class Notifications:
             self._tell_refusal(held.known, held.to, "EROFS", "write")
         elif answer.what:
             event = event.replace(result=_name(answer.what))
-            hint = f"{answer.why}; git_config: writable allows all"
-            self._deny(held.known, self._shown(os.fsdecode(held.to.path)), REASON, "write", None, hint)
+            self._refuse_setting(held.known, held.to.path, answer.why)
         if not self._quiet:
             self._queue.append((held.at, held.known.shown() if held.known else "null", event))
             self._due = self._due or time.monotonic() + SOON
@@ -436,6 +435,9 @@ class Notifications:
         elif to.readonly:
             result = "EROFS"
             self._tell_refusal(known, to, result, "write")
+        elif is_first(source, to) and (why := self._first_config(thread, source.path, to.path)):
+            result, error = "EACCES", errno.EACCES
+            self._refuse_setting(known, to.path, why)
         elif source.status is not None and to.status is None:  # what is there is held by the mounts, or judged already
             mode = source.status.st_mode
             error = self._prevent(known, to.path, directory=stat.S_ISDIR(mode), link=stat.S_ISLNK(mode))
@@ -443,6 +445,23 @@ class Notifications:
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
         return FileRenamed(path, target, result, True, outside, "notify"), error
+
+    def _first_config(self, thread: int, source: bytes, path: bytes) -> str:
+        """Why the ``config`` of a repository that was made inside may not become this; empty: it may."""
+        name = os.fsdecode(path)
+        if self._scope.policy.open_git_config or not any(name.startswith(root + "/") for root in self._scope.roots):
+            return ""
+        from ..workspace.gitedit import LARGEST, objection
+
+        try:
+            old, new = (self._view.read(thread, each, LARGEST + 1) for each in (path, source))
+        except OSError as error:
+            return f"it can not be read ({error.strerror})"
+        return objection(old, new, name, made=True)
+
+    def _refuse_setting(self, known: Known | None, path: bytes, why: str) -> None:
+        hint = f"{why}; git_config: writable allows all"
+        self._deny(known, self._shown(os.fsdecode(path)), REASON, "write", None, hint)
 
     def _may_replace(self, thread: int, path: bytes) -> bool:
         """Could the caller rename something to this name, were there no mount?"""

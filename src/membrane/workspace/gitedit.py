@@ -63,7 +63,7 @@ _HOOKS = {"config": "hooks", ".gitmodules": ".git/hooks"}  # where a new file of
 # ---------------------------------------------------------------- the judgement
 
 
-def objection(old: bytes, new: bytes, path: str = ".git/config") -> str:
+def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool = False) -> str:
     """Why ``new`` may not take the place of ``old``; empty when only everyday settings differ.
 
     Everyday is what ``gitconfig.objection`` finds harmless: a list of what is good.  All other settings must be the
@@ -71,6 +71,7 @@ def objection(old: bytes, new: bytes, path: str = ".git/config") -> str:
 
     Args:
         path: of the file; a ``.gitmodules`` has rules of its own, and git sets ``core.worktree`` of a submodule.
+        made: the repository has been made inside.
     """
     from .gitconfig import ConfigError, module_objection, parse
 
@@ -86,7 +87,7 @@ def objection(old: bytes, new: bytes, path: str = ".git/config") -> str:
             [
                 (key, value)
                 for key, value in parsed
-                if (module_objection(key, value) if path.endswith(".gitmodules") else _harm(key, value, path))
+                if (module_objection(key, value) if path.endswith(".gitmodules") else _harm(key, value, path, made))
             ]
         )
     before, after = settings
@@ -102,13 +103,13 @@ def objection(old: bytes, new: bytes, path: str = ".git/config") -> str:
     return f"{after[0][0][:100] if after else before[0][0][:100]} is no everyday setting and must stay in its place"
 
 
-def _harm(key: str, value: str | None, path: str) -> bool:
-    """May a command not change this setting of a repository that exists?"""
+def _harm(key: str, value: str | None, path: str, made: bool) -> bool:
+    """May a command not change this setting?"""
     from .gitconfig import objection as harm
 
     if key == "core.worktree":
         return not _is_own_tree(value or "", path)
-    return key in _STAY or bool(harm(key, value))
+    return (key in _STAY and not made) or bool(harm(key, value))
 
 
 def _is_own_tree(value: str, path: str) -> bool:

@@ -349,9 +349,15 @@ class Boundary(ABC):
             kept,
             freeze=self.launch.freeze,
             busy=lambda: self.launch.masks_pending > 0,
+            shared=self._is_shared,
             answer=lambda number, what, why: tracer.decide(edits.word(number, what, why)),
         )
         tracer.on_edit = lambda payload: editor.ask(*edits.request(payload))
+
+    def _is_shared(self, path: str) -> bool:
+        """Does the workspace of another session hold this path?"""
+        sessions = runs.list_sessions(self.state)
+        return any(each.alive and each.id != self.id and mounts.inside(path, each.workspace) for each in sessions)
 
     def _hold(self, facts: HostFacts, roots: list[str]) -> list[MountOp]:
         """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""

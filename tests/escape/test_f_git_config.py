@@ -246,6 +246,22 @@ while True:
     assert [name for name in os.listdir(config.parent / "hooks") if not name.endswith(".sample")] == []
 
 
+def test_F47_two_sandboxes_in_one_tree(box: Box) -> None:
+    """The other one has no cover over the new file: nothing is changed while it is there."""
+    from escape_box import inside
+
+    config = repository(box)
+    before = config.read_bytes()
+    change = "git config user.name x; echo $?"
+    with inside(box, "def answer(line): return line") as ask:
+        assert ask("ready") == "ready"
+        done = box.run("sh", "-c", change)
+        assert done.stdout == "4\n" and "another session shows this repository" in done.stderr
+        assert config.read_bytes() == before
+    assert box.run("sh", "-c", change).stdout == "0\n"  # the control
+    assert config.read_bytes() != before
+
+
 @pytest.mark.parametrize("where", ["moved away", "replaced"])
 def test_F43_a_hooks_directory_that_is_not_the_covered_one(box: Box, where: str) -> None:
     """The new file is made nowhere but where the command can not write."""

@@ -201,10 +201,12 @@ class Place:
         self.frozen: list[str] = []
         self.answers: list[tuple[int, int, str]] = []
         self.busy = False
+        self.shared = ""
         self.editor = Editor(
             {str(self.config): os.open(self.hooks, os.O_PATH)},
             freeze=lambda _fd, name: bool(self.frozen.append(name)) or True,
             busy=lambda: self.busy,
+            shared=lambda path: path == self.shared,
             answer=lambda *answer: self.answers.append(answer),
         )
 
@@ -257,6 +259,13 @@ def test_it_waits_for_masks(place: Place) -> None:
     assert place.unchanged and not place.answers
     place.busy = False
     assert place.end() == (0, "")
+
+
+def test_another_session(place: Place) -> None:
+    place.begin()
+    place.shared = str(place.config)
+    assert place.end() == (errno.EACCES, "another session shows this repository")
+    assert place.unchanged
 
 
 def test_somebody_outside_was_faster(place: Place) -> None:

@@ -22,6 +22,9 @@ and the tracer answers the call, which the kernel never carries out.
 ``.gitmodules`` (``git submodule add``) is changed in the same way, beside a ``.git`` with ``hooks``.  The mount that
 covers a file belongs to the mount in which the file's name lies, so each file has a descriptor of its own.
 
+Another sandbox in the same tree has its own cover over the old file, and none over the new one until its guard has seen
+it; so nothing is changed while one is there.
+
 A repository without a ``hooks`` directory, or on a file system without RENAME_EXCHANGE, keeps its ``config`` as it is.
 
 The execute bit of such a file may be switched, on the file itself: it means nothing (``trace.edits`` says who asks).
@@ -188,6 +191,7 @@ class Editor:
         kept: by the absolute path of a file, the descriptor of its ``hooks`` directory below the cover; closed here.
         freeze: ``host.launch.Launch.freeze``.
         busy: are there mounts that the launcher has not made yet?
+        shared: does another sandbox show this file?
         answer: takes the number of a call, what to do (0: it is done; ``GO_ON``; an errno) and why.
     """
 
@@ -197,11 +201,13 @@ class Editor:
         *,
         freeze: Callable[[int, str], bool],
         busy: Callable[[], bool],
+        shared: Callable[[str], bool],
         answer: Callable[[int, int, str], None],
     ) -> None:
         self._kept = kept
         self._freeze = freeze
         self._busy = busy
+        self._shared = shared
         self._answer = answer
         self._waiting: list[_Request] = []
         self._edit: _Edit | None = None
@@ -338,6 +344,8 @@ class Editor:
             file = edit.request.path.rpartition("/")[2]
             if not _same(os.stat(file, dir_fd=edit.parent, follow_symlinks=False), edit.old):
                 raise _Refused("it was changed meanwhile")
+            if self._shared(edit.request.path):
+                raise _Refused("another session shows this repository")
             syscalls.exchange(edit.hooks, edit.name, edit.parent, file)
             if os.stat(edit.name, dir_fd=edit.hooks, follow_symlinks=False).st_ino != edit.old.st_ino:
                 syscalls.exchange(edit.hooks, edit.name, edit.parent, file)  # replaced in this moment, from outside

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .plan.model import HostFacts, MountOp, SandboxPlan
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
+    from .workspace.gitedit import Editor
     from .workspace.guard import Guard
     from .workspace.held import Held
     from .workspace.scan import ScanResult
@@ -94,6 +95,7 @@ class Boundary(ABC):
         self._masked: Masked | None = None
         self._held: Held | None = None
         self._tracer: Tracer | None = None
+        self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that nobody counted
         self._recording = False  # from the opening of the journal to the end of the run
@@ -195,6 +197,8 @@ class Boundary(ABC):
             finally:
                 self.launch.kill()
                 self.launch.reap()
+                if self._editor is not None:
+                    self._editor.close()
                 if self._held is not None:
                     self._held.close()
                 self._after_processes()
@@ -287,7 +291,7 @@ class Boundary(ABC):
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
-            operations += mounts.workspace(root, found.hits, found.pins)
+            operations += mounts.workspace(root, found.hits, found.pins, self._editable(found))
             own = mounts.frozen(root, installed.trees())
             operations += own
             for op in own:
@@ -320,6 +324,7 @@ class Boundary(ABC):
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
         process, listener, error, assurance = self._confined()
+        self._begin_edits(listener)
         source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies
@@ -337,6 +342,36 @@ class Boundary(ABC):
                 _identity(self.plan),
             )
         )
+
+    def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
+        """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
+        if self._tracer is None:
+            return ()
+        from .workspace.gitedit import editable
+
+        return editable(found.hits, found.pins)
+
+    def _begin_edits(self, listener: int) -> None:
+        """Everyday changes of ``.git/config`` are possible from now on."""
+        tracer, kept = self._tracer, self.launch.kept
+        if tracer is None or listener < 0 or not kept:
+            return
+        from .trace import edits
+        from .workspace.gitedit import Editor
+
+        editor = self._editor = Editor(
+            kept,
+            freeze=self.launch.freeze,
+            busy=lambda: self.launch.masks_pending > 0,
+            shared=self._is_shared,
+            answer=lambda number, what, why: tracer.decide(edits.word(number, what, why)),
+        )
+        tracer.on_edit = lambda payload: editor.ask(*edits.request(payload))
+
+    def _is_shared(self, path: str) -> bool:
+        """Does the workspace of another session hold this path?"""
+        sessions = runs.list_sessions(self.state)
+        return any(each.alive and each.id != self.id and mounts.inside(path, each.workspace) for each in sessions)
 
     def _hold(self, facts: HostFacts, roots: list[str]) -> list[MountOp]:
         """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""
@@ -527,6 +562,8 @@ class Boundary(ABC):
                     timeout = wanted if timeout < 0 else min(timeout, wanted)
             if self.journal.waits:
                 timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
+            if self._editor is not None and (wanted := self._editor.timeout()) is not None:
+                timeout = wanted if timeout < 0 else min(timeout, wanted)
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
@@ -534,6 +571,8 @@ class Boundary(ABC):
             self._guard_files()
             if self.journal.waits:
                 self.journal.flush()
+            if self._editor is not None:
+                self._editor.step()
             self._turn()
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
@@ -560,6 +599,8 @@ class Boundary(ABC):
             self._launcher_ended()
         elif kind == b"k":
             self.launch.masks_pending -= 1
+        elif kind == b"f" and self._editor is not None:
+            self._editor.frozen(payload == b"0")
         elif kind == b"E":
             self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
 

@@ -67,7 +67,13 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
         start = start.replace(plan=plan.replace(environment=environment))
         masks = view.Masks()
         for row in rows:
-            view.workspace_operation(masks, *row)
+            if row[0] == "Keep":
+                fd = view.keep(row[1])
+                if fd >= 0:
+                    send(channel, b"O", row[2], (fd,))
+                    os.close(fd)
+            else:
+                view.workspace_operation(masks, *row)
         masks.close()
         view.seal(plan.mounts)
 

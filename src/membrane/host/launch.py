@@ -17,7 +17,7 @@ import os
 import select
 
 from ..errors import HostError, InternalError
-from ..plan.model import Copy, File, Mask, Seed
+from ..plan.model import Copy, File, Keep, Mask, Seed
 from .channel import (
     HELD_DURING_FORK,
     MESSAGE,
@@ -65,6 +65,7 @@ class Launch:
         self.terminal = -1  # pty master
         self.listener = -1  # of the command's notifications
         self.listener_error = 0  # why there is none
+        self.kept: dict[str, int] = {}  # directories below covers, by what they are for (``Keep``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -174,6 +175,10 @@ class Launch:
             if kind == b"T":
                 self.terminal = fds[0]
                 continue
+            if kind == b"O":
+                if fds:  # else no descriptor was left for it
+                    self.kept[os.fsdecode(payload)] = fds[0]
+                continue
             if kind == b"E":
                 raise _from_message(payload)
             if kind == b"":
@@ -256,11 +261,23 @@ class Launch:
         except ConnectionError:
             pass  # the sandbox is gone
 
+    def freeze(self, directory: int, name: str) -> bool:
+        """Ask that a file in a directory of ``kept`` becomes read-only in the sandbox; the answer is an ``f`` message
+        on the launcher channel, after those to the masks that were asked for before.  False: the sandbox is gone.
+        """
+        try:
+            send(self.launcher, b"F", os.fsencode(name), (directory,))
+        except OSError:
+            return False
+        return True
+
 
 def _row(op: MountOp) -> tuple[str, str, bytes]:
     """What ``view.workspace_operation`` takes."""
     if isinstance(op, Mask):
         return "Mask" if op.link else "MaskName", op.target, b""
+    if isinstance(op, Keep):
+        return "Keep", op.target, os.fsencode(op.file)
     return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""
 
 

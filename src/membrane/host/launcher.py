@@ -30,12 +30,12 @@ Rules
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
     launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; ``mint``, ``diag``: see there)
-    launcher -> supervisor: P pidfd of init · k masks mounted
-    init -> supervisor:     L listening unix socket of the plan (in its order)
+    launcher -> supervisor: P pidfd of init · k masks mounted · f a file is frozen, or why not (errno)
+    init -> supervisor:     L listening unix socket of the plan (in its order) · O directory below a cover (``Keep``)
     init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener)
     init -> supervisor:     Z stopped · X wait status
     supervisor -> launcher: B plan (+ memfd, ``host.start``) · M maps are written (+ trees) · K masks to mount
-    supervisor -> launcher: Z fork a spawner (+ channel)
+    supervisor -> launcher: Z fork a spawner (+ channel) · F freeze a file (+ directory that was kept)
     supervisor -> init:     W what is known late (+ memfd) · G go · S signal · C continue
     any -> supervisor:      E errno, step, object
 """
@@ -66,7 +66,7 @@ from .channel import (
 from .init import init, replace_streams
 from .netns import configure
 from .start import restore
-from .view import Masks, workspace_operation
+from .view import Masks, freeze, workspace_operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -238,6 +238,15 @@ def _serve(
         if kind == b"Z":
             _spawn(start, fds[0], namespaces, (channel, mint))
             continue
+        if kind == b"F":
+            child = os.fork()
+            if child == 0:
+                _freeze_inside(os.fsdecode(payload), fds, namespaces)
+            for fd in fds:
+                os.close(fd)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            send(channel, b"f", str(status).encode())
+            continue
         if kind != b"K":
             os.kill(pid, SIGKILL)
             os.waitpid(pid, 0)
@@ -263,15 +272,32 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_s
     run_child(lambda: spawner(start, channel, namespaces), channel)
 
 
+def _enter(namespaces: dict[str, int]) -> None:
+    sc.setns(namespaces["user"], sc.CLONE_NEWUSER)
+    sc.setns(namespaces["mnt"], sc.CLONE_NEWNS)
+    # A directory that is bound onto itself now is a second mount above the first, in which a command may have its
+    # working directory.  As peers (mount_namespaces(7)) both get what is mounted in either.
+    sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
+
+
+def _freeze_inside(name: str, fds: Sequence[int], namespaces: dict[str, int]) -> NoReturn:
+    """Exits with 0, or with the errno: the supervisor then leaves the file as it is."""
+    status = 255
+    try:
+        _enter(namespaces)
+        freeze(fds[0], name)
+        status = 0
+    except OSError as error:
+        status = error.errno or 255
+    finally:
+        os._exit(status)
+
+
 def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: dict[str, int]) -> NoReturn:
     rows = marshal.loads(payload)  # noqa: S302 - from our own supervisor
 
     def mask() -> None:
-        sc.setns(namespaces["user"], sc.CLONE_NEWUSER)
-        sc.setns(namespaces["mnt"], sc.CLONE_NEWNS)
-        # A directory that is bound onto itself now is a second mount above the first, in which a command may have its
-        # working directory.  As peers (mount_namespaces(7)) both get what is mounted in either.
-        sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
+        _enter(namespaces)
         masks = Masks(late=True)
         for row in rows:
             try:

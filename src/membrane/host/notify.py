@@ -88,6 +88,16 @@ class Listener:
             return False
         return True
 
+    def finish(self, number: int) -> bool:
+        """End the call with 0 without letting the kernel carry it out; false as ``answer``."""
+        try:
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, 0, 0))
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
+                raise
+            return False
+        return True
+
 
 _readv = ctypes.PyDLL().process_vm_readv
 _readv.restype = ctypes.c_ssize_t
@@ -280,6 +290,32 @@ class View:
             return self._resolve(root, thread, whole, follow)
         finally:
             os.close(root)
+
+    def read(self, thread: int, path: bytes, limit: int) -> bytes:
+        """The beginning of a regular file of a canonical name; empty: there is none.
+
+        Raises:
+            OSError: it can not be read.
+        """
+        root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY) if self._nested else os.dup(self._root)
+        try:
+            place = sc_openat2(root, path, False)
+        finally:
+            os.close(root)
+        if place < 0:
+            if -place == errno.ENOENT:
+                return b""
+            raise OSError(-place, os.strerror(-place))
+        try:
+            if not stat.S_ISREG(os.fstat(place).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            fd = os.open(b"/proc/self/fd/%d" % place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            os.close(place)
+        try:
+            return os.read(fd, limit)
+        finally:
+            os.close(fd)
 
     def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
         """A relative path from a directory whose own name is too long to be told; never raises.

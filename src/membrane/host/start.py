@@ -45,6 +45,7 @@ _LAYOUT = Layout(
     model.Mask,
     model.ReadOnly,
     model.Pin,
+    model.Keep,
     NetworkPlan,
     Limits,
     HardeningPlan,

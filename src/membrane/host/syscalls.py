@@ -41,6 +41,7 @@ _NUMBERS = {
     "fsmount": (432, 432),
     "close_range": (436, 436),
     "openat2": (437, 437),
+    "renameat2": (316, 276),
     "bpf": (321, 280),
     "mount_setattr": (442, 442),
     "landlock_create_ruleset": (444, 444),
@@ -243,6 +244,21 @@ def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: i
     if how is None:
         how = _hows[key] = ctypes.byref(_OpenHow(flags | os.O_CLOEXEC, mode, resolve))
     return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
+
+
+_RENAME_EXCHANGE = 2
+
+
+def exchange(directory: int, name: str, other_directory: int, other_name: str) -> None:
+    """renameat2(2) RENAME_EXCHANGE: two names of one mount change places in one step.
+
+    Raises:
+        OSError: EINVAL where the file system can not do that; EXDEV between two mounts.
+    """
+    result = _syscall(
+        _NR["renameat2"], directory, _bytes(name), other_directory, _bytes(other_name), ctypes.c_uint(_RENAME_EXCHANGE)
+    )
+    _check(result, "renameat2", name)
 
 
 # ---------------------------------------------------------------- inotify

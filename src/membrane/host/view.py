@@ -594,6 +594,26 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             _bind_onto_itself(fd, read_only=True)
 
 
+def keep(target: str) -> int:
+    """A descriptor (O_PATH) of a directory of the workspace that is about to be covered; -1: it is gone.
+
+    It stands for the directory in the mount below the cover, where no process of the sandbox can go any more.
+    """
+    try:
+        return sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+
+
+def freeze(directory: int, name: str) -> None:
+    """Bind ``name``, in a directory that ``keep`` gave, onto itself read-only.
+
+    The mount belongs to the name's dentry and to the mount that the directory lies in: when somebody outside moves the
+    file within that mount, the cover moves with it (fs/dcache.c __d_move; fs/namespace.c __lookup_mnt).
+    """
+    _bind_onto_itself(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), read_only=True)
+
+
 def _late_file(target: str, content: bytes, mode: int) -> None:
     ours = target.startswith(MASK_SOURCE + "/")
     path = target if ours else f"{MASK_SOURCE}/late-{len(os.listdir(MASK_SOURCE))}"

@@ -209,9 +209,19 @@ class Pin(Value):
     target: str
 
 
+class Keep(Value):
+    """A directory that later operations cover: the supervisor gets a descriptor of what lies below the cover.
+
+    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file lies in.
+    """
+
+    target: str
+    file: str
+
+
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin
+        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin | Keep
     )
 
 # ---------------------------------------------------------------- network

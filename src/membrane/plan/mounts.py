@@ -26,6 +26,7 @@ from .model import (
     Devices,
     Directory,
     File,
+    Keep,
     Listen,
     Mask,
     Pin,
@@ -595,11 +596,23 @@ def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
     return [Pin(path) for path in sorted(inner, key=lambda path: (path.count("/"), path))]
 
 
-def workspace(root: str, hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[MountOp, ...]:
-    """Pins, then read-only names, then masks, for what the scan found below ``root``."""
+def workspace(
+    root: str, hits: Iterable[ScanHit], pins: Iterable[str], kept: Iterable[tuple[str, str]] = ()
+) -> tuple[MountOp, ...]:
+    """Pins, then read-only names, then masks, for what the scan found below ``root``.
+
+    ``kept``: files, and for each a directory among the read-only names, for a ``Keep``.
+    """
     prefix = root.rstrip("/") + "/"
     hits = sorted(hits, key=lambda hit: (hit.effect == "hide", hit.path.count("/"), hit.path))
-    ops: list[MountOp] = [Pin(prefix + path) for path in pins]
+    ops: list[MountOp] = []
+    by_parent: dict[str, list[MountOp]] = {}
+    for file, directory in kept:
+        by_parent.setdefault(file.rpartition("/")[0], []).append(Keep(prefix + directory, prefix + file))
+    ops += by_parent.pop("", [])
+    for path in pins:
+        ops.append(Pin(prefix + path))
+        ops += by_parent.pop(path, ())  # shallow pins come first: what lies between the two is pinned later
     for hit in hits:
         if hit.effect == "hide":
             ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link))  # by the ten thousand: see ``Value``

@@ -8,7 +8,8 @@ what is there); every event carries ``requested``.  What the kernel did is not s
 
 Two things are more than a record.  A name of the workspace that must not be made (``workspace.prevent``) is refused
 with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.
-Everything else goes on and is decided by the kernel.
+Everything else goes on and is decided by the kernel, but for git's own way of changing a ``config`` that is bound
+read-only: that call waits for the supervisor's word (``edits``).
 
 Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
 and what eBPF can not tell whole: programs without a name, arguments that it cuts.
@@ -49,6 +50,7 @@ from ..events import (
 from ..host import notify, seccomp, syscalls
 from ..policy.model import Deny, PathAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
+from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_first, is_switch
 from .lines import Lines
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
@@ -105,6 +107,7 @@ class Notifications:
         root: O_PATH descriptor of the sandbox's root; owned from now on.
         refused: is told each refusal, as it would be written.
         refusals_only: another source tells the events; here only what is refused is written down.
+        edits: calls that wait for the supervisor; None: nothing is passed on to it.
     """
 
     name = "notify"
@@ -117,9 +120,12 @@ class Notifications:
         refused: Callable[[bytes], None],
         *,
         refusals_only: bool = False,
+        edits: Edits | None = None,
     ) -> None:
         self._scope = scope
         self._quiet = refusals_only
+        self._edits = edits
+        self._to: tuple[notify.Place, int] | None = None  # of a call that is to be held, and the mode that it asks for
         self._thread = 0  # whose call is looked at
         self._tell = True  # the event of this call
         self._listener = notify.Listener(listener)
@@ -166,8 +172,12 @@ class Notifications:
 
     def timeout(self) -> float | None:
         """Seconds after which ``drain`` must be called though nothing is readable; None: no need."""
-        if self._due:
-            return max(0.0, self._due - time.monotonic())
+        due = self._due
+        late = self._edits.due() if self._edits is not None else 0.0
+        if late and (not due or late < due):
+            due = late
+        if due:
+            return max(0.0, due - time.monotonic())
         return REPEAT if self._repeated else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
@@ -178,6 +188,9 @@ class Notifications:
         if ready and (call := self._listener.receive()) is not None:
             self._answer(call)
         now = time.monotonic()
+        if self._edits is not None and 0 < self._edits.due() <= now:
+            for late in self._edits.late():
+                self._end(late)
         if not ready and not self._due:
             self._reap()
             if self._repeated:
@@ -230,6 +243,10 @@ class Notifications:
             if not self._quiet:
                 known = self._processes.of(thread)
             event, error = self._handlers[what](thread, arguments, known)
+            if error == HELD:
+                if self._hold(number, thread, known, event):
+                    return
+                event, error = event.replace(result="EACCES"), errno.EACCES
             if self._tell and known is None:
                 known = self._processes.of(thread)
             executes = what in self._executes and not event.result
@@ -251,6 +268,41 @@ class Notifications:
             name = os.fsdecode(self._asked.rpartition(b"/")[2][:15])  # fs/exec.c, bprm_execve
             known.become(name or os.path.basename(event.path)[:15], event.path, named=bool(name))
         self._queue.append((now, known.shown() if known else "null", event))
+
+    def _hold(self, number: int, thread: int, known: Known | None, event: FileRenamed | FileChanged) -> bool:
+        """Pass the call on to the supervisor; false when it can not wait."""
+        assert self._edits is not None and self._to is not None
+        known = known or self._processes.of(thread)
+        to, mode = self._to
+        held = Held(thread, self._now, known, event, to, time.monotonic() + LONGEST, mode)
+        return self._edits.begin(number, held)
+
+    def decided(self, payload: bytes) -> None:
+        """The supervisor's word about a call that waits."""
+        answer = self._edits.decided(payload) if self._edits is not None else None
+        if answer is not None:
+            self._end(answer)
+
+    def _end(self, answer: Answer) -> None:
+        """Answer a call that waited, and write down what came of it."""
+        held, number = answer.held, answer.number
+        if answer.what == 0:
+            there = self._listener.finish(number)
+        else:
+            there = self._listener.answer(number, 0 if answer.what == GO_ON else answer.what)
+        if not there and answer.what:
+            return
+        self._thread, self._now = held.thread, held.at
+        event = held.event
+        if answer.what == GO_ON:
+            event = event.replace(result="EBUSY" if held.mode < 0 else "EROFS")  # it is a mount point inside
+            self._tell_refusal(held.known, held.to, "EROFS", "write")
+        elif answer.what:
+            event = event.replace(result=_name(answer.what))
+            self._refuse_setting(held.known, held.to.path, answer.why)
+        if not self._quiet:
+            self._queue.append((held.at, held.known.shown() if held.known else "null", event))
+            self._due = self._due or time.monotonic() + SOON
 
     def _reap(self) -> None:
         for known, status in self._processes.ended():
@@ -367,15 +419,17 @@ class Notifications:
         return "EROFS" if place.readonly else ""
 
     def _on_rename(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._rename(thread, known, (_CWD, a[0], _CWD, a[1]))
+        return self._rename(thread, known, (_CWD, a[0], _CWD, a[1]), 0)
 
     def _on_renameat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
+        return self._rename(thread, known, (a[0], a[1], a[2], a[3]), 0)
 
     def _on_renameat2(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
+        return self._rename(thread, known, (a[0], a[1], a[2], a[3]), a[4] & 0xFFFFFFFF)
 
-    def _rename(self, thread: int, known: Known | None, where: tuple[int, int, int, int]) -> tuple[Event, int]:
+    def _rename(
+        self, thread: int, known: Known | None, where: tuple[int, int, int, int], flags: int
+    ) -> tuple[Event, int]:
         source = self._place(thread, where[0], where[1], follow=False)
         to = self._place(thread, where[2], where[3], follow=False)
         result, error = self._removes(source), 0
@@ -383,9 +437,14 @@ class Notifications:
             self._tell_refusal(known, source, result, "write")
         elif to.error:
             result = _name(to.error)
+        elif self._edits is not None and is_edit(source, to, flags) and self._may_replace(thread, to.path):
+            self._to, error = (to, -1), HELD
         elif to.readonly:
             result = "EROFS"
             self._tell_refusal(known, to, result, "write")
+        elif is_first(source, to) and (why := self._first_config(thread, source.path, to.path)):
+            result, error = "EACCES", errno.EACCES
+            self._refuse_setting(known, to.path, why)
         elif source.status is not None and to.status is None:  # what is there is held by the mounts, or judged already
             mode = source.status.st_mode
             error = self._prevent(known, to.path, directory=stat.S_ISDIR(mode), link=stat.S_ISLNK(mode))
@@ -393,6 +452,28 @@ class Notifications:
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
         return FileRenamed(path, target, result, True, outside, "notify"), error
+
+    def _first_config(self, thread: int, source: bytes, path: bytes) -> str:
+        """Why the ``config`` of a repository that was made inside may not become this; empty: it may."""
+        name = os.fsdecode(path)
+        if self._scope.policy.open_git_config or not any(name.startswith(root + "/") for root in self._scope.roots):
+            return ""
+        from ..workspace.gitedit import LARGEST, objection
+
+        try:
+            old, new = (self._view.read(thread, each, LARGEST + 1) for each in (path, source))
+        except OSError as error:
+            return f"it can not be read ({error.strerror})"
+        return objection(old, new, name, made=True)
+
+    def _refuse_setting(self, known: Known | None, path: bytes, why: str) -> None:
+        hint = f"{why}; git_config: writable allows all"
+        self._deny(known, self._shown(os.fsdecode(path)), REASON, "write", None, hint)
+
+    def _may_replace(self, thread: int, path: bytes) -> bool:
+        """Could the caller rename something to this name, were there no mount?"""
+        place = self._view.resolve(thread, b"", path.rpartition(b"/")[0], follow=False)
+        return place.status is not None and not place.readonly and self._may(place.status, 3)
 
     def _on_mkdir(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._make(thread, known, _CWD, a[0], "directory")
@@ -464,16 +545,18 @@ class Notifications:
         else:
             follow = row.follow if row.flags == NO else not flags & AT_SYMLINK_NOFOLLOW
             place = self._place(thread, directory, a[row.path], follow=follow)
-        result = self._removes(place)  # it must be there, and its mount writable
+        result, error = self._removes(place), 0  # it must be there, and its mount writable
         if not result and place.status is not None and row.what in ("mode", "owner"):
             result = "" if place.status.st_uid == self._scope.uid else "EPERM"
+        elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
+            result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         self._tell_refusal(known, place, result, "write")
         if row.what in ("mode", "owner"):
             value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
-        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), 0
+        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), error
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""

@@ -9,11 +9,11 @@ of the sandbox either: it is given what it reads by descriptor.
 
 One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   P prepare · L process, roots (+ listener, + root of the sandbox): attach
-                           Y number: tell what is held · end of stream: finish and exit
+    supervisor -> tracer   P prepare · L process, roots, edits (+ listener, + root of the sandbox): attach
+                           Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
                            t totals ("-": not written), the last message: it has told everything
-                           e it failed, and why · y number: what there was until Y is told
+                           e it failed, and why · y number: what there was until Y is told · c a call waits (``edits``)
 
 Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
 command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
@@ -45,6 +45,7 @@ from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with,
 from ..host.confine import give_up_privileges
 from ..host.facts import effective_capabilities
 from ..value import Value
+from .edits import Edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Tracer:
         self.error = ""
         self._finished = False  # it has written everything
         self.on_synced: Callable[[int], None] | None = None
+        self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -162,7 +164,7 @@ class Tracer:
         """
         fds = (root,) if listener < 0 else (listener, root)
         try:
-            send(self._channel, b"L", marshal.dumps((process, roots)), fds)
+            send(self._channel, b"L", marshal.dumps((process, roots, self.on_edit is not None)), fds)
         except OSError:
             pass  # told below
         finally:
@@ -201,6 +203,9 @@ class Tracer:
             self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
             self.unwritten = self.counts.pop("-", 0)
             self._finished = True
+        elif kind == b"c":
+            if self.on_edit is not None:
+                self.on_edit(payload)
         elif kind == b"y":
             if self.on_synced is not None:
                 self.on_synced(int(payload))
@@ -217,6 +222,13 @@ class Tracer:
         except OSError:
             return False
         return True
+
+    def decide(self, word: bytes) -> None:
+        """What to do with a call that waits (``edits.word``); one that is not told is refused in time."""
+        try:
+            send(self._channel, b"C", word)
+        except OSError:
+            pass
 
     def finish(self) -> bool:
         """After the last process of the sandbox: let it write what it holds, for at most ``END``.  False: it did not.
@@ -364,6 +376,7 @@ class _Loop:
         self._ends = -1  # of the notifications, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
+        self._edits: list[bytes] = []  # ``c`` messages, not sent
         self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
 
     def run(self) -> None:
@@ -396,7 +409,7 @@ class _Loop:
                 self._tell_held()
             if self._unwritten:
                 self._record()
-            if self._lines or self._refusals or self._asked or self._lost or self._wants_write:
+            if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
                 self._flush()
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
@@ -444,9 +457,13 @@ class _Loop:
             return True
         if kind == b"P":
             return True
+        if kind == b"C":
+            if self._source is not None:
+                self._source.decided(payload)
+            return True
         if kind != b"L":
             return False
-        process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        process, roots, edits = marshal.loads(payload)  # noqa: S302 - from our own supervisor
         *listener, root = fds
         sources = []
         if self._kernel is not None and self._follow(self._kernel, process):
@@ -455,7 +472,9 @@ class _Loop:
             sources.append("notify")
             scope = self._scope.replace(roots=tuple(roots))
             quiet = self._spans is not None
-            self._source = self._notifications(scope, listener[0], root, self._refused, refusals_only=quiet)
+            self._source = self._notifications(
+                scope, listener[0], root, self._refused, refusals_only=quiet, edits=Edits(self._ask) if edits else None
+            )
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
@@ -464,6 +483,9 @@ class _Loop:
         send(self._channel, b"a", f"{' '.join(sources)}\n{self._why}".encode("utf-8", "backslashreplace")[:4096])
         self._channel.setblocking(False)
         return True
+
+    def _ask(self, message: bytes) -> None:
+        self._edits.append(message)  # ``Edits`` bounds their number
 
     def _follow(self, kernel: EbpfSource, process: int) -> bool:
         """Begin with eBPF; False when that fails, for which there is a second source."""
@@ -558,6 +580,9 @@ class _Loop:
     def _flush(self) -> None:
         """Send what the supervisor takes now."""
         try:
+            while self._edits:  # first: a call waits
+                send(self._channel, b"c", self._edits[0])
+                del self._edits[0]
             while self._lines or self._refusals:
                 self._send_batch()
             while self._asked:
@@ -569,7 +594,7 @@ class _Loop:
             self._lines, self._refusals = [], []  # the end of the stream comes next
         if self._lost and self._room > LIVE_ROOM // 2:
             self._tell_losses({})
-        waits = bool(self._lines or self._refusals or self._asked)
+        waits = bool(self._lines or self._refusals or self._asked or self._edits)
         if waits != self._wants_write:
             self._wants_write = waits
             self._poll.modify(self._channel.fileno(), select.POLLIN | (select.POLLOUT if waits else 0))

@@ -12,7 +12,7 @@ to) a file system that ignores case, normal form or trailing dots.
 
 Names that exist at the start are bound read-only, and every directory between them and the workspace is pinned
 (a mount point can not be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
-``existing`` adds what the names point to: symbolic links, ``core.hooksPath``, included configuration.
+``existing`` adds what the names point to: symbolic links, and what configuration names (``programs``).
 
 Names that appear during a session are judged and moved out by ``workspace.judge``.
 """
@@ -294,7 +294,7 @@ class Existing(Value):
 
 
 def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existing:
-    """Follow what is there: links, hook directories, included configuration.
+    """Follow what is there: links, hook directories, included configuration, programs that configuration names.
 
     Args:
         root: the workspace, resolved.
@@ -304,10 +304,12 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
     Only paths inside the workspace come out: a link never adds a mount elsewhere.  Configuration that can not be
     parsed adds nothing; git refuses it as well.
     """
+    from .programs import named
+
     out: dict[str, ScanHit] = {}
     missing: set[str] = set()
 
-    def follow(base: str, target: str) -> None:
+    def follow(base: str, target: str, kind: str = "any") -> None:
         path, links = _trace(root, base, target)
         for link in links:
             out[link] = ScanHit(link, "protect", False, True)
@@ -316,7 +318,10 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
         try:
             mode = os.lstat(f"{root}/{path}").st_mode
         except OSError:
-            missing.add(path)
+            if kind != "there":
+                missing.add(path)
+            return
+        if kind != "any" and stat.S_ISDIR(mode):
             return
         out.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode)))
 
@@ -326,20 +331,9 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
         elif hit.directory and fold(hit.path.rpartition("/")[2]) == "hooks":
             for name, target in _links_in(f"{root}/{hit.path}"):
                 follow(f"{hit.path}/{name}".rpartition("/")[0], target)
-    for git in gits:
-        for name in ("config", "config.worktree"):
-            for key, value in _settings(f"{root}/{git}/{name}"):
-                if key == "core.hookspath":
-                    follow(_work_tree(git), value)
-                elif key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
-                    follow(git, value)
+    for base, target, kind in named(root, gits):
+        follow(base, target, kind)
     return Existing(tuple(out.values()), tuple(sorted(missing)))
-
-
-def _work_tree(git: str) -> str:
-    """Where git runs hooks of this repository: above ``.git``, else (bare) the directory itself (githooks(5))."""
-    parent, _, name = git.rpartition("/")
-    return parent if fold(name) in GIT_NAMES else git
 
 
 def _parent(path: str) -> str:
@@ -360,29 +354,6 @@ def _links_in(path: str) -> list[tuple[str, str]]:
     except OSError:
         return []
     return [(name, _readlink(f"{path}/{name}")) for name in names]
-
-
-def _settings(path: str) -> list[tuple[str, str]]:
-    """The settings of a git configuration file that name paths; [] when there are none (the common case)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return []
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return []
-        data = read_bounded(fd)
-    finally:
-        os.close(fd)
-    lower = data.lower()
-    if b"hookspath" not in lower and b"include" not in lower:
-        return []  # do not load the parser on the start-up path
-    from .gitconfig import ConfigError, parse
-
-    try:
-        return [(key, value or "") for key, value in parse(data.decode("utf-8", "surrogateescape"))]
-    except ConfigError:
-        return []
 
 
 def _trace(root: str, base: str, target: str) -> tuple[str | None, list[str]]:

@@ -1,0 +1,145 @@
+"""Calls that wait while the supervisor changes a repository's ``config`` in their place (``workspace.gitedit``).
+
+Theory of operation
+-------------------
+rename(2) of ``config.lock`` over a ``config`` that is bound read-only is passed on, not carried out: the tracer has no
+right to write.  ``Edits`` holds the call, bounded in number and time, while the tracer goes on with others.  The
+supervisor's word ends it: 0 (it is done: the call returns 0 without the kernel's rename), an errno, or ``GO_ON``.
+Without a word the call is refused at its deadline; the supervisor puts nothing in place shortly before that.
+
+In a repository that the command has made, ``config`` is its own file.  There the tracer refuses in advance what the
+guard would take away together with the rest of the file (``is_first``).
+
+``git init`` asks whether the file system keeps modes by switching the execute bit of ``config`` to and fro (setup.c
+``create_default_files``), and would write down that it does not: chmod(2) is passed on as well.
+
+On the control socket: ``c`` number, deadline in microseconds (CLOCK_MONOTONIC), mode (-1: none is asked for), path;
+``C`` number, what, why; fields are separated by NUL.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import FileChanged, FileRenamed
+    from ..host.notify import Place
+    from .processes import Known
+
+HELD = -2  # in the place of an errno: the call is answered later
+GO_ON = -1  # let the kernel carry it out
+MOST_HELD = 16  # calls
+LONGEST = 5.0  # seconds
+REASON = "git setting"
+_NAMES = (b"config", b".gitmodules")
+
+
+class Held(Value):
+    """One call; it was made at ``at``, clock.time_ns()."""
+
+    thread: int
+    at: int
+    known: Known | None
+    event: FileRenamed | FileChanged  # as if it were done
+    to: Place
+    deadline: float  # time.monotonic()
+    mode: int = -1  # that is asked for
+
+
+class Answer(Value):
+    """What to do with a call that waited: 0, ``GO_ON`` or an errno, and why."""
+
+    number: int
+    held: Held
+    what: int
+    why: str
+
+
+class Edits:
+    """The calls that wait.
+
+    Args:
+        ask: takes a message for the supervisor.
+    """
+
+    def __init__(self, ask: Callable[[bytes], None]) -> None:
+        self._ask = ask
+        self._held: dict[int, Held] = {}
+
+    def due(self) -> float:
+        """When ``late`` has something to tell, time.monotonic(); 0: nothing waits."""
+        return min((held.deadline for held in self._held.values()), default=0.0)
+
+    def begin(self, number: int, held: Held) -> bool:
+        """Hold a call and pass it on; false: there is no room, and it is not held."""
+        if len(self._held) >= MOST_HELD:
+            return False
+        self._ask(b"%d\0%d\0%d\0" % (number, held.deadline * 1e6, held.mode) + held.to.path)
+        self._held[number] = held
+        return True
+
+    def decided(self, payload: bytes) -> Answer | None:
+        """The supervisor's word; None: it came too late."""
+        number, what, why = payload.decode("utf-8", "surrogateescape").split("\0", 2)
+        held = self._held.pop(int(number), None)
+        return None if held is None else Answer(int(number), held, int(what), why)
+
+    def late(self) -> list[Answer]:
+        """The calls that have waited too long."""
+        import errno
+
+        now = time.monotonic()
+        over = [number for number, held in self._held.items() if held.deadline <= now]
+        return [Answer(number, self._held.pop(number), errno.EACCES, "it took too long") for number in over]
+
+
+def is_edit(source: Place, to: Place, flags: int) -> bool:
+    """Is a rename that of git's lock file over a configuration, or ``.gitmodules``, that is bound read-only?"""
+    return (
+        flags == 0
+        and to.readonly
+        and not source.readonly
+        and os.path.basename(to.path) in _NAMES
+        and source.path == to.path + b".lock"
+        and all(each.status is not None and stat.S_ISREG(each.status.st_mode) for each in (source, to))
+    )
+
+
+def is_first(source: Place, to: Place) -> bool:
+    """Is a rename that of git's lock file to the ``config`` of a repository that was made inside?"""
+    return (
+        not to.readonly
+        and os.path.basename(to.path) == b"config"
+        and source.path == to.path + b".lock"
+        and (b"/.git/" in to.path or to.path.removesuffix(b"/config").endswith(b".git"))
+    )
+
+
+def is_switch(place: Place, what: str, owner: int) -> bool:
+    """Is a change by ``owner`` that of the mode of such a file?"""
+    return (
+        what == "mode"
+        and place.readonly
+        and os.path.basename(place.path) in _NAMES
+        and place.status is not None
+        and stat.S_ISREG(place.status.st_mode)
+        and place.status.st_uid == owner
+    )
+
+
+def request(payload: bytes) -> tuple[int, str, float, int]:
+    """(number of the call, path of the file, deadline, mode) of a ``c`` message."""
+    number, deadline, mode, path = payload.split(b"\0", 3)
+    return int(number), os.fsdecode(path), int(deadline) / 1e6, int(mode)
+
+
+def word(number: int, what: int, why: str) -> bytes:
+    """A ``C`` message."""
+    return f"{number}\0{what}\0{why[:400]}".encode("utf-8", "surrogateescape")

@@ -1,0 +1,231 @@
+"""Programs and files of the workspace that git's configuration names: what git outside would run or obey.
+
+Theory of operation
+-------------------
+``named`` reads the configuration of each repository below the workspace and the caller's own (git-config(1), "FILES"),
+with what they include, and gives the words of each value that git runs as a program, hands to a shell or looks into
+for hooks.  ``protect.existing`` binds read-only what they lead to below the workspace, as it does with hooks; what is
+not there yet must not appear.  git itself is never run.
+
+A value is cut as a shell cuts it, and more (``words``): at blanks, at operators, and after the ``=`` of an assignment;
+with quotes and without.  Every word counts, for whichever of them is a script its interpreter says, not we.  A word
+without a slash is looked up in PATH where a command stands, so it counts only where a file has that name, and is not
+waited for.  A directory counts only where a key takes one: ``!make -C sub`` must not make ``sub`` read-only.
+
+Where a relative name begins depends on the program; git starts most of them at the top of the work tree.
+
+Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``protect.LARGEST_READ`` bytes;
+what is longer, or is no configuration by ``gitconfig.parse``, names nothing, as before.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from .protect import GIT_NAMES, fold, read_bounded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MOST_FILES = 512  # configuration files of one workspace
+MOST_WORDS = 64  # of one value, read in one of two ways
+LONGEST = 4096  # characters of a value that are looked at
+DEEPEST = 10  # files that include each other, as git (config.c MAX_INCLUDE_DEPTH)
+
+# Last parts of the keys, in lower case.  Values that are commands or names of programs:
+_COMMANDS = frozenset(
+    (
+        "fsmonitor",
+        "sshcommand",
+        "editor",
+        "pager",
+        "gitproxy",
+        "askpass",
+        "alternaterefscommand",
+        "clean",
+        "smudge",
+        "process",
+        "textconv",
+        "command",
+        "external",
+        "driver",
+        "cmd",
+        "program",
+        "helper",
+        "uploadpack",
+        "receivepack",
+        "packobjectshook",
+        "difffilter",
+        "tunnel",
+    )
+)
+_SECTIONS = frozenset({"alias", "pager"})  # each key of these; an alias is a command only after "!"
+_DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
+_FILES = frozenset({"core.attributesfile"})
+_TOOLS = frozenset({"mergetool", "difftool", "man", "browser"})  # ``path`` of these
+_OPERATORS = "\n;&|(){}`"  # after these a shell looks for a command
+_BREAKS = " \t<>" + _OPERATORS
+# In a file that holds none of these there is nothing to find: the parser is not loaded on the start-up path.
+_SIGNS = tuple(
+    word.encode() for word in (*_COMMANDS, *_SECTIONS, "hookspath", "templatedir", "attributesfile", "path", "update")
+)
+
+
+def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """(directory, target, kind) of each name that may lead into the workspace.
+
+    Args:
+        root: the workspace, resolved.
+        gits: git directories inside it, relative.
+
+    ``directory`` is relative to the workspace, ``target`` relative to it or absolute.  ``kind``: "any", "file", or
+    "there" for a file that counts only where it is.
+    """
+    gits = tuple(gits)
+    budget = [MOST_FILES]
+    for git in gits:
+        for name in ("config", "config.worktree"):
+            for base, key, value in _read(f"{root}/{git}" if git else root, name, budget, 0):
+                yield from _targets(work_tree(git), base, key, value)
+    if not gits:
+        return
+    trees = dict.fromkeys(("", *map(work_tree, gits)))
+    for place in own_files(os.environ):
+        for base, key, value in _read("/", place, budget, 0):
+            for tree in trees:
+                yield from _targets(tree, base, key, value)
+
+
+def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:
+    """The caller's and the system's configuration files, whether they are there or not."""
+    home = environ.get("HOME", "")
+    mine = environ.get("GIT_CONFIG_GLOBAL")
+    files = [environ.get("GIT_CONFIG_SYSTEM") or "/etc/gitconfig"]
+    if mine is not None:
+        files.append(mine)
+    else:
+        files.append(f"{environ.get('XDG_CONFIG_HOME') or home + '/.config'}/git/config")
+        files.append(f"{home}/.gitconfig")
+    return tuple(file for file in files if file.startswith("/"))
+
+
+def work_tree(git: str) -> str:
+    """Where git runs hooks of this repository: above ``.git``, else (bare) the directory itself (githooks(5))."""
+    parent, _, name = git.rpartition("/")
+    return parent if fold(name) in GIT_NAMES else git
+
+
+def words(value: str) -> list[tuple[str, bool]]:
+    """The words of a command, and whether each stands where a shell would look for a command.
+
+    Lexical, for any shell: what it makes of them at run time is not followed.  Read twice: with quotes that hold a
+    word together, and as if there were none, for ``sh -c './x'`` quotes a command.
+    """
+    return list(dict.fromkeys((*_cut(value[:LONGEST], quotes=True), *_cut(value[:LONGEST], quotes=False))))
+
+
+def _cut(value: str, *, quotes: bool) -> list[tuple[str, bool]]:
+    out: list[tuple[str, bool]] = []
+    word, quote = "", ""
+    command, escaped = True, False
+
+    def end() -> None:
+        nonlocal word, command
+        name, assigned, rest = word.partition("=")
+        assigns = bool(assigned) and name.lstrip("-").replace("_", "").isalnum()
+        text = rest if assigns else word
+        if text and len(out) < MOST_WORDS:
+            out.append((text, command and not assigns))
+        if word:
+            command = command and assigns
+        word = ""
+
+    for char in value:
+        if escaped:
+            word, escaped = word + char, False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            if char == quote:
+                quote = ""
+            else:
+                word += char
+        elif char in "\"'" and quotes:
+            quote = char
+        elif char in _BREAKS or char in "\"'":
+            end()
+            command = command or char in _OPERATORS
+        else:
+            word += char
+    end()
+    return out
+
+
+def _targets(tree: str, base: str, key: str, value: str) -> Iterator[tuple[str, str, str]]:
+    """``base``: the directory of the file that says so, absolute."""
+    section, _, rest = key.partition(".")
+    name = rest.rpartition(".")[2]
+    if key == "include.path" or (section == "includeif" and name == "path"):
+        yield tree, os.path.join(base, _home(value)), "any"
+    elif key in _DIRECTORIES or key in _FILES:
+        yield tree, _home(value), "any"
+    elif section in _TOOLS and name == "path":
+        yield tree, _home(value), "file"
+    elif name in _COMMANDS or section in _SECTIONS or (section == "submodule" and name == "update"):
+        if section == "alias" or name in ("update", "helper"):
+            # Another alias, a way to update, or the name of a helper, unless it begins so.
+            if not value.startswith("!") and not (name == "helper" and value.startswith(("/", "~"))):
+                return
+            value = value.removeprefix("!")
+        for word, command in words(value):
+            if "/" in word:
+                yield tree, _home(word), "file"
+            elif not command:
+                yield tree, word, "there"
+
+
+def _home(path: str) -> str:
+    home = os.environ.get("HOME", "")
+    return home + path[1:] if path.startswith("~/") and home.startswith("/") else path
+
+
+def _read(directory: str, name: str, budget: list[int], depth: int) -> Iterator[tuple[str, str, str]]:
+    """(directory of the file, key, value) of a configuration file and what it includes."""
+    place = os.path.join(directory, name)
+    base = os.path.dirname(place)
+    for key, value in _settings(place, budget, follow=depth > 0):
+        yield base, key, value
+        includes = key == "include.path" or (key.startswith("includeif.") and key.endswith(".path"))
+        if includes and value and depth < DEEPEST:
+            yield from _read(base, _home(value), budget, depth + 1)
+
+
+def _settings(path: str, budget: list[int], *, follow: bool) -> list[tuple[str, str]]:
+    """The settings of a file; [] when there are none that name anything (the common case)."""
+    if budget[0] <= 0:
+        return []
+    budget[0] -= 1
+    links = 0 if follow or not path.endswith(("/config", "/config.worktree")) else os.O_NOFOLLOW
+    try:
+        fd = os.open(path, os.O_RDONLY | links | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return []
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        data = read_bounded(fd)
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+    lower = data.lower()
+    if not any(sign in lower for sign in _SIGNS):
+        return []
+    from .gitconfig import ConfigError, parse
+
+    try:
+        return [(key, value or "") for key, value in parse(data.decode("utf-8", "surrogateescape"))]
+    except ConfigError:
+        return []

@@ -1,0 +1,142 @@
+"""F: programs in the workspace that git's configuration names: git outside runs them, so they stay as they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from escape_box import Box
+
+EVIL = "#!/bin/sh\ntouch {marker}\nexit 1\n"
+
+
+class Outside:
+    """The caller's own git, and whether it has run what the command wrote."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.marker = box.home / "PWNED"
+        self.evil = EVIL.format(marker=self.marker)
+
+    def git(self, *command: str, check: bool = False) -> None:
+        environment = {**self.box.environment, "GIT_CONFIG_SYSTEM": "/dev/null"}
+        environment |= {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        subprocess.run(
+            ["git", *command],
+            cwd=self.box.workspace,
+            env=environment,
+            input=b"protocol=https\nhost=example.org\n\n",
+            capture_output=True,
+            check=check,
+            timeout=60,
+        )
+
+    def ran(self, *command: str) -> bool:
+        self.marker.unlink(missing_ok=True)
+        self.git(*command)
+        return self.marker.exists()
+
+
+@pytest.fixture
+def outside(box: Box) -> Outside:
+    caller = Outside(box)
+    caller.git("init", "-q", "-b", "main", ".", check=True)
+    box.file("file", "text\n")
+    box.file(".gitattributes", "file filter=x diff=x\n")
+    caller.git("add", ".", check=True)
+    caller.git("commit", "-q", "-m", "one", check=True)
+    return caller
+
+
+# setting: (value, the program, what runs it)
+PROGRAMS = {
+    "core.fsmonitor": ("./tools/fsm.sh", "tools/fsm.sh", ("status",)),
+    "filter.x.clean": ("sh tools/clean.sh %f", "tools/clean.sh", ("add", "--renormalize", ".")),
+    "filter.x.smudge": ("A=b tools/smudge", "tools/smudge", ("archive", "HEAD")),
+    "diff.x.textconv": ("sh -c 'tools/text \"$1\"' -", "tools/text", ("show", "HEAD")),
+    "diff.external": (
+        "tools/differ",
+        "tools/differ",
+        ("diff", "--ext-diff", "--cached", "4b825dc642cb6eb9a060e54bf8d69288fbee4904"),
+    ),
+    "alias.go": ("!./tools/alias", "tools/alias", ("go",)),
+    "core.sshCommand": ("./tools/ssh -x", "tools/ssh", ("ls-remote", "ssh://example.org/x")),
+    "core.editor": ("tools/editor", "tools/editor", ("commit", "--allow-empty")),
+    "gpg.program": ("./tools/gpg", "./tools/gpg", ("commit", "--allow-empty", "-S", "-m", "x")),
+    "credential.helper": ("!tools/credential", "tools/credential", ("credential", "fill")),
+}
+
+
+@pytest.mark.parametrize("key", PROGRAMS)
+def test_F44_a_program_that_configuration_names(box: Box, outside: Outside, key: str) -> None:
+    value, program, command = PROGRAMS[key]
+    box.file(program, "#!/bin/sh\n", 0o755)
+    outside.git("config", key, value, check=True)
+    script = (
+        f"evil, program = {outside.evil!r}, {program!r}\n"
+        + """
+def put(name):
+    with open(name, "w") as file: file.write(evil)
+    os.chmod(name, 0o755)
+attempt("write", lambda: put(program))
+attempt("remove", lambda: os.unlink(program))
+put("tools/other")
+attempt("replace", lambda: os.rename("tools/other", program))
+attempt("directory", lambda: os.rename("tools", "moved"))
+attempt("beside", lambda: put("tools/beside"))
+"""
+    )
+    found = box.attack(script)
+    assert found == {"write": "EROFS", "remove": "EBUSY", "replace": "EBUSY", "directory": "EBUSY", "beside": "ok"}
+    assert not outside.ran(*command)
+    # The control: the caller's git would have run it.
+    (box.workspace / program).write_text(outside.evil)
+    (box.workspace / program).chmod(0o755)
+    assert outside.ran(*command)
+
+
+def test_F45_one_that_does_not_exist_yet(box: Box, outside: Outside) -> None:
+    outside.git("config", "core.fsmonitor", "./tools/fsm.sh", check=True)
+    script = (
+        f"evil = {outside.evil!r}\n"
+        + """
+os.makedirs("tools", exist_ok=True)
+attempt("make", write("tools/fsm.sh", evil))
+try: os.chmod("tools/fsm.sh", 0o755)
+except OSError: pass
+attempt("control", write("tools/other", evil))
+"""
+    )
+    assert box.attack(script)["control"] == "ok"
+    assert not os.path.lexists(box.workspace / "tools/fsm.sh")
+    assert not outside.ran("status")
+    box.file("tools/fsm.sh", outside.evil, 0o755)
+    assert outside.ran("status")
+
+
+@pytest.mark.parametrize("where", [".gitconfig", ".config/git/config", "included"])
+def test_F46_hooks_that_only_the_callers_own_configuration_names(box: Box, outside: Outside, where: str) -> None:
+    """One setting of a developer for all repositories: ``core.hooksPath = .githooks``."""
+    settings: Path = box.home / where
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text("[core]\n\thooksPath = .githooks\n")
+    if where == "included":
+        (box.home / ".gitconfig").write_text("[include]\n\tpath = included\n")
+    box.file(".githooks/pre-commit", "#!/bin/sh\n", 0o755)
+    script = (
+        f"evil = {outside.evil!r}\n"
+        + """
+attempt("write", write(".githooks/pre-commit", evil))
+attempt("another", write(".githooks/post-commit", evil))
+attempt("rename", lambda: os.rename(".githooks", "x"))
+attempt("control", write("githooks", evil))
+"""
+    )
+    found = box.attack(script)
+    assert found == {"write": "EROFS", "another": "EROFS", "rename": "EBUSY", "control": "ok"}
+    commit = ("commit", "--allow-empty", "-m", "x")
+    assert not outside.ran(*commit)
+    (box.workspace / ".githooks/pre-commit").write_text(outside.evil)
+    assert outside.ran(*commit)

@@ -137,9 +137,8 @@ class Spellings:
         if runs and self._shown(b" ".join([text[start:end] for start, end in runs]), UNESCAPED, decodes):
             out = bytearray(text)
             for start, end in runs:
-                out[start:end] = self._part(text[start:end], UNESCAPED, decodes, late and start < _NEAR, False, exact)[
-                    0
-                ]
+                near = late and start < _NEAR
+                out[start:end] = self._part(text[start:end], UNESCAPED, decodes, near, False, exact)[0]
             text = bytes(out)
         if decodes:
             for start, end in list(_runs(text.translate(self._hexes), self._separated, more)):

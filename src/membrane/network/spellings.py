@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64, b2a_base64
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -296,6 +297,8 @@ class Spellings:
     def _separated_hex(self, text: bytes, decodes: int, late: bool, more: bool) -> tuple[bytes, int]:
         """Hexadecimal with something between its octets: ``6b 65 79``, ``6b:65:79``, ``0x6b, 0x65``."""
         size = len(text)
+        if len(text.translate(None, _HEX_CUTS + _CUTS + b"xX")) < (2 * _EAGER if more else 2 * len(self._run)):
+            return text, size
         digits = _SEPARATORS.sub(b"", text)
         if len(digits) == size or not digits:
             return text, size  # without any it was read with the rest
@@ -532,8 +535,13 @@ def _hex(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
     return bytes.fromhex(used[:end].decode("ascii")), again
 
 
+@lru_cache(maxsize=1)  # the alignments of one run are read one after the other
+def _number(text: bytes) -> int:
+    return int(text.upper().translate(_BASE32_DIGITS), 32)
+
+
 def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
-    number = int(text.upper().translate(_BASE32_DIGITS), 32)
+    number = _number(text)
     bits = 5 * (before + len(text))
     spare = bits % 8
 

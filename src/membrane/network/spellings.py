@@ -22,7 +22,8 @@ Bounds
   that counts as bad: its letters and digits are overwritten.
 * In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` octets for each of the value.
   Within an encoding two characters of the value must have come for that, else every third piece of base64 would be held
-  up.  So there the value is known without its first ``_FREE`` characters.
+  up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or whoever
+  makes a server show guesses would have fewer of them to try.
 
 Not recognised: a part of a value, decimal codes of characters in a list, other character sets than those that agree
 with ASCII (UTF-16 and UTF-32 aside), and whatever else has to be computed (reversed, compressed, encrypted).
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64, b2a_base64
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ _WORK_AT_LEAST = 8192
 LONGEST = 128  # octets of text for each character of a value
 _SHORTEST_TAIL = 3  # characters at the end of a stream that can begin two characters of a value in some encoding
 _FREE = 3  # characters at a value's beginning that may have gone before it is recognised
+_NEAR = 64  # octets after the place where a stream was cut, in which the rest of a value begins
 _EAGER = 2  # characters of a value that have come when it is held back
 _REREAD = 4096  # octets that are held back and read again with every piece; above it with each eighth more
 _CUTS = b"\r\n\0"
@@ -97,6 +100,11 @@ class Spellings:
                     break
                 value, told = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
                 needles.setdefault(value, told)
+        for value, told in list(needles.items()):
+            # With what follows it the end of a value can read as an escape: all but that is looked for as well.
+            begun = _UNFINISHED.search(value)
+            if begun is not None and begun.start() > _FREE + _EAGER:
+                needles.setdefault(value[: begun.start()], told[: begun.start()])
         self._needles = [(value.lower(), value, told) for value, told in needles.items()]
         self._needles.sort(key=lambda each: len(each[0]), reverse=True)  # one may be a part of another
         shortest = min(len(value) for value, _, _ in self._needles) - _FREE
@@ -108,19 +116,20 @@ class Spellings:
         self._separated = b"A" * (2 * shortest + shortest // 2 - 1)
         self._left = 0
 
-    def hide(self, text: bytes, *, more: bool = False) -> tuple[bytes, int]:
+    def hide(self, text: bytes, *, late: bool = False, more: bool = False) -> tuple[bytes, int]:
         """Overwrite what is found.
 
         Args:
+            late: there was text before, and what begins here may be the rest of a value.
             more: the text goes on.
 
         Returns:
             The text, and from where on it must be held back because a value may begin there.
         """
         self._left = WORK * len(text) + _WORK_AT_LEAST
-        return self._text(text, DECODED, more, True)
+        return self._text(text, DECODED, late, more, True)
 
-    def _text(self, text: bytes, decodes: int, more: bool, exact: bool) -> tuple[bytes, int]:
+    def _text(self, text: bytes, decodes: int, late: bool, more: bool, exact: bool) -> tuple[bytes, int]:
         """The same, for text whose parts have nothing to do with each other."""
         runs = list(_runs(text.translate(self._class), self._run, more))
         hold = size = len(text)
@@ -129,17 +138,18 @@ class Spellings:
             if size - start > 2 * self.longest and not self._shown(text[start:], UNESCAPED, decodes):
                 start = size - self.longest  # all that can be held back
             if text[start:].strip(_CUTS):
-                shown, at = self._part(text[start:], UNESCAPED, decodes, True, exact)
+                shown, at = self._part(text[start:], UNESCAPED, decodes, late and start < _NEAR, True, exact)
                 text, hold = text[:start] + shown, start + at
         if runs and self._shown(b" ".join([text[start:end] for start, end in runs]), UNESCAPED, decodes):
             out = bytearray(text)
             for start, end in runs:
-                out[start:end] = self._part(text[start:end], UNESCAPED, decodes, False, exact)[0]
+                near = late and start < _NEAR
+                out[start:end] = self._part(text[start:end], UNESCAPED, decodes, near, False, exact)[0]
             text = bytes(out)
         if decodes:
             for start, end in list(_runs(text.translate(self._hexes), self._separated, more)):
                 last = more and end == size
-                shown, at = self._separated_hex(text[start:end], decodes, last)
+                shown, at = self._separated_hex(text[start:end], decodes, late and start < _NEAR, last)
                 text = text[:start] + shown + text[end:]
                 hold = min(hold, start + at) if last else hold
         return text, hold
@@ -188,39 +198,39 @@ class Spellings:
 
     # ------------------------------------------------------------ where, and what hides it
 
-    def _part(self, text: bytes, escapes: int, decodes: int, more: bool, exact: bool) -> tuple[bytes, int]:
+    def _part(self, text: bytes, escapes: int, decodes: int, late: bool, more: bool, exact: bool) -> tuple[bytes, int]:
         """The same, for one run of text."""
         size = len(text)
         self._left -= size
         if self._left < 0:
             return text.translate(_BLANKED), size
-        text, hold = self._plain(text, more, exact)
+        text, hold = self._plain(text, late, more, exact)
         if escapes and b"=" in text:
-            text, hold = self._unescaped(text, _QUOTED, hold, escapes, decodes, more)
+            text, hold = self._unescaped(text, _QUOTED, hold, escapes, decodes, late, more)
         cut = text.translate(None, _CUTS)
         if len(cut) < size:
-            shown, at = self._part(cut, escapes, decodes, more, False) if cut else (cut, 0)
+            shown, at = self._part(cut, escapes, decodes, late, more, False) if cut else (cut, 0)
             if shown != cut or at < len(cut):
                 kept = [at for at, octet in enumerate(text) if octet not in _CUTS]
                 text = _overwritten(text, cut, shown, kept)
                 hold = min(hold, kept[at] if at < len(cut) else size)
             return text, hold
         if escapes and any(mark in text for mark in (b"%", b"\\", b"&")):
-            text, hold = self._unescaped(text, _TOKEN, hold, escapes, decodes, more)
+            text, hold = self._unescaped(text, _TOKEN, hold, escapes, decodes, late, more)
         if decodes:
             for coding in CODINGS:
-                text, at = self._decoded(text, decodes, more, coding)
+                text, at = self._decoded(text, decodes, late, more, coding)
                 hold = min(hold, at)
         return text, hold
 
     def _unescaped(
-        self, text: bytes, token: re.Pattern[bytes], hold: int, escapes: int, decodes: int, more: bool
+        self, text: bytes, token: re.Pattern[bytes], hold: int, escapes: int, decodes: int, late: bool, more: bool
     ) -> tuple[bytes, int]:
         """The same, for what a text says when its escapes are undone."""
         size = len(text)
         plain = token.sub(_meaning, text)
         if plain != text:
-            shown, at = self._part(plain, escapes - 1, decodes, more, False)
+            shown, at = self._part(plain, escapes - 1, decodes, late, more, False)
             if shown != plain or at < len(plain):
                 starts, ends = _tokens(text, token)
                 text = _respelled(text, plain, shown, starts, ends)
@@ -229,12 +239,12 @@ class Spellings:
         if begun is not None:  # what comes before it may be the beginning of a value, whatever it becomes
             before = text[: begun.start()]
             plain = token.sub(_meaning, before)
-            _, at = self._part(plain, escapes - 1, decodes, more, False)
+            _, at = self._part(plain, escapes - 1, decodes, late, more, False)
             if at < len(plain):
                 hold = min(hold, _tokens(before, token)[0][at])
         return text, hold
 
-    def _plain(self, text: bytes, more: bool, exact: bool) -> tuple[bytes, int]:
+    def _plain(self, text: bytes, late: bool, more: bool, exact: bool) -> tuple[bytes, int]:
         """What is spelled as it is.  ``exact``: the text is that of the stream, so its first character is looked at."""
         low = text.lower()
         hold = size = len(low)
@@ -249,7 +259,8 @@ class Spellings:
                 begin = at
                 while begin > 0 and end - begin < len(value) and low[begin - 1] == value[begin - 1 - end]:
                     begin -= 1
-                if begin < hold:  # what is held back is read again, and may be a longer value
+                known = end - begin == len(value) or (late and begin < _NEAR)
+                if known and begin < hold:  # what is held back is read again, and may be a longer value
                     text = (
                         text[:begin]
                         + _in_case(text[begin:end], written[begin - end :], told[begin - end :])
@@ -259,7 +270,7 @@ class Spellings:
             low = text.lower()
         return text, hold
 
-    def _decoded(self, text: bytes, decodes: int, more: bool, coding: Coding) -> tuple[bytes, int]:
+    def _decoded(self, text: bytes, decodes: int, late: bool, more: bool, coding: Coding) -> tuple[bytes, int]:
         """What the runs of an alphabet say, at each alignment."""
         size = hold = len(text)
         least = coding.characters(len(self._run))
@@ -281,20 +292,22 @@ class Spellings:
                     or (decodes > 1 and self._separated in octets.translate(self._hexes))
                 ):
                     continue
-                shown, at = self._text(octets, decodes - 1, last, False)
+                shown, at = self._text(octets, decodes - 1, late and start < _NEAR, last, False)
                 if shown != octets:
                     text = text[:start] + again(shown) + text[end:]
                 if at < len(octets):
                     hold = min(hold, start + max(0, 8 * at // coding.bits - before))
         return text, hold
 
-    def _separated_hex(self, text: bytes, decodes: int, more: bool) -> tuple[bytes, int]:
+    def _separated_hex(self, text: bytes, decodes: int, late: bool, more: bool) -> tuple[bytes, int]:
         """Hexadecimal with something between its octets: ``6b 65 79``, ``6b:65:79``, ``0x6b, 0x65``."""
         size = len(text)
+        if len(text.translate(None, _HEX_CUTS + _CUTS + b"xX")) < (2 * _EAGER if more else 2 * len(self._run)):
+            return text, size
         digits = _SEPARATORS.sub(b"", text)
         if len(digits) == size or not digits:
             return text, size  # without any it was read with the rest
-        shown, at = self._decoded(digits, decodes, more, HEX)
+        shown, at = self._decoded(digits, decodes, late, more, HEX)
         if shown == digits and at == len(digits):
             return text, size
         kept = _kept(_SEPARATORS, text)
@@ -527,8 +540,13 @@ def _hex(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
     return bytes.fromhex(used[:end].decode("ascii")), again
 
 
+@lru_cache(maxsize=1)  # the alignments of one run are read one after the other
+def _number(text: bytes) -> int:
+    return int(text.upper().translate(_BASE32_DIGITS), 32)
+
+
 def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
-    number = int(text.upper().translate(_BASE32_DIGITS), 32)
+    number = _number(text)
     bits = 5 * (before + len(text))
     spare = bits % 8
 
@@ -555,11 +573,12 @@ class Scrubber:
     It holds back only what may be the beginning of a value, and nothing after ``flush``.
     """
 
-    __slots__ = ("_exact", "_held", "_more", "_octets", "_spellings")
+    __slots__ = ("_held", "_late", "_more", "_octets", "_spellings")
 
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
         self._held = b""
+        self._late = False  # something was passed on
         self._more: list[bytes] = []  # what came since it was read
         self._octets = 0  # of that
 
@@ -573,10 +592,11 @@ class Scrubber:
             data = b"".join(self._more)
             self._more, self._octets = [], 0
         data = self._held + data
-        text, hold = self._spellings.hide(data, more=True)
+        text, hold = self._spellings.hide(data, late=self._late, more=True)
         if hold < len(text) - self._spellings.longest:  # no beginning is as long
-            text = self.whole(data)
+            text, _ = self._spellings.hide(data, late=self._late)
             hold = len(text) - self._spellings.longest
+        self._late = self._late or hold > 0
         self._held = text[hold:]
         return text[:hold]
 
@@ -584,7 +604,7 @@ class Scrubber:
         """What was held back: the stream has ended, so no longer value begins there."""
         held = b"".join((self._held, *self._more))
         self._held, self._more, self._octets = b"", [], 0
-        return self.whole(held)
+        return self._spellings.hide(held, late=self._late)[0] if held else held
 
     def whole(self, data: bytes) -> bytes:
         """Overwrite in octets that are complete, such as a header value."""

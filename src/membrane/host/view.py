@@ -572,6 +572,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
     except (FileNotFoundError, NotADirectoryError):
         return  # gone since the scan, or a dangling link: nothing to bind
+    except OSError as error:
+        if error.errno == errno.ELOOP and kind == "Mask" and _is_link(target):
+            return  # to itself, or in a circle: there is nothing behind it to hide
+        raise OSError(error.errno, error.strerror, target) from error
     if kind == "Mask":
         masks.cover(fd)
         return
@@ -582,10 +586,26 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = masks.open_final(target)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return  # to itself, or in a circle: it leads nowhere, and the link can not be replaced
+            raise
         if stat.S_ISLNK(os.stat(fd).st_mode):
             os.close(fd)  # it leads to where it must not be followed
         else:
             _bind_onto_itself(fd, read_only=True)
+
+
+def _is_link(target: str) -> bool:
+    """Is the last name a link, and none on the way?"""
+    try:
+        fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISLNK(os.stat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def _late_file(target: str, content: bytes, mode: int) -> None:

@@ -72,13 +72,14 @@ def test_a_longer_or_deeper_pointer_is_refused(tmp_path: Path, target: str, answ
     assert _pointed(tmp_path, target) == answer
 
 
-def test_directories_on_the_way_are_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_directory_on_the_way_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes a repository is asked for by name: it is found however many others there are."""
     monkeypatch.setattr(judge_module, "MOST_LISTED", 50)
     _repository(tmp_path / "full" / "r.git")
-    assert _pointed(tmp_path, "../full/r.git") == ""
-    for number in range(50):
+    for number in range(500):
         (tmp_path / "full" / str(number)).touch()
-    assert _pointed(tmp_path, "../full/r.git") == ELSEWHERE
+        (tmp_path / "full" / "r.git" / f"{number:04}").touch()
+    assert _pointed(tmp_path, "../full/r.git") == ""
 
 
 @pytest.mark.parametrize(

@@ -578,6 +578,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
     except (FileNotFoundError, NotADirectoryError):
         return  # gone since the scan, or a dangling link: nothing to bind
+    except OSError as error:
+        if error.errno == errno.ELOOP and kind == "Mask" and _is_link(target):
+            return  # to itself, or in a circle: there is nothing behind it to hide
+        raise OSError(error.errno, error.strerror, target) from error
     if kind == "Mask":
         masks.cover(fd)
         return
@@ -588,6 +592,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             fd = masks.open_final(target)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return  # to itself, or in a circle: it leads nowhere, and the link can not be replaced
+            raise
         if stat.S_ISLNK(os.stat(fd).st_mode):
             os.close(fd)  # it leads to where it must not be followed
         else:
@@ -612,6 +620,18 @@ def freeze(directory: int, name: str) -> None:
     file within that mount, the cover moves with it (fs/dcache.c __d_move; fs/namespace.c __lookup_mnt).
     """
     _bind_onto_itself(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), read_only=True)
+
+
+def _is_link(target: str) -> bool:
+    """Is the last name a link, and none on the way?"""
+    try:
+        fd = sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISLNK(os.stat(fd).st_mode)
+    finally:
+        os.close(fd)
 
 
 def _late_file(target: str, content: bytes, mode: int) -> None:

@@ -14,7 +14,7 @@ waited for.  A directory counts only where a key takes one: ``!make -C sub`` mus
 
 Where a relative name begins depends on the program; git starts most of them at the top of the work tree.
 
-Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``protect.LARGEST_READ`` bytes;
+Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``protect.LARGEST_CONFIG`` bytes;
 what is longer, or is no configuration by ``gitconfig.parse``, names nothing, as before.
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 import stat
 
-from .protect import GIT_NAMES, fold, read_bounded
+from .protect import GIT_NAMES, LARGEST_CONFIG, fold, read_bounded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _settings(path: str, budget: list[int], *, follow: bool) -> list[tuple[str, 
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return []
-        data = read_bounded(fd)
+        data = read_bounded(fd, LARGEST_CONFIG)
     except OSError:
         return []
     finally:

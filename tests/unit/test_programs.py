@@ -132,9 +132,9 @@ def test_the_callers_own_configuration(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_a_repository_nothing_of_the_callers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n")
+    (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = own-hooks\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "work/.githooks").mkdir(parents=True)
+    (tmp_path / "work/own-hooks").mkdir(parents=True)
     assert not scan(str(tmp_path / "work"), ()).hits
 
 

@@ -693,7 +693,7 @@ class Notifications:
         """
         path = os.fsdecode(name)
         for root in self._scope.roots:
-            if not path.startswith(root + "/"):
+            if not path.startswith(root + "/") or (kind == "file" and self._opened(path[len(root) + 1 :])):
                 continue
             prevention = self._preventions.get(root)
             if prevention is None:
@@ -715,6 +715,14 @@ class Notifications:
                 self._deny(known, self._shown(path), "protected name", "write")
                 return errno.EACCES
         return 0
+
+    def _opened(self, path: str) -> bool:
+        """Did the policy take this name out of the protected ones (``git_config: writable``)?"""
+        if not self._scope.policy.open_git_config:
+            return False
+        from ..workspace.protect import is_git_config
+
+        return is_git_config(path)
 
     def _prevention(self, root: str) -> Prevention:
         from ..workspace.prevent import Prevention  # a short run makes no name

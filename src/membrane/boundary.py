@@ -742,7 +742,9 @@ class Boundary(ABC):
         if writer.lost:
             self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
         if self._live_log is not None:
-            self._live_log.wait()
+            why = self._live_log.wait()
+            if why:
+                self._warn(f"the trace log on stderr is cut off: {why}; the record is kept")
         elif self.options.trace_log:
             from .trace import export
 

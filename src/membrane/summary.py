@@ -105,6 +105,8 @@ def target_of(access: Mapping[str, Any], home: str = "") -> str:
 def _advice(event: AccessDenied) -> str:
     if event.reason in FLOORS:
         return FLOORS[event.reason]
+    if event.access.get("kind") == "SystemCall":
+        return "no rule opens this call"
     if event.reason == "denied by rule":
         return f"deny: {shorten(event.rule)}" if event.rule else ""
     return shorten(event.hint, 2 * WIDEST) if event.hint else ""

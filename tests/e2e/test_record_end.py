@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_trace_notify import _tracer
 from world import names
 from world.box import Box
 from world.inspected import network_process
@@ -230,3 +231,31 @@ def test_a_refused_datagram_as_the_last_act_is_told(box: Box) -> None:
     refused = [event for event in box.events("AccessDenied") if event["source"] == "network"]
     assert sum(event["count"] for event in refused) == 3
     assert {event["access"]["address"] for event in refused} == {other}
+
+
+def test_a_network_process_that_is_killed_in_the_middle_leaves_no_whole_record(box: Box) -> None:
+    box.allow("example.com:80")
+    run = box.popen(f"--events={box.events_path}", "--", "python3", "-c", SCRIPT, "0", **PIPES)
+    assert run.stdout
+    assert run.stdout.readline() == b"up\n"
+    os.kill(network_process(run.pid), signal.SIGKILL)
+    _out, errors = run.communicate(timeout=30)
+    assert run.returncode == 125 and b"the network process died" in errors
+    assert last(box)["incomplete"] == ["network: it was killed by signal 9"]
+    assert box.run("trace", "verify").returncode == 1
+
+
+def test_a_tracer_that_does_not_come_to_its_end_is_told(box: Box) -> None:
+    """It is stopped when the command ends, which makes no call that it is asked about any more."""
+    run = box.popen(f"--events={box.events_path}", "--", "sh", "-c", "echo up; read line", **PIPES)
+    assert run.stdout
+    assert run.stdout.readline() == b"up\n"
+    os.kill(_tracer(run.pid), signal.SIGSTOP)
+    _out, errors = run.communicate(b"\n", timeout=60)
+    assert run.returncode == 125 and b"the tracer ended without its last word" in errors
+    (lost,) = [event for event in box.events("EventsLost") if event["cause"]]
+    assert "notify" in lost["kind"] and lost["count"] == 0
+    assert last(box)["incomplete"] == [f"{lost['kind']}: {lost['cause']}"]
+    summary = json.loads(box.run("trace", "summary", "--json").stdout)
+    assert f"events may be missing: {last(box)['incomplete'][0]}" in summary["gaps"]
+    assert box.run("trace", "verify").returncode == 1

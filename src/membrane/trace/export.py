@@ -71,11 +71,12 @@ def write_log(path: str, destination: str) -> None:
 def arriving(path: str) -> Iterator[dict[str, Any]]:
     """The events of a record as they are written, with their processes, until nobody writes any more."""
     follower = Follower(path)
-    joiner = joining.Joiner()
+    joiner, programs = joining.Joiner(), joining.Once()
     while True:
         ended = follower.ended()  # asked first: what was written before the end is taken below
         for event in follower.poll():
-            yield joiner.add(event)
+            yield from map(joiner.add, programs.add(event))
         if ended:
+            yield from map(joiner.add, programs.rest())
             return
         time.sleep(POLL)

@@ -164,35 +164,51 @@ def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def once(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Both sources tell of a program that eBPF can not name or whose arguments it cuts: give that as one event.
+    """``events``, each program that was executed once (see ``Once``)."""
+    programs = Once()
+    for event in events:
+        yield from programs.add(event)
+    yield from programs.rest()
+
+
+class Once:
+    """Both sources tell of a program that eBPF can not name or whose arguments it cuts: makes one event of them.
 
     What the kernel did counts (eBPF).  Which file it was, and all arguments, as they were read before the kernel did,
     stand in ``asked``.  A request that nothing follows is given as it is.
     """
-    held: dict[tuple[Any, Any], tuple[int, dict[str, Any]]] = {}
-    kernel = False  # does it tell what happened?
-    for at, event in enumerate(events):
-        kind, process = event["event"], event.get("process")
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Any, Any], tuple[int, dict[str, Any]]] = {}
+        self._kernel = False  # does it tell what happened?
+        self._count = 0
+
+    def add(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """The next event; those that can be given now, in order."""
+        held, kind, process = self._held, event["event"], event.get("process")
+        self._count += 1
         if kind == "SessionStarted":
-            kernel = "ebpf" in text(event.get("trace_source"))
-        for who in [who for who, (since, _event) in held.items() if at - since > FOLLOWS or not kernel]:
-            yield held.pop(who)[1]
-        if kernel and kind == "ProcessStarted" and isinstance(process, dict):
+            self._kernel = "ebpf" in text(event.get("trace_source"))
+        out = []
+        while held and self._count - next(iter(held.values()))[0] > FOLLOWS:  # in order of age
+            out.append(held.pop(next(iter(held)))[1])
+        if self._kernel and kind == "ProcessStarted" and isinstance(process, dict):
             who = process.get("pid"), process.get("start")
+            before = held.pop(who)[1] if who in held else None
             if event.get("source") == "notify" and event.get("requested") is True:
-                if who in held:
-                    yield held.pop(who)[1]
-                held[who] = at, event
-                continue
-            if who in held and event.get("source") == "ebpf":
-                request = held.pop(who)[1]
-                if _is_of(request, event):
-                    event = _merged(request, event)
-                else:
-                    yield request
-        yield event
-    for _at, event in held.values():
-        yield event
+                held[who] = self._count, event
+                return [*out, before] if before is not None else out
+            if before is not None and event.get("source") == "ebpf" and _is_of(before, event):
+                return [*out, _merged(before, event)]
+            if before is not None:
+                out.append(before)
+        return [*out, event]
+
+    def rest(self) -> list[dict[str, Any]]:
+        """At the end: the requests that nothing followed."""
+        out = [event for _at, event in self._held.values()]
+        self._held.clear()
+        return out
 
 
 def _merged(asked: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:

@@ -41,14 +41,17 @@ class LiveLog:
         except OSError as error:
             raise HostError("write the trace log", error.strerror or "", target=sys.executable) from None
 
-    def wait(self) -> None:
-        """Wait until it has written everything, once the record is closed."""
+    def wait(self) -> str:
+        """Wait until it has written everything, once the record is closed; why it has not, else empty."""
         deadline = time.monotonic() + END
         pause = 0.002
-        while os.waitpid(self._pid, os.WNOHANG)[0] == 0:
+        while True:
+            done, status = os.waitpid(self._pid, os.WNOHANG)
+            if done:
+                return "" if status == 0 else f"what writes it ended with status {os.waitstatus_to_exitcode(status)}"
             if time.monotonic() > deadline:
                 os.kill(self._pid, 9)
                 os.waitpid(self._pid, 0)
-                return
+                return f"who reads it did not take the rest within {END:g} s"
             time.sleep(pause)
             pause = min(pause * 2, 0.05)

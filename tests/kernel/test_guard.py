@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import select
 import time
@@ -236,3 +237,23 @@ def test_many_names_that_are_open_for_writing_hold_nothing_up(world: World, monk
         longest = max(longest, time.monotonic() - began)
     assert len(calls) > 20 and longest < 0.5
     monkeypatch.undo()
+
+
+def test_state_that_was_there_at_the_start_is_the_callers_until_it_is_written(world: World) -> None:
+    state = world.root / ".git" / "rebase-merge"
+    state.mkdir(parents=True)
+    todo, strategy, options = state / "git-rebase-todo", state / "strategy", state / "strategy_opts"
+    todo.write_text("exec make test\n")
+    strategy.write_text("ort\n")
+    options.write_text("x" * 100)
+    world.start()
+    assert todo.read_text()  # which is told, and does no harm
+    with strategy.open("r+") as file:  # in place: no name appears
+        file.write("x/../evil\n")
+        file.flush()
+        world.serve(lambda: not strategy.exists())
+    with options.open("r+b") as file:
+        mapping = mmap.mmap(file.fileno(), 0)
+    world.serve(lambda: not options.exists())  # nothing was written yet, and nobody would be told
+    mapping.close()
+    assert todo.exists() and world.refused() == [".git/rebase-merge/strategy", ".git/rebase-merge/strategy_opts"]

@@ -33,6 +33,7 @@ from .judge import (
     Holder,
     is_only_for_now,
     judge,
+    open_file,
     open_up,
     pointer_target,
     put_aside,
@@ -213,6 +214,10 @@ class Guard(Holder):
         self._since = self._written.pop(path, 0.0)
         if self._is_kept(path):
             return
+        if not self._ended and self._watcher.is_original(path):
+            if self._is_held_open(path):
+                self._put_aside(path)
+            return
         there = os.path.lexists(self._prefix + path)
         try:
             why = judge(self._root_fd, path, holder=self)
@@ -226,6 +231,21 @@ class Guard(Holder):
             self._put_aside(path)
         elif not there and tree_row(path) is not None:
             self._tell(path)  # it was there for a moment, and nothing that it could have held is benign
+
+    def _is_held_open(self, path: str) -> bool:
+        """A file that stands as it stood at the start was opened: is it kept open for writing, or mapped?
+
+        What is in it is the caller's own, and is not judged.
+        """
+        self.let_go(path)
+        try:
+            fd = open_file(self._root_fd, path)
+        except OSError:
+            return False  # then it does not stand there any more, which is told
+        try:
+            return bool(self.hold(fd, path))
+        finally:
+            os.close(fd)
 
     def _is_kept(self, path: str) -> bool:
         """Is it a name of tools that stands in a repository that the session made below the top?"""

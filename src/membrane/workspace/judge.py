@@ -122,7 +122,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         return "it is not a regular file"
     holder.let_go(path)
     try:
-        fd = _open(root_fd, lies, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = open_file(root_fd, lies)
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -355,7 +355,7 @@ def is_only_for_now(root_fd: int, path: str) -> bool:
             return True
         if fold(path.rpartition("/")[2]) not in GIT_NAMES:
             return False
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = open_file(root_fd, path)
     except OSError:
         return False
     try:
@@ -512,6 +512,15 @@ def _open(root_fd: int, path: str, flags: int) -> int:
     return syscalls.openat2(
         root_fd, path, flags | os.O_NOFOLLOW, 0, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
     )
+
+
+def open_file(root_fd: int, path: str) -> int:
+    """A regular file or a fifo below ``root_fd``, for reading, without waiting for anybody.
+
+    Raises:
+        OSError: it is not there, or a link stands on the way.
+    """
+    return _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _stat(root_fd: int, path: str) -> os.stat_result:

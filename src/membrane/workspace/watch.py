@@ -47,12 +47,15 @@ from .scan import CLOSED, DATA, EFFECTS, UNREADABLE, appeared, list_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterator
     from typing import Literal, TypeAlias
 
     from .scan import Effect, Entry, Hit, Index
 
     Holding: TypeAlias = Literal["held", "written", "unknown"]
+else:
+    from _collections import deque  # ``collections`` would be loaded for the sake of one name
 
 POLL = 1.0  # seconds between two polls, when directories can not be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
@@ -110,7 +113,8 @@ class Watcher:
         self._found: dict[str, Appeared] = {}
         self._seen: dict[str, tuple[int, int]] = {}  # reported hidden and read-only names: inode, ctime
         # Directories to visit: path, context, and whether all below is new (or new under this name).
-        self._urgent: list[tuple[str, int, bool]] = []
+        self._urgent: deque[tuple[str, int, bool]] = deque()
+        self._newest = True  # the next one to visit is the newest of them, then the oldest: no flood puts one off
         self._rest: list[tuple[str, int, bool]] | None = None  # those of the start; None: not laid out yet
         self._begun = False  # directories are watched from the first ``step`` on
         self._known = {hit[0] for entry in index.entries.values() for hit in entry[6] if hit[1] != "s"}
@@ -159,8 +163,12 @@ class Watcher:
         self._begun = True
         if self._rest is None:
             self._rest = self._lay_out()
+            for path in self._untouched:
+                self._watch_content(path, path, False, IN_OPEN)
+                if self.is_touched(path):
+                    self._return(path, "protect", False)
         while self._urgent or self._rest:
-            self._visit(*(self._urgent or self._rest).pop())
+            self._visit(*(self._next() if self._urgent else self._rest.pop()))
             if time.monotonic() >= until:
                 break
         return not self._urgent and not self._rest
@@ -189,7 +197,7 @@ class Watcher:
             self._poll_began = now
             self._look_again()
         while self._urgent:
-            self._visit(*self._urgent.pop())
+            self._visit(*self._next())
             if time.monotonic() >= now + URGENT:
                 break
         if self._poll_began and not self._urgent:
@@ -218,9 +226,14 @@ class Watcher:
         first = [(path, self._index.entries[path][3], False) for path in reversed(self._first)]
         return plain + with_hits + first
 
+    def _next(self) -> tuple[str, int, bool]:
+        self._newest = not self._newest
+        return self._urgent.popleft() if self._newest else self._urgent.pop()
+
     def _look_again(self) -> None:
         """Compare every directory with what is known of it."""
-        self._urgent += [(path, entry[3], False) for path, entry in reversed(self._entries.items()) if entry[3] != DATA]
+        every = reversed(self._entries.items())
+        self._urgent.extend((path, entry[3], False) for path, entry in every if entry[3] != DATA)
 
     def _visit(self, path: str, context: int, deep: bool) -> None:
         """Watch one directory, and list it when it is not as it was."""
@@ -243,7 +256,7 @@ class Watcher:
                 and old[3] == context
             ):
                 if deep:
-                    self._urgent += [(sub, inner, True) for sub, inner in old[5] if inner != DATA]
+                    self._urgent.extend((sub, inner, True) for sub, inner in old[5] if inner != DATA)
                 return
             entry, _ = list_directory(fd, path, context, status, self._patterns)
         finally:
@@ -389,6 +402,10 @@ class Watcher:
         before = self._untouched.get(path)
         return before is None or before != self._identity(path)
 
+    def is_original(self, path: str) -> bool:
+        """Does it stand as it stood at the start?"""
+        return path in self._untouched and not self.is_touched(path)
+
     def touched(self) -> list[str]:
         """Names whose content decides, that were there at the start and were changed since."""
         return [path for path in self._untouched if self.is_touched(path)]
@@ -439,7 +456,7 @@ class Watcher:
             pointers[pointer] = None
         return True
 
-    def _watch_content(self, path: str, report: str, directory: bool) -> None:
+    def _watch_content(self, path: str, report: str, directory: bool, also: int = 0) -> None:
         """Watch what counts as part of another name: what is in ``hooks``, a file of a repository by its layout."""
         if not self._watching or len(self._contents) >= MOST_FILES:
             return
@@ -450,8 +467,10 @@ class Watcher:
         try:
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
                 mask = _LISTED if directory else IN_MODIFY | IN_CLOSE_WRITE | IN_EXCL_UNLINK | IN_MASK_ADD
-                watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, mask)
+                watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, mask | also)
                 self._contents[watch] = report
+                if also:
+                    self._held[path] = watch
         except OSError:
             return
         finally:

@@ -533,7 +533,7 @@ class Boundary(ABC):
             if guard.timeout() == 0:
                 guard.on_change()
             if guard.overrun:
-                self.failure = f"the command made more than {guard.overrun} protected names; it was killed"
+                self.failure = f"the command was killed: {guard.overrun}"
 
     def _on_launcher(self) -> None:
         kind, payload, _fds = self._message(self.launch.launcher)
@@ -637,6 +637,8 @@ class Boundary(ABC):
                 guard.finish()
             except (MembraneError, OSError) as error:
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
+            else:
+                self.failure = self.failure or _unguarded(guard)
         homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
         status, number = self._exit_status()
         if self.journal.lost:
@@ -679,7 +681,15 @@ class Boundary(ABC):
 
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
-        return [path for guard in self.guards for path in guard.left]
+        return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
+
+
+def _unguarded(guard: Guard) -> str:
+    """Why a run fails whose command left what programs outside may execute; empty: it did not."""
+    if guard.left:
+        more = f" and {len(guard.left) - 1} more" if len(guard.left) > 1 else ""
+        return f"{guard.left[0]}{more}: a protected name that the command made and that could not be taken away"
+    return guard.unfinished
 
 
 def _say_progress(count: int) -> None:

@@ -333,15 +333,20 @@ class Session(Boundary):
             say(escape(self.failure))
         if self.timed_out:
             say(f"the time limit of {self.policy.limits.time} s ended the command")
-        for path in self._left_behind():
-            say(f"{escape(path)} is a protected name that the command made and that could not be moved away")
+        for path in (path for guard in self.guards for path in guard.left):
+            say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
         if not self.options.quiet:
             self._tell_refusals()
-            moved = sum(len(guard.moved) for guard in self.guards)
-            if moved:
-                where = os.path.dirname(next(guard.moved[0][1] for guard in self.guards if guard.moved))
-                what = "a protected name was" if moved == 1 else f"{moved} protected names were"
-                say(f"{what} moved out of the workspace, to {escape(os.path.dirname(where))}")
+            pairs = [pair for guard in self.guards for pair in guard.moved]
+            if pairs:
+                from .summary import moved
+
+                for line in moved(pairs, os.path.join(self.state, "quarantine")):
+                    say(line)
+            kept = [path for guard in self.guards for path in guard.kept]
+            if kept:
+                more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
+                say(f"{escape(kept[0])}{more}: a new repository brought it, and programs outside may obey it")
 
     def _exit_status(self) -> tuple[int, int]:
         if self.failure:

@@ -14,7 +14,7 @@ from .escaping import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any, TextIO
 
     from .events import AccessDenied
@@ -105,6 +105,29 @@ def _advice(event: AccessDenied) -> str:
     if event.reason == "denied by rule":
         return f"deny: {shorten(event.rule)}" if event.rule else ""
     return shorten(event.hint, 2 * WIDEST) if event.hint else ""
+
+
+def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:
+    """Where protected names went.
+
+    Args:
+        pairs: (name, where it is now; empty: removed), as ``workspace.guard`` has them.
+        store: the directory that they should be in.
+    """
+    places: dict[str, list[str]] = {}
+    for name, where in pairs:
+        place = f"is now {visible(where)}" if where and not where.startswith(store + "/") else ""
+        if not place:
+            out = f"moved out of the workspace, to {visible(where.rsplit('/', 2)[0])}"
+            place = out if where else "removed: there was no room to rename it"
+        places.setdefault(place, []).append(name)
+    for place, names in places.items():
+        if place.startswith("is now "):
+            yield f"{visible(names[0])} is a protected name: it {place}"
+        elif len(names) == 1:
+            yield f"a protected name was {place}"
+        else:
+            yield f"{len(names)} protected names were {place}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -199,8 +199,7 @@ for name in ({evil!r}, {inner!r} + "/.idea"):
     except PermissionError:
         print("refused")
 """
-    # The one at the top before the fact; the other one is taken away.
-    assert box.run("--", "python3", "-c", script).stdout == "refused\n"
+    assert box.run("--", "python3", "-c", script).stdout == "refused\nrefused\n"
     for arguments in (("show",), ("summary",), ("list",), ("show", "--json"), ("export",), ("report", "-o", "-")):
         done = box.run("trace", arguments[0], *(["@last"] if arguments[0] != "list" else []), *arguments[1:])
         assert done.returncode == 0, done

@@ -33,7 +33,8 @@ for name, text in files.items():
     attempt(name, write(name, text))
 """
     found = box.attack(script)
-    assert set(found.values()) == {"ok"}, found  # they could be made: what is gone was taken away
+    # Refused, or made: then what is gone was taken away, perhaps before the next line could write to it.
+    assert set(found.values()) <= {"ok", "EACCES", "ENOENT"}, found
     assert (box.workspace / control).read_text() == "x"
     return {name for name in files if os.path.lexists(box.workspace / name)}
 
@@ -155,7 +156,8 @@ def test_F26_a_repository_by_its_layout(box: Box) -> None:
 def test_F27_pointers_to_a_git_directory(box: Box, files: dict[str, str]) -> None:
     name = next(iter(files))
     assert name not in plants(box, files)
-    assert name in box.moved()
+    refused = {event["access"]["path"] for event in box.record("AccessDenied")}
+    assert name in box.moved() | refused
 
 
 def test_F27_worktrees_of_the_start(box: Box) -> None:

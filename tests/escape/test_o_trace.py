@@ -12,7 +12,7 @@ import escape_box
 import pytest
 from escape_box import PYTHON, Box
 
-NAMES = (".mcp.json", ".vscode/tasks.json", ".git/hooks/pre-commit", "sub/.envrc")
+NAMES = (".mcp.json", ".vscode/tasks.json", ".git/hooks/pre-commit", "sub/.envrc", ".git/commondir", ".git/remotes/r")
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +33,15 @@ for name in {NAMES!r}:
 attempt("ordinary", write("sub/envrc"))
 """
     found = box.attack(script)
-    # Not below the top, where a checkout brings such names: there the guard takes them away.
-    assert found == {**dict.fromkeys(NAMES, "EACCES"), "sub/.envrc": "ok", "ordinary": "ok"}
+    assert found == {**dict.fromkeys(NAMES, "EACCES"), "ordinary": "ok"}
     assert set(box.control(script).values()) == {"ok"}
     refused = {event["access"]["path"] for event in box.record("AccessDenied")}
-    assert refused == {".mcp.json", ".vscode", ".git/hooks/pre-commit", "sub/.envrc"}
-    assert box.moved() == {"sub/.envrc"}
+    assert refused == {".mcp.json", ".vscode", ".git/hooks/pre-commit", "sub/.envrc", ".git/commondir", ".git/remotes"}
+    assert box.moved() == set()
 
 
 def test_K08_a_path_that_is_swapped_after_the_look(box: Box) -> None:
-    """A second thread writes the name while the call waits: the guard takes away what came of it."""
+    """A second thread writes the name while the call waits: the guard takes away what came of it, and not for long."""
     script = """
 import threading, time
 name = ctypes.create_string_buffer(b"harmless_", 10)
@@ -66,9 +65,11 @@ stop.append(1); thread.join()
 say("refused", refused)
 say("gone", wait_for(lambda: not os.path.exists(".mcp.json")))
 """
-    found = box.attack(script)
-    assert found["gone"] == "ok" and found["refused"] > 0
+    done = box.run(PYTHON, "-S", "-c", escape_box.TOOLS + script + escape_box.REPORT)
+    won = done.returncode == 125 and ".mcp.json was made 8 times" in done.stderr
+    assert won or (done.returncode == 0 and '"gone": "ok"' in done.stdout), done
     assert not (box.workspace / ".mcp.json").exists() and (box.workspace / "harmless_").exists()
+    assert "notify" in {event["source"] for event in box.record("AccessDenied")}
     assert box.refused(".mcp.json")
 
 
@@ -215,21 +216,23 @@ def test_O12_the_first_program_is_on_the_record(box: Box) -> None:
 
 
 def test_O02_a_nested_name_does_not_move_to_the_top(box: Box) -> None:
-    """Below the top it may be made for a moment, as a checkout does; from there it must not be carried up."""
+    """In a new repository below the top it stays, as a clone brings it; from there it must not be carried up."""
     script = """
-import threading
 for name in ("one", "two", "three"):
+    os.mkdir(name); os.mkdir(f"{name}/.git")
     os.makedirs(f"{name}/.vscode"); write(f"{name}/.vscode/tasks.json")()
     write(f"{name}/.envrc")()
 os.mkdir("plain"); write("file")()
 attempt("rename", lambda: os.rename("one/.vscode", ".vscode"))
-attempt("exchange", exchange("two/.vscode", "plain"))  # the control: neither name is one of the top
+attempt("control", lambda: os.rename("two/.vscode", "two/plain"))
 attempt("link", lambda: os.link("three/.envrc", ".envrc"))
-attempt("exchange at the top", exchange("three/.envrc", "file"))
+attempt("exchange", exchange("three/.envrc", "file"))
 attempt("rename of the exchanged", lambda: os.rename("file", ".envrc"))
+os.mkdir("four"); attempt("elsewhere", lambda: os.rename("one/.vscode", "four/.vscode"))
 """
-    expected = {"rename": "EACCES", "exchange": "ok", "link": "EACCES", "exchange at the top": "ok"}
-    assert box.attack(script) == {**expected, "rename of the exchanged": "EACCES"}
+    expected = {"rename": "EACCES", "control": "ok", "link": "EACCES", "exchange": "ok"}
+    assert box.attack(script) == {**expected, "rename of the exchanged": "EACCES", "elsewhere": "EACCES"}
+    assert (box.workspace / "one/.vscode/tasks.json").exists()
     assert not (box.workspace / ".vscode").exists() and not (box.workspace / ".envrc").exists()
 
 

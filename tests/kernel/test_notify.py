@@ -318,6 +318,20 @@ PROTECTED: dict[str, Callable[[], object]] = {
     "repo/.git/hooks/directory": lambda: os.mkdir("repo/.git/hooks/directory"),
     ".gitconfig": lambda: os.mkfifo(".gitconfig"),
     ".idea": lambda: os.mkdir("/proc/self/cwd/.idea"),
+    "sub/.vscode": lambda: os.mkdir("sub/.vscode"),
+    "repo/.git/commondir": opened("repo/.git/commondir", os.O_WRONLY | os.O_CREAT),
+    "repo/.git/config.worktree": opened("repo/.git/config.worktree", os.O_WRONLY | os.O_CREAT),
+    "repo/.git/info/attributes": opened("repo/.git/info/attributes", os.O_WRONLY | os.O_CREAT),
+    "repo/.git/remotes": lambda: os.mkdir("repo/.git/remotes"),
+    "repo/.git/branches/b": opened("repo/.git/branches/b", os.O_WRONLY | os.O_CREAT),
+    "repo/.git/whatever": opened("repo/.git/whatever", os.O_WRONLY | os.O_CREAT),
+    "repo/.git/config": lambda: os.rename("evil", "repo/.git/config"),  # what it brings is judged
+    "other/.git/config.worktree": lambda: os.link("fine", "other/.git/config.worktree"),
+    "other/.git/hooks": lambda: os.rename("h", "other/.git/hooks"),
+    "other/.git/rebase-merge": lambda: os.rename("r", "other/.git/rebase-merge"),
+    "plain/.git": lambda: os.rename("g", "plain/.git"),
+    "bare/HEAD": lambda: os.rename("bare/HEAD.new", "bare/HEAD"),  # with it, the directory is a repository
+    ".claude": lambda: os.rename("c", ".claude"),
 }
 HARMLESS: dict[str, Callable[[], object]] = {
     "repo/.git": lambda: os.mkdir("repo/.git2"),
@@ -325,17 +339,24 @@ HARMLESS: dict[str, Callable[[], object]] = {
     "config": opened("repo/.git/config", os.O_WRONLY | os.O_CREAT),
     "object": opened("repo/.git/.mcp.json.lock", os.O_WRONLY | os.O_CREAT),
     "package": lambda: os.mkdir("node_modules/.vscode"),
-    "checkout": lambda: os.mkdir("sub/.vscode"),  # of a repository that has it: the guard's business
+    "clone": lambda: [os.mkdir(name) for name in ("new", "new/.git", "new/.vscode")],  # of a repository that has it
     "existing": opened("repo/.git/hooks/existing", os.O_WRONLY | os.O_CREAT),
     "outside": lambda: os.close(os.open(os.devnull, os.O_WRONLY)),
 }
 
 
 def _tree(workspace: Path) -> None:
-    for name in ("sub", "repo/.git/hooks", "node_modules", "dangling"):
+    for name in (
+        "sub", "repo/.git/hooks", "repo/.git/info", "repo/.git/branches", "node_modules", "dangling", "other/.git",
+        "h", "r", "g/hooks", "plain", "bare/objects", "bare/refs", "c/hooks",
+    ):  # fmt: skip
         (workspace / name).mkdir(parents=True)
-    for name in ("harmless", "harmless2", "repo/.git/hooks/existing"):
+    for name in ("harmless", "harmless2", "repo/.git/hooks/existing", "h/post-checkout", "bare/HEAD.new"):
         (workspace / name).write_text("x")
+    for name in ("evil", "bare/config", "g/config"):
+        (workspace / name).write_text("[core]\n\tfsmonitor = x\n")
+    (workspace / "fine").write_text("[core]\n\tbare = false\n")
+    (workspace / "r" / "strategy").write_text("x/../evil\n")
 
 
 def test_protected_names_are_refused_before_they_exist(
@@ -344,9 +365,11 @@ def test_protected_names_are_refused_before_they_exist(
     _tree(workspace)
     seen = observe(lambda: {**outcomes(PROTECTED)(), **outcomes(HARMLESS)()}, workspace)
     assert seen.answer == {**dict.fromkeys(PROTECTED, "EACCES"), **dict.fromkeys(HARMLESS, "ok")}
-    assert not [name for name in PROTECTED if os.path.lexists(workspace / name)]
+    made = {"repo/.git/config"}  # by a harmless attempt
+    assert {name for name in PROTECTED if os.path.lexists(workspace / name)} == made
+    assert (workspace / "repo/.git/config").read_text() == ""
     denied = seen.of("AccessDenied")
-    assert [event["access"]["path"] for event in denied] == list(PROTECTED)
+    assert {event["access"]["path"] for event in denied} == set(PROTECTED)
     assert {(event["reason"], event["access"]["operation"]) for event in denied} == {("protected name", "write")}
     control = tmp_path_factory.mktemp("control").resolve()
     _tree(control)

@@ -356,8 +356,9 @@ def test_configuration_of_editors_agents_and_shells_is_never_benign(tmp_path: Pa
     "text",
     [
         "gitdir: /etc\n", "gitdir: ../../outside/.git\n", "gitdir: .git\nx\n", "gitdir:.git\n", "GITDIR: .git\n",
-        "gitdir: \n", "x" * 100, "gitdir: ../.git/objects\n", "gitdir: ../.git/refs\n", "gitdir: ../missing\n",
-        "gitdir: ../.git/info\n", "gitdir: ../plain\n", "gitdir: ../link\n", "gitdir: ../.git/hooks\n",
+        "gitdir: \n", "x" * 100, "gitdir: ../.git/objects\n", "gitdir: ../.git/refs\n",
+        "gitdir: ../.git/info\n", "gitdir: ../link\n", "gitdir: ../file\n", "gitdir: ../.git/hooks\n",
+        "gitdir: ../.git/modules/a/objects/x\n",
         "gitdir: ../.git\0\n", "gitdir: ../.git\r\n",
     ],
 )  # fmt: skip
@@ -366,8 +367,9 @@ def test_pointers_elsewhere_are_refused(workspace: Path, root_fd: int, text: str
     (workspace / "plain").mkdir()
     (workspace / "sub").mkdir()
     os.symlink(".git", workspace / "link")
-    (workspace / "sub" / ".git").write_text("gitdir: ../.git\n")
-    assert judge(root_fd, "sub/.git") == ""  # positive control
+    for place in (".git", "plain", "missing", ".git/modules/a", ".git/worktrees/w"):  # positive control
+        (workspace / "sub" / ".git").write_text(f"gitdir: ../{place}\n")
+        assert judge(root_fd, "sub/.git") == ""
     (workspace / "sub" / ".git").write_text(text)
     assert judge(root_fd, "sub/.git")
 

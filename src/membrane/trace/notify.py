@@ -31,6 +31,7 @@ import stat
 import time
 
 from .. import clock
+from ..errors import HostError
 from ..events import (
     AccessDenied,
     EventsLost,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from ..events import Event
+    from ..workspace.prevent import Prevention
     from .tracer import Scope
 
     Operation: TypeAlias = Literal["read", "write"]
@@ -83,6 +85,7 @@ _FLAGS = (
 )
 _MODES = ("rdonly", "wronly", "rdwr", "rdwr")
 _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
+_RENAME_EXCHANGE = 2  # rename(2)
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
 _CWD = 0xFFFFFF9C  # AT_FDCWD
@@ -142,6 +145,7 @@ class Notifications:
         self._lines = Lines(scope.session, self.name)
         self.counts = self._lines.counts
         self._decider: Any = None
+        self._preventions: dict[str, Prevention] = {}  # by the tree
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
@@ -210,6 +214,8 @@ class Notifications:
     def close(self) -> None:
         """Let go of the listener: from now on the calls of the sandbox fail with ENOSYS."""
         self._processes.close()
+        for prevention in self._preventions.values():
+            prevention.close()
         os.close(self._listener.fd)
         os.close(self._root)
 
@@ -366,9 +372,11 @@ class Notifications:
         return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
 
     def _on_renameat2(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._rename(thread, known, (a[0], a[1], a[2], a[3]))
+        return self._rename(thread, known, (a[0], a[1], a[2], a[3]), a[4])
 
-    def _rename(self, thread: int, known: Known | None, where: tuple[int, int, int, int]) -> tuple[Event, int]:
+    def _rename(
+        self, thread: int, known: Known | None, where: tuple[int, int, int, int], flags: int = 0
+    ) -> tuple[Event, int]:
         source = self._place(thread, where[0], where[1], follow=False)
         to = self._place(thread, where[2], where[3], follow=False)
         result, error = self._removes(source), 0
@@ -379,9 +387,10 @@ class Notifications:
         elif to.readonly:
             result = "EROFS"
             self._tell_refusal(known, to, result, "write")
-        elif source.status is not None and to.status is None:  # what is there is held by the mounts, or judged already
-            mode = source.status.st_mode
-            error = self._prevent(known, to.path, directory=stat.S_ISDIR(mode), link=stat.S_ISLNK(mode))
+        elif source.status is not None:  # also in the place of what is there: that was judged, and this was not
+            error = self._prevent(known, to.path, _kind(source.status), source=source.path)
+            if not error and flags & _RENAME_EXCHANGE and to.status is not None:
+                error = self._prevent(known, source.path, _kind(to.status), source=to.path)
             result = _name(error)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
@@ -424,12 +433,12 @@ class Notifications:
         self, thread: int, known: Known | None, where: int, address: int, kind: str, to: bytes = b""
     ) -> tuple[Event, int]:
         place = self._place(thread, where, address, follow=False)
-        result, error = self._creates(place, known, directory=kind == "directory", link=kind == "symlink")
+        result, error = self._creates(place, known, kind, to)
         path = os.fsdecode(place.path)
         return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), "notify"), error
 
     def _creates(
-        self, place: notify.Place, known: Known | None, *, directory: bool = False, link: bool = False
+        self, place: notify.Place, known: Known | None, kind: str = "file", to: bytes = b""
     ) -> tuple[str, int]:
         """(result, errno to refuse with) of making a name."""
         if place.error:
@@ -441,7 +450,7 @@ class Notifications:
         elif place.above is not None and not self._may(place.above, 3):
             return "EACCES", 0
         else:
-            error = self._prevent(known, place.path, directory=directory, link=link)
+            error = self._prevent(known, place.path, kind, to)
             return _name(error), error
         self._tell_refusal(known, place, result, "write")
         return result, 0
@@ -547,15 +556,43 @@ class Notifications:
         workspace = self._scope.workspace
         return not (path == workspace or path.startswith(workspace + "/"))
 
-    def _prevent(self, known: Known | None, name: bytes, *, directory: bool, link: bool) -> int:
-        from ..workspace.prevent import objection  # a short run makes no name
+    def _prevent(self, known: Known | None, name: bytes, kind: str, to: bytes = b"", source: bytes = b"") -> int:
+        """The errno with which making or renaming a name is refused; 0: it goes on.
 
+        ``to``: what a link would lead to; ``source``: what is renamed.
+        """
         path = os.fsdecode(name)
         for root in self._scope.roots:
-            if path.startswith(root + "/") and objection(path[len(root) + 1 :], directory=directory, link=link):
+            if not path.startswith(root + "/"):
+                continue
+            prevention = self._preventions.get(root)
+            if prevention is None:
+                prevention = self._preventions[root] = self._prevention(root)
+            lies = os.fsdecode(source)
+            if source and not lies.startswith(root + "/"):
+                continue  # from another tree, which is another mount: EXDEV
+            try:
+                why = prevention.objection(
+                    path[len(root) + 1 :],
+                    kind="file" if kind == "link" else kind,
+                    target=os.fsdecode(to),
+                    source=lies[len(root) + 1 :],
+                    hard=kind == "link",
+                )
+            except OSError as failed:
+                why = f"it can not be looked at ({failed.strerror})"
+            if why:
                 self._deny(known, self._shown(path), "protected name", "write")
                 return errno.EACCES
         return 0
+
+    def _prevention(self, root: str) -> Prevention:
+        from ..workspace.prevent import Prevention  # a short run makes no name
+
+        fd = notify.sc_openat2(self._root, os.fsencode(root), False)
+        if fd < 0:
+            raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
+        return Prevention(fd)
 
     def _shown(self, path: str) -> str:
         return path if self._outside(path) else path[len(self._scope.workspace) + 1 :] or "."
@@ -640,6 +677,14 @@ class Notifications:
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)
+
+
+def _kind(status: os.stat_result) -> str:
+    """What ``Prevention`` calls a type of file."""
+    form = stat.S_IFMT(status.st_mode)
+    if form == stat.S_IFDIR:
+        return "directory"
+    return "symlink" if form == stat.S_IFLNK else _KINDS.get(form, "file")
 
 
 def _name(error: int) -> str:

@@ -1,16 +1,23 @@
-"""File rules while the command runs: names that appear are masked, frozen or taken away.
+"""File rules while the command runs: names that appear are masked, frozen or put aside.
 
 Theory of operation
 -------------------
 The mounts made at the start bind what existed then.  The kernel drops a mount when somebody outside replaces the
 file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
 outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
-read-only mount, and a protected name that is not what git itself writes is moved to the quarantine.  One that was
-benign is judged again every second or so: inotify(7) tells of no write through a mapping.  At the end
-of the session the tree is compared with the index of the start once more, so that nothing slips through between
-the last event and the death of the last process.
+read-only mount, and a protected name that is not what git itself writes loses its name: it is renamed where it is
+(``judge.put_aside``), to one that nobody obeys.  When no process of the sandbox is left, what was put aside goes to
+the quarantine, if it can, and the tree is compared with the index of the start once more.
 
-The guard runs in the supervisor, in small steps; the mounts themselves are made by the launcher.
+No grace: each name is judged as soon as it is seen, and again when it is opened or written.  A file that somebody
+holds open for writing could be changed through a mapping, which no event tells: it is judged again every few
+milliseconds, and goes when that lasts longer than a second.  A name that was put aside and made again, over and over,
+ends the run, for each time it is there for some milliseconds.
+
+The guard runs in the supervisor's loop, which also keeps the time limit and signals.  So every turn has a budget:
+masks come first, then judgements for a few milliseconds, each of a bounded input; what waits is bounded as well, and
+beyond that the run ends.  Nothing is ever forgotten: what can not be watched is looked at in turns, and more than can
+be looked at is not benign.
 """
 
 from __future__ import annotations
@@ -21,7 +28,19 @@ import time
 from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy.model import PathAccess
-from .judge import judge, open_up, quarantine
+from .judge import (
+    LONGEST_PATH,
+    Holder,
+    is_only_for_now,
+    judge,
+    open_file,
+    open_up,
+    pointer_target,
+    put_aside,
+    quarantine,
+    tree_row,
+)
+from .protect import GIT_NAMES, fold
 from .scan import rescan
 from .watch import Watcher
 
@@ -34,21 +53,26 @@ if TYPE_CHECKING:
     from .scan import ScanResult
 
 DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
-MOST_MOVED = 2000  # names taken away in one session before the command is ended
-SLICE = 0.003  # seconds of one background step
-AGAIN = 1.0  # seconds after which benign protected names are judged again
-AGAIN_EACH = 0.02  # seconds more for each of them: judging takes about a fiftieth of it
-MOST_BENIGN = 4096  # protected names that are judged again
+MOST_MOVED = 500  # times that names are taken away in one session before the command is ended
+MOST_RETURNS = 8  # times that one name is taken away before the command is ended
+MOST_WAITING = 65_536  # names that wait for their judgement before the command is ended
+MOST_UNWATCHED = 4_096  # benign names whose writes nobody tells; one more is not benign
+MOST_KEPT = 1_000  # names of tools in new repositories that are told at the end
+SLICE = 0.003  # seconds of one background step, and of judgements in one turn
+AGAIN = 0.02  # seconds between two looks at names that somebody may write to unseen
+PATIENCE = 1.0  # seconds that somebody may hold a protected name open for writing
+IN_TURNS = 0.05  # share of the time for names that can not be watched
+LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
 
 
-class Guard:
+class Guard(Holder):
     """Live file rules of one session.
 
     Args:
         root: the workspace.
         result: the scan of the start.
         shown: put before a path that is reported; empty for the workspace.
-        store: host directory that protected names are moved to; made when it is first needed.
+        store: host directory that protected names are moved to at the end; made when it is first needed.
         mask: mounts operations inside the sandbox.
         report: takes events.
     """
@@ -72,9 +96,22 @@ class Guard:
         self._report = report
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
-        self._benign: dict[str, None] = {}  # protected names that appeared and were let be
-        self._judge_at = 0.0  # time.monotonic(); 0: there are none
+        self._waiting: dict[str, None] = {}  # protected names to judge
+        self._judged = ""  # the name that is looked at, and
+        self._since = 0.0  # since when it is known to be open for writing
+        self._written: dict[str, float] = {}  # benign names that somebody has open for writing: since when
+        self._unwatched: dict[str, None] = {}  # benign names whose writes nobody tells
+        self._again_at = 0.0  # time.monotonic(); 0: nothing is to be looked at again
+        self._returns: dict[str, int] = {}  # how often a name was put aside, and
+        self._taken = 0  # all of them together
+        self._aside: list[tuple[str, str]] = []  # (name, what it is called now; empty: it was removed)
+        self._stuck: dict[str, None] = {}  # names that could not be put aside
+        self._kept: dict[str, None] = {}
+        self._ended = False
+        self.overrun = ""  # why the command must be ended
+        self.unfinished = ""  # why the final sweep is not whole
         self.left: list[str] = []  # protected names that could not be taken away
+        self.kept: list[str] = []  # names of tools that a new repository below the top brought
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
 
     def look(self) -> None:
@@ -94,21 +131,18 @@ class Guard:
         told, self._watcher.warnings = self._watcher.warnings, []
         return told
 
-    @property
-    def overrun(self) -> int:
-        """How many names may be taken away, when there were more; else 0."""
-        return MOST_MOVED if len(self.moved) > MOST_MOVED else 0
-
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
+        if self._waiting:
+            return 0.0
         wanted = self._watcher.timeout()
-        if not self._judge_at:
+        if not self._again_at:
             return wanted
-        again = max(0.0, self._judge_at - time.monotonic())
+        again = max(0.0, self._again_at - time.monotonic())
         return again if wanted is None else min(wanted, again)
 
     def on_change(self) -> None:
-        """Deal with what appeared."""
+        """One turn: masks for what appeared, then judgements as far as the budget goes."""
         ops: list[MountOp] = []
         for name in self._watcher.read():
             target = self._prefix + name.path
@@ -118,61 +152,208 @@ class Guard:
                 # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))
             else:
-                self._judge(name.path, ops)
-        if self._judge_at and time.monotonic() >= self._judge_at:
-            before, self._benign, self._judge_at = self._benign, {}, 0.0
-            for path in before:
-                self._judge(path, ops)
-            if self._benign:
-                self._judge_at = time.monotonic() + AGAIN + AGAIN_EACH * len(self._benign)
+                self._waiting[name.path] = None
         if ops:
             self._mask(ops)
+        if len(self._waiting) > MOST_WAITING:
+            self.overrun = f"more than {MOST_WAITING} protected names waited for a look at them"
+        until = time.monotonic() + SLICE
+        while self._waiting and time.monotonic() < until:
+            path = next(iter(self._waiting))
+            del self._waiting[path]
+            self._judge(path)
+        if self._again_at and time.monotonic() >= self._again_at:
+            self._look_again(until)
 
-    def _judge(self, path: str, ops: list[MountOp]) -> None:
-        try:
-            if not judge(self._root_fd, path):
-                if len(self._benign) < MOST_BENIGN and os.path.lexists(self._prefix + path):
-                    self._benign[path] = None
-                    self._judge_at = self._judge_at or time.monotonic() + AGAIN  # not put off by the next one
-                return
-        except FileNotFoundError:
+    # ------------------------------------------------------------ judgement
+
+    def let_go(self, path: str) -> None:
+        self._watcher.let_go(path)
+
+    def hold(self, fd: int, path: str) -> str:
+        """``judge`` reads a file: is every later write to it told, and every change of where it leads?"""
+        if self._ended:
+            return ""
+        if fold(path.rpartition("/")[2]) in GIT_NAMES:
+            text = os.pread(fd, LONGEST_PATH, 0).decode("utf-8", "surrogateescape")
+            target = pointer_target(self._root_fd, path, text)
+            if target and not self._watcher.follow(path, target):
+                return "there are more pointers than can be followed"
+        holding = self._watcher.hold(fd, path, self._judged)
+        if holding == "held":
+            return ""
+        now = time.monotonic()
+        self._again_at = self._again_at or now + AGAIN
+        watched = self._written if holding == "written" else self._unwatched
+        if len(watched) >= MOST_UNWATCHED and self._judged not in watched:
+            return "there are more names that are written to unseen than can be looked at"
+        if holding == "unknown":
+            self._unwatched[self._judged] = None
+            return ""
+        since = self._written.setdefault(self._judged, self._since or now)
+        return "it is held open for writing" if now - since > PATIENCE else ""
+
+    def _look_again(self, until: float) -> None:
+        """At names that may be written unseen: all that are open for writing wait anew, the others take turns."""
+        began = time.monotonic()
+        self._waiting.update(dict.fromkeys(self._written))
+        for path in list(self._unwatched):
+            del self._unwatched[path]  # it comes back as the last one
+            self._judge(path)
+            if time.monotonic() > until:
+                break
+        now = time.monotonic()
+        self._again_at = 0.0
+        if self._written:
+            self._again_at = now + AGAIN
+        elif self._unwatched:
+            self._again_at = now + max(AGAIN, (now - began) / IN_TURNS)
+
+    def _judge(self, path: str) -> None:
+        self._judged = path
+        self._since = self._written.pop(path, 0.0)
+        if self._is_kept(path):
             return
-        except PermissionError:
-            pass  # what can not be looked at is not benign
+        if not self._ended and self._watcher.is_original(path):
+            if self._is_held_open(path):
+                self._put_aside(path)
+            return
+        there = os.path.lexists(self._prefix + path)
+        try:
+            why = judge(self._root_fd, path, holder=self)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError:
+            why = "it can not be looked at"  # and so it is not benign
+        if not why and self._ended and is_only_for_now(self._root_fd, path):
+            why = "nobody needs it any more"
+        if why:
+            self._put_aside(path)
+        elif not there and tree_row(path) is not None:
+            self._tell(path)  # it was there for a moment, and nothing that it could have held is benign
+
+    def _is_held_open(self, path: str) -> bool:
+        """A file that stands as it stood at the start was opened: is it kept open for writing, or mapped?
+
+        What is in it is the caller's own, and is not judged.
+        """
+        self.let_go(path)
+        try:
+            fd = open_file(self._root_fd, path)
+        except OSError:
+            return False  # then it does not stand there any more, which is told
+        try:
+            return bool(self.hold(fd, path))
+        finally:
+            os.close(fd)
+
+    def _is_kept(self, path: str) -> bool:
+        """Is it a name of tools that stands in a repository that the session made below the top?"""
+        if path in self._kept:
+            return True
+        at = path.find("/")
+        while at > 0:
+            place = path[:at]
+            if place not in self._index.entries and os.path.lexists(f"{self._prefix}{place}/.git"):
+                row = None if fold(path.rpartition("/")[2]) in GIT_NAMES else tree_row(path)
+                if row is None or len(self._kept) >= MOST_KEPT:
+                    return False
+                self._kept[path] = None
+                return True
+            at = path.find("/", at + 1)
+        return False
+
+    def _tell(self, path: str) -> None:
         shown = self._shown + path
-        self._report(
-            AccessDenied(
-                access_as_data(PathAccess(shown, "write")), "protected name", rule=None, hint=None, source="mount"
-            )
-        )
+        denied = PathAccess(shown, "write")
+        self._report(AccessDenied(access_as_data(denied), "protected name", rule=None, hint=None, source="mount"))
+        count = self._returns[path] = self._returns.get(path, 0) + 1
+        self._taken += 1
+        if self._taken > MOST_MOVED:
+            self.overrun = f"it made more than {MOST_MOVED} protected names"
+        elif count >= MOST_RETURNS:
+            self.overrun = f"{shown} was made {count} times, though it is a protected name and was put aside each time"
+
+    def _put_aside(self, path: str) -> None:
+        try:
+            aside = put_aside(self._root_fd, path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._tell(path)
+            return
+        except OSError:
+            # It can not even be renamed: freeze it, and fail the run if it is still there at the end.
+            self._tell(path)
+            self._stuck[path] = None
+            if not self._ended:
+                self._mask([ReadOnly(self._prefix + path)])
+            return
+        self._tell(path)
+        self._aside.append((path, aside))
+
+    # ------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """After the last process of the sandbox has ended: what appeared since the start, once more.
+
+        It takes ``LONGEST_END`` seconds at most; ``unfinished`` says when that was not enough.
+        """
+        until = time.monotonic() + LONGEST_END
+        self._ended = True
+        touched = self._watcher.touched()
+        self._watcher.close()
+        # Masks of a dead sandbox need no mending; only protected names are still a danger.
+        paths = dict.fromkeys(hit.path for hit in self._what_appeared(until) if hit.effect == "protect")
+        for path in (*touched, *paths):
+            if time.monotonic() > until:
+                self._is_late()
+                break
+            self._judge(path)
+        self.kept = [self._shown + path for path in self._kept if os.path.lexists(self._prefix + path)]
+        self.left += [self._shown + path for path in self._stuck if self._is_bad(path)]
+        if self._aside:
+            self._move_out(until)
+        os.close(self._root_fd)
+
+    def _is_bad(self, path: str) -> bool:
+        try:
+            return bool(judge(self._root_fd, path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def _is_late(self) -> None:
+        self.unfinished = f"looking for protected names took longer than {LONGEST_END:g} s, and was ended"
+
+    def _move_out(self, until: float) -> None:
+        """Out of the workspace, where that is possible; else it stays under the name that nobody obeys."""
+        directory = -1
         try:
             os.makedirs(self._store, 0o700, exist_ok=True)
             directory = os.open(self._store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                to = quarantine(self._root_fd, path, directory)
-            finally:
-                os.close(directory)
-        except FileNotFoundError:
-            return
         except OSError:
-            # It can not be moved: freeze it, and say at the end that it is still there.
-            ops.append(ReadOnly(self._prefix + path))
-            if shown not in self.left:
-                self.left.append(shown)
-            return
-        self.moved.append((shown, os.path.join(self._store, to)))
-        self._report(NameQuarantined(shown, os.path.join(self._store, to)))
+            pass
+        try:
+            for path, aside in self._aside:
+                if not aside:
+                    self.moved.append((self._shown + path, ""))
+                    continue
+                where = self._prefix + aside
+                try:
+                    if directory >= 0 and time.monotonic() < until:
+                        name = path.rpartition("/")[2]
+                        where = os.path.join(self._store, quarantine(self._root_fd, aside, directory, name))
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # the command has done something else with it, and that was looked at
+                except OSError:
+                    pass
+                self.moved.append((self._shown + path, where))
+                self._report(NameQuarantined(self._shown + path, where))
+        finally:
+            if directory >= 0:
+                os.close(directory)
 
-    def finish(self) -> None:
-        """After the last process of the sandbox has ended: what appeared since the start, once more."""
-        self._watcher.close()
-        # Masks of a dead sandbox need no mending; only protected names are still a danger.
-        for hit in self._what_appeared():
-            if hit.effect == "protect":
-                self._judge(hit.path, [])
-        os.close(self._root_fd)
-
-    def _what_appeared(self) -> tuple[ScanHit, ...]:
+    def _what_appeared(self, until: float) -> tuple[ScanHit, ...]:
         """New names, also in directories that the command closed to us (chmod 000)."""
         try:
             open_up(self._root_fd, ".")
@@ -180,7 +361,11 @@ class Guard:
             pass  # the workspace is somebody else's: the command could not close it either
         hits: tuple[ScanHit, ...] = ()
         for _round in range(DEEPEST_CLOSED):
-            hits = rescan(self._index).hits
+            found = rescan(self._index, until=until)
+            hits = found.hits
+            if not found.whole:
+                self._is_late()
+                break
             closed = [
                 hit.path
                 for hit in hits

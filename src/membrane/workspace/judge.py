@@ -1,9 +1,10 @@
-"""Names that appeared during a session: benign, or moved out of the workspace.
+"""Names that appeared during a session: benign, or put aside.
 
 Theory of operation
 -------------------
-``judge`` says why a protected name must go.  Benign is only what git itself writes for a new clone, worktree or
-submodule; editor, agent and shell configuration never is.  ``quarantine`` moves a name out.
+``judge`` says why a protected name must go.  Benign is only what git itself writes; editor, agent and shell
+configuration never is.  ``put_aside`` takes its name from it where it is, ``quarantine`` moves it out when no process
+of the sandbox is left.
 
 Both run outside of the sandbox, with the rights of the caller, on a tree that the agent may be changing: nothing is
 opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
@@ -16,17 +17,20 @@ import os
 import stat
 
 from ..host import syscalls
+from .gitdir import NEVER, REFUSED, checked, find, fits
+from .names import HOOK, TREE_ROWS
 from .protect import (
     DATA,
-    GIT,
+    GIT_DIRECTORIES,
+    GIT_LINKED,
+    GIT_MODULES,
     GIT_NAMES,
-    HOOK,
     KIND,
     LARGEST_READ,
     LAYOUT,
     MOST_HOOKS,
-    PROTECTED,
-    REDIRECT,
+    NAMED,
+    PACKAGE,
     TREE,
     classify,
     fold,
@@ -38,42 +42,85 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LARGEST_COPY = 256 << 20  # bytes that quarantine copies across file systems
-MOST_COPIED = 20_000  # names that quarantine copies across file systems
+    from .names import Protected
+
+LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
+MOST_COPIED = 1_000  # names that quarantine copies across file systems
 DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
+LONGEST_PATH = 4096  # bytes: PATH_MAX
+MOST_LISTED = 2_000  # names of a directory that are compared with those of a repository
+LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
+MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
+
+REDIRECT = "git " + NEVER["commondir"]
+_STATES = ("rebase-merge", "rebase-apply", "sequencer")
+_STATE_NAMES = frozenset().union(*(checked(place) for place in ("git", *_STATES)))
+_TREE_PARTS = tuple((row.name.lower().split("/"), row) for row in TREE_ROWS)
+# What git obeys in a repository that is one by its layout.
+_OBEYED = (
+    *("config", "config.worktree", "commondir", "gitdir", "hooks", "remotes", "branches", "info/attributes"),
+    *sorted(checked("git")),
+    *(f"{place}/{name}" for place in _STATES for name in sorted(checked(place))),
+)
 
 
-def judge(root_fd: int, path: str) -> str:
+class Holder:
+    """Who keeps an eye on the content of what was judged; this one does not."""
+
+    def let_go(self, path: str) -> None:
+        """The file will be opened."""
+
+    def hold(self, fd: int, path: str) -> str:
+        """It is open for reading, and will be read; what is said against it counts."""
+        return ""
+
+
+_NOBODY = Holder()
+
+
+def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -> str:
     """Why a protected name that appeared during the session must go; empty when it is benign.
 
     Args:
         root_fd: the workspace.
         path: relative to it, as the scan or the watcher reported it.
+        source: where the file lies now, when it is not there yet; ``path`` is the name that it would get.
+        holder: is told of each file before it is opened and before it is read.
 
-    Benign is only what git itself writes for new clones, worktrees and submodules.  A name that vanished is benign.
-    Whatever can not be read is not.  Never follows a symbolic link, never blocks on a fifo.
+    Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever can not be
+    read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes.
     """
     parent, _, name = path.rpartition("/")
     key, above = fold(name), fold(parent.rpartition("/")[2])
+    lies = source or path
     try:
-        mode = _stat(root_fd, path).st_mode
+        mode = _stat(root_fd, lies).st_mode
     except FileNotFoundError:
         return ""
     except OSError as error:
+        if isinstance(error, NotADirectoryError) and not _leads_through_a_link(root_fd, lies):
+            return ""  # a file has taken the place of the directory
         return f"it can not be looked at ({error.strerror})"
+    row = tree_row(path)
     if stat.S_ISLNK(mode):
-        return "it is a symbolic link"
-    if key == "hooks" and stat.S_ISDIR(mode) and above != ".claude":
-        return _judge_hooks(root_fd, path)
-    if not judged_by_content(key, above):
-        return reason(key, above)
-    validator = _VALIDATORS[key]
-    if stat.S_ISDIR(mode) and key in GIT_NAMES:
-        return ""  # its contents are judged name by name
+        return "" if row is None and _is_probe(root_fd, lies, key) else "it is a symbolic link"
+    if row is not None:
+        return row.reason
+    if stat.S_ISDIR(mode):
+        if key in GIT_NAMES:
+            return ""  # its contents are judged name by name
+        if key == "hooks":
+            return _judge_hooks(root_fd, lies)
+        if key == "branches":
+            return _judge_empty(root_fd, lies)
+    validator = _validator(key, above)
+    if validator is None:
+        return reason(path)
     if not stat.S_ISREG(mode):
         return "it is not a regular file"
+    holder.let_go(path)
     try:
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = open_file(root_fd, lies)
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -82,32 +129,122 @@ def judge(root_fd: int, path: str) -> str:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return "it is not a regular file"
+        why = holder.hold(fd, path)
+        if why:
+            return why
         if status.st_size > LARGEST_READ:
             return f"it is larger than {LARGEST_READ} bytes"
-        data = read_bounded(fd)
+        data = read_bounded(fd, LARGEST_READ)
     except OSError as error:
         return f"it can not be read ({error.strerror})"
     finally:
         os.close(fd)
+    if len(data) > LARGEST_READ:
+        return f"it is larger than {LARGEST_READ} bytes"
     if not data:
         return ""  # created and not written yet: the write is reported again
-    return validator(root_fd, path, data.decode("utf-8", "surrogateescape"))
+    text = data.decode("utf-8", "surrogateescape")
+    return judge_repository(root_fd, parent, holder) if key == "head" else validator(root_fd, path, text)
+
+
+def _leads_through_a_link(root_fd: int, path: str) -> bool:
+    at = path.find("/")
+    while at > 0:
+        try:
+            if stat.S_ISLNK(_stat(root_fd, path[:at]).st_mode):
+                return True
+        except OSError:
+            return False
+        at = path.find("/", at + 1)
+    return False
+
+
+def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
+    """What looks into a regular file of this folded name in a directory of the folded name ``above``."""
+    if key == "attributes" and above != "info":
+        return None
+    known = _VALIDATORS.get(key)
+    if known is not None:
+        return known
+    if key not in _STATE_NAMES:
+        return None  # the patterns of ``state`` take time to load, and most sessions never need them
+    from .state import VALIDATORS
+
+    check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
+    return None if check is None else lambda _root_fd, _path, text: check(text)
 
 
 def judged_by_content(key: str, above: str) -> bool:
     """Whether a regular file of this folded name, in a directory of the folded name ``above``, can be benign."""
-    return key in _VALIDATORS and (key != "attributes" or above == "info")
+    return _validator(key, above) is not None
 
 
-def reason(key: str, above: str) -> str:
+def tree_row(path: str) -> Protected | None:
+    """The row of the table of tools that the end of ``path`` fits: nothing that is there can be benign."""
+    parts = fold_path(path)
+    for names, row in _TREE_PARTS:
+        if (
+            len(names) <= len(parts)
+            and fits(names[-1], parts[-1])
+            and names[:-1] == parts[len(parts) - len(names) : -1]
+        ):
+            return row if row.name != ".gitmodules" else None
+    return None
+
+
+def fold_path(path: str) -> list[str]:
+    """The folded names of the last three components."""
+    return [fold(part) for part in path.rsplit("/", 3)[-3:]]
+
+
+def reason(path: str) -> str:
     """Why a protected name must go that is never benign."""
-    for row in PROTECTED:
-        parent, slash, name = row.name.rpartition("/")
-        if row.where == "tree" and (not slash or parent == above):
-            before, star, after = name.partition("*")
-            if key == name or (star and key.startswith(before) and key.endswith(after)):
-                return row.reason
+    row = tree_row(path)
+    if row is not None:
+        return row.reason
+    key = fold(path.rpartition("/")[2])
+    if any(fold(part) in GIT_NAMES for part in path.split("/")[:-1]):
+        return f"git {NEVER[key]}" if key in NEVER else "git writes no such name in its directory"
     return "something outside of the sandbox uses it, or it can not be looked into"
+
+
+def _is_probe(root_fd: int, path: str, key: str) -> bool:
+    """The link by which git learns whether the file system has links (setup.c, create_default_files).
+
+    It leads nowhere but to ``testing`` beside it, which is judged in its own right if somebody makes it.
+    """
+    if not any(fits(pattern, key) for pattern in ("t??????", "_git2_??????")):
+        return False
+    parent, _, name = path.rpartition("/")
+    try:
+        fd = _open(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        return is_probe_target(os.readlink(name, dir_fd=fd))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def is_probe_target(target: str) -> bool:
+    """What the link of git's probe holds."""
+    return target == "testing"
+
+
+def _judge_empty(root_fd: int, path: str) -> str:
+    try:
+        fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it can not be read ({error.strerror})"
+    try:
+        with os.scandir(fd) as listing:
+            return next((f"git takes {entry.name} for the address of a remote" for entry in listing), "")
+    finally:
+        os.close(fd)
 
 
 def _judge_hooks(root_fd: int, path: str) -> str:
@@ -159,14 +296,14 @@ def _judge_modules(root_fd: int, path: str, text: str) -> str:
     return next((why for why in (module_objection(key, value) for key, value in settings) if why), "")
 
 
-def _judge_layout(root_fd: int, path: str, text: str) -> str:
-    """``HEAD`` of a directory that became a repository by its layout: taking it away unmakes the repository.
+def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
+    """Why a directory must not be a git repository; empty when all that git obeys in it is benign.
 
-    What else is in the directory may be somebody's files with the same names, so they are judged but not moved.
+    ``HEAD`` stands for a directory that became a repository by its layout: taking that away unmakes the repository.
+    What else is in it may be somebody's files with the same names, so they are judged but not moved.
     """
-    place = _parent(path)
     base = f"{place}/" if place else ""
-    for name in ("config", "config.worktree", "commondir", "gitdir", "hooks", "info/attributes"):
+    for name in _OBEYED:
         try:
             mode = _stat(root_fd, base + name).st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -175,7 +312,7 @@ def _judge_layout(root_fd: int, path: str, text: str) -> str:
             return f"{name} can not be looked at ({error.strerror})"
         if name == "hooks" and not stat.S_ISDIR(mode):
             return f"{name} is not a directory"
-        why = judge(root_fd, base + name)
+        why = judge(root_fd, base + name, holder=holder)
         if why:
             return f"it makes this directory a git repository, and in its {name}: {why}"
     return ""
@@ -184,7 +321,7 @@ def _judge_layout(root_fd: int, path: str, text: str) -> str:
 def _judge_commondir(root_fd: int, path: str, text: str) -> str:
     parts = path.split("/")
     if len(parts) >= 4 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
-        return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT else REDIRECT
+        return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT_LINKED else REDIRECT
     return REDIRECT
 
 
@@ -198,28 +335,76 @@ def _judge_backlink(root_fd: int, path: str, text: str) -> str:
 
 
 def _judge_pointer(root_fd: int, path: str, text: str) -> str:
-    """A ``.git`` file: "gitdir: PATH" (gitrepository-layout(5)) to a git directory that the scan reaches."""
-    line = text.removesuffix("\n")
-    if not line.startswith("gitdir: ") or "\n" in line:
-        return "it is not a pointer to a git directory"
-    place = _normal(_parent(path), line[len("gitdir: ") :], _own_path(root_fd))
+    """A ``.git`` file: "gitdir: PATH" (gitrepository-layout(5)) to where the scan and the guard look.
+
+    git writes the pointer first, so there may be nothing yet, or a directory that is no repository yet.  What comes to
+    be there is judged when it does, and the pointer again when a name on the way is replaced.
+    """
+    place = pointer_target(root_fd, path, text)
     if not place:
-        return "it points out of the workspace"
-    if _context_at(root_fd, place.split("/")) & KIND != GIT:
-        return "it points to something else than a git directory of this workspace"
-    return ""
+        return "it is not a pointer to a git directory of this workspace"
+    return "" if _is_looked_at(root_fd, place) else "it points to something else than a git directory of this workspace"
+
+
+def is_only_for_now(root_fd: int, path: str) -> bool:
+    """Is it benign while git works only: a probe, a ``.git`` file that points to where no repository is yet?"""
+    try:
+        if stat.S_ISLNK(_stat(root_fd, path).st_mode):
+            return True
+        if fold(path.rpartition("/")[2]) not in GIT_NAMES:
+            return False
+        fd = open_file(root_fd, path)
+    except OSError:
+        return False
+    try:
+        text = read_bounded(fd, LONGEST_PATH).decode("utf-8", "surrogateescape")
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    place = pointer_target(root_fd, path, text)
+    context = _context_at(root_fd, place.split("/")) if place else DATA
+    return context < 0 or context & KIND not in GIT_DIRECTORIES
+
+
+def pointer_target(root_fd: int, path: str, text: str) -> str:
+    """Where a ``.git`` file leads, relative to the workspace; empty: nowhere in it."""
+    line = text.removesuffix("\n")
+    if len(line) > LONGEST_PATH or not line.startswith("gitdir: ") or "\n" in line:
+        return ""
+    return _normal(_parent(path), line[len("gitdir: ") :], _own_path(root_fd))
+
+
+def _is_looked_at(root_fd: int, place: str) -> bool:
+    """Would a repository at this place be judged, through whatever is made on the way?"""
+    context, there, unmade = TREE, "", 0
+    for part in place.split("/"):
+        if not unmade:
+            context = settled(context, _layout_keys(root_fd, there))
+        elif context & KIND == GIT_MODULES and find("git", fold(part)) == "data":
+            return False  # the directory above may become a repository, and this one its objects
+        context = classify(context, fold(part), True, False)
+        if context < 0:
+            return False
+        there = f"{there}/{part}" if there else part
+        if not unmade:
+            try:
+                if stat.S_ISDIR(_stat(root_fd, there).st_mode):
+                    continue
+                return False
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return False
+        unmade += 1
+        if unmade > MOST_UNMADE:
+            return False
+    kind = context & KIND
+    return kind in (GIT_MODULES, *GIT_DIRECTORIES) or (not context & NAMED and kind in (TREE, PACKAGE))
 
 
 def _judge_attributes(root_fd: int, path: str, text: str) -> str:
     return "" if not text.strip() else "it puts files under filter, diff and merge programs"
-
-
-def _judge_todo(root_fd: int, path: str, text: str) -> str:
-    for line in text.splitlines():
-        word = line.split(None, 1)[:1]
-        if word and word[0] in ("x", "exec"):
-            return "git rebase --continue runs its exec lines"
-    return ""
 
 
 _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
@@ -227,12 +412,11 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "git~1": _judge_pointer,
     "config": _judge_config,
     "config.worktree": _judge_config,
-    "head": _judge_layout,
+    "head": lambda _root_fd, _path, _text: "",  # ``judge_repository``
     ".gitmodules": _judge_modules,
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
     "attributes": _judge_attributes,
-    "git-rebase-todo": _judge_todo,
 }
 
 
@@ -284,11 +468,11 @@ def _context_at(root_fd: int, parts: list[str]) -> int:
         if context < 0:
             return DATA
         path = f"{path}/{part}" if path else part
-    try:
-        if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
+        try:
+            if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
+                return DATA
+        except OSError:
             return DATA
-    except OSError:
-        return DATA
     return settled(context, _layout_keys(root_fd, path))
 
 
@@ -300,7 +484,16 @@ def _layout_keys(root_fd: int, path: str) -> set[str]:
         return set()
     try:
         with os.scandir(fd) as listing:
-            return {fold(entry.name) for entry in listing if 4 <= len(entry.name) <= 12} & LAYOUT
+            few = zip(range(MOST_LISTED), listing, strict=False)
+            found = {fold(entry.name) for _, entry in few if 4 <= len(entry.name) <= 12} & LAYOUT
+        for name in ("HEAD", "objects", "refs", "commondir"):  # whatever the directory is filled up with
+            if name.lower() not in found:
+                try:
+                    os.stat(name, dir_fd=fd, follow_symlinks=False)
+                except OSError:
+                    continue
+                found.add(name.lower())
+        return found
     except OSError:
         return set()
     finally:
@@ -317,6 +510,15 @@ def _open(root_fd: int, path: str, flags: int) -> int:
     )
 
 
+def open_file(root_fd: int, path: str) -> int:
+    """A regular file or a fifo below ``root_fd``, for reading, without waiting for anybody.
+
+    Raises:
+        OSError: it is not there, or a link stands on the way.
+    """
+    return _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def _stat(root_fd: int, path: str) -> os.stat_result:
     """lstat(2) below ``root_fd`` without following any symbolic link on the way."""
     parent, _, name = path.rpartition("/")
@@ -327,11 +529,52 @@ def _stat(root_fd: int, path: str) -> os.stat_result:
         os.close(fd)
 
 
+# ---------------------------------------------------------------- aside
+
+
+def put_aside(root_fd: int, path: str) -> str:
+    """Give a name that must go another one in its own directory, which nobody obeys; return the new path.
+
+    One rename(2) by descriptors: nothing is copied, no other file system and no room is needed, and it does not depend
+    on what or how much it is.  Where not even that can be done a file or a link is removed, and "" returned.
+
+    Raises:
+        FileNotFoundError: it vanished.
+        OSError: it is still there.
+    """
+    parent, _, name = path.rpartition("/")
+    aside = os.fsdecode(os.fsencode(name)[:LONGEST_KEPT]) + REFUSED + os.urandom(6).hex()
+    try:
+        directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        open_up(root_fd, parent or ".")
+        directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            try:
+                open_up(root_fd, parent or ".")  # the command took the right to write from us
+                os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+            except FileNotFoundError:
+                raise
+            except OSError:
+                os.unlink(name, dir_fd=directory)  # needs no room; a directory stays
+                return ""
+    finally:
+        os.close(directory)
+    return f"{parent}/{aside}" if parent else aside
+
+
 # ---------------------------------------------------------------- quarantine
 
 
-def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
+def quarantine(root_fd: int, path: str, quarantine_fd: int, called: str = "") -> str:
     """Move a name out of the workspace; return where it went, relative to the quarantine directory.
+
+    ``called``: its name there; empty: the one that it has.
 
     Each name gets a new numbered directory, so nothing is ever overwritten.  Across file systems it is copied
     (regular files, directories, links as they are; nothing setuid, no devices) and then removed.
@@ -358,19 +601,19 @@ def quarantine(root_fd: int, path: str, quarantine_fd: int) -> str:
         place = os.open(str(number), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=quarantine_fd)
         try:
             try:
-                _move(source, name, place)
+                _move(source, name, place, called or name)
             except PermissionError:
                 # rename(2) must write the directory it takes from and, for "..", a directory that it moves.
                 open_up(root_fd, parent or ".")
                 open_up(root_fd, path)
-                _move(source, name, place)
+                _move(source, name, place, called or name)
         except OSError:
             _remove_children(place, 0)
             os.rmdir(str(number), dir_fd=quarantine_fd)
             raise
         finally:
             os.close(place)
-        return f"{number}/{name}"
+        return f"{number}/{called or name}"
     finally:
         os.close(source)
 
@@ -394,37 +637,39 @@ def open_up(root_fd: int, path: str) -> None:
         os.close(fd)
 
 
-def _move(source: int, name: str, place: int) -> None:
+def _move(source: int, name: str, place: int, called: str) -> None:
     import errno
 
     try:
-        os.rename(name, name, src_dir_fd=source, dst_dir_fd=place)
+        os.rename(name, called, src_dir_fd=source, dst_dir_fd=place)
         return
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-    _copy(source, name, place, [LARGEST_COPY, MOST_COPIED], 0)
+    _copy(source, name, place, [LARGEST_COPY, MOST_COPIED], 0, called)
     _remove(source, name, 0)
 
 
-def _copy(source: int, name: str, place: int, left: list[int], depth: int) -> None:
-    """Copy one name; ``left`` counts down bytes and names."""
+def _copy(source: int, name: str, place: int, left: list[int], depth: int, called: str = "") -> None:
+    """Copy one name; ``left`` counts down bytes and names, ``called`` is the name of the copy if it is another."""
     import errno
+
+    called = called or name
 
     left[1] -= 1
     if left[1] < 0 or depth > DEEPEST_COPY:
         raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
     mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=place)
+        os.symlink(os.readlink(name, dir_fd=source), called, dir_fd=place)
     elif stat.S_ISREG(mode):
-        _copy_file(source, name, place, left)
+        _copy_file(source, name, place, left, called)
     elif stat.S_ISDIR(mode):
-        os.mkdir(name, 0o700, dir_fd=place)
+        os.mkdir(called, 0o700, dir_fd=place)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         inner = os.open(name, flags, dir_fd=source)
         try:
-            outer = os.open(name, flags, dir_fd=place)
+            outer = os.open(called, flags, dir_fd=place)
             try:
                 for child in os.listdir(inner):
                     _copy(inner, child, outer, left, depth + 1)
@@ -434,14 +679,15 @@ def _copy(source: int, name: str, place: int, left: list[int], depth: int) -> No
             os.close(inner)
 
 
-def _copy_file(source: int, name: str, place: int, left: list[int]) -> None:
+def _copy_file(source: int, name: str, place: int, left: list[int], called: str) -> None:
     import errno
 
     reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
     try:
         if not stat.S_ISREG(os.fstat(reader).st_mode):
             raise OSError(errno.EAGAIN, "it changed while it was copied", name)
-        writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        writer = os.open(called, flags, 0o600, dir_fd=place)
         try:
             while piece := os.read(reader, 1 << 20):
                 left[0] -= len(piece)

@@ -2,74 +2,270 @@
 
 Theory of operation
 -------------------
-``judge`` looks at what a name holds, because git itself writes configuration and pointers that are benign.  For the
-other names nothing that they could hold is benign: editor, agent and shell configuration, hooks that are not samples,
-links in the place of a name that git obeys.  Making one of those can be refused when it is asked for.
+``Prevention`` is asked about each name that a command wants to make, rename or link in one writable tree.  Where git
+writes a closed set of names (``gitdir``) every other is refused; for editor, agent and shell configuration nothing
+that it could hold is benign.  What a rename brings is there already, so it is judged before it is let through: the
+content of a file that would get the name of a configuration, what a directory holds that would become ``hooks``,
+``rebase-merge`` or ``.git``, and what a directory holds that a last name would make a repository.
 
-Below the top of the workspace this holds for git's own names only.  A checkout brings the others (a clone into a
-subdirectory, a submodule), and a refusal in the middle of one leaves a tree that is half written: there they are
-taken away by the guard, after the fact.
+A file that is opened to be made has no content yet: ``config``, a ``.git`` that points elsewhere, the state of a rebase
+are let through then, and the guard judges each write.
 
-Lexical and without a look at the disk: a directory that has the layout of a repository but not its name is left to
-the guard, as is everything that a race gets past this.
+In a repository that was made below the top in this session the names of tools stay: a clone brings them, and taking
+them away would have the next ``git commit -a`` delete them.  They are told at the end.
+
+The answer is as of now.  Another thread can change what is judged until the kernel has done what it was asked for;
+what gets past that is put aside by the guard.  All work is bounded; what is beyond is refused.
 """
 
 from __future__ import annotations
 
-from .judge import judged_by_content, reason
-from .protect import GIT_NAMES, HOOK, PROTECT, TREE, classify, fold
+import os
+
+from .gitdir import REFUSED
+from .judge import _open, _stat, is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
+from .names import HOOK
+from .protect import (
+    CHECKED,
+    GIT,
+    GIT_MODULES,
+    GIT_NAMES,
+    KIND,
+    LAYOUT,
+    NAMED,
+    PACKAGE,
+    PROTECT,
+    TREE,
+    classify,
+    fold,
+    is_git_layout,
+)
 
 _MOST_CONTEXTS = 4096
+_MOST_MADE = 16_384  # directories of this session that are remembered
+_MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
-_contexts: dict[str, tuple[int, str, str]] = {"": (TREE, "", "")}
+_EMPTY = -11  # context of a directory in which nothing is made
+_BY_LAYOUT = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir", "remotes", "branches"})
+_BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never opens them to make them
 
 
-def objection(path: str, *, directory: bool = False, link: bool = False) -> str:
-    """Why ``path`` may not be made; empty when nothing is known against it.
+class Prevention:
+    """What may not be made in one tree.
 
     Args:
-        path: canonical and relative to the workspace.
-        directory: what would be made is a directory.
-        link: it is a symbolic link.
+        root_fd: O_PATH descriptor of it, as the command sees it; owned from now on.
     """
-    parent, _, name = path.rpartition("/")
-    context, above, why = _context(parent)
-    if context == _HOOKS:
-        sample = not directory and not link and fold(name).endswith(".sample")
-        return "" if sample else f"{HOOK}: {name}"
-    return why or (_judged(context, fold(name), above, directory, link, bool(parent)) if context >= 0 else "")
 
+    def __init__(self, root_fd: int) -> None:
+        self._root_fd = root_fd
+        self._contexts: dict[str, tuple[int, str, str]] = {"": (TREE, "", "")}
+        self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
+        self._repositories: dict[str, None] = {}  # those with a .git that was made as well: clones, worktrees, modules
 
-def _context(path: str) -> tuple[int, str, str]:
-    """(context of the children, folded name, why nothing may be made below)."""
-    known = _contexts.get(path)
-    if known is not None:
-        return known
-    parent, _, name = path.rpartition("/")
-    context, above, why = _context(parent)
-    key = fold(name)
-    if context == _HOOKS:
-        why = f"{HOOK}: {name}"  # git makes no directories there
-    elif not why and context >= 0:
-        why = _judged(context, key, above, True, False, bool(parent))
-        hooks = key == "hooks" and above != ".claude" and classify(context, key, True, False) == PROTECT
-        context = _HOOKS if hooks else classify(context, key, True, False)
-    if len(_contexts) >= _MOST_CONTEXTS:
-        _contexts.clear()
-        _contexts[""] = (TREE, "", "")
-    _contexts[path] = context, key, why
-    return _contexts[path]
+    def close(self) -> None:
+        os.close(self._root_fd)
 
+    def objection(
+        self, path: str, *, kind: str = "file", target: str = "", source: str = "", hard: bool = False
+    ) -> str:
+        """Why ``path`` may not be made; empty when nothing is known against it.
 
-def _judged(context: int, key: str, above: str, directory: bool, link: bool, nested: bool) -> str:
-    if classify(context, key, directory, link) != PROTECT:
+        Args:
+            path: canonical and relative to the tree.
+            kind: of what would be there: "file", "directory", "symlink", or another type of file.
+            target: what a symbolic link would hold.
+            source: what is renamed or linked, relative to the tree; empty: it is made.
+            hard: a hard link is made of ``source``.
+        """
+        parent, _, name = path.rpartition("/")
+        key = fold(name)
+        directory, link = kind == "directory", kind == "symlink"
+        context, above, why = self._context(parent)
+        why = why or self._name(path, context, above, key, kind, target, source, hard)
+        if why or context < 0:
+            return why
+        if (key in LAYOUT and not context & NAMED) or context & KIND == GIT_MODULES:
+            why = self._completes(parent, key)
+        if why:
+            return why
+        if source:
+            return self._moved(path, source, classify(context, key, True, link)) if directory else ""
+        if directory or key in GIT_NAMES:
+            self._note(path, parent, key, directory)
         return ""
-    if nested and context == TREE and key not in GIT_NAMES:
+
+    # ------------------------------------------------------------ one name
+
+    def _name(
+        self, path: str, context: int, above: str, key: str, kind: str, target: str, source: str, hard: bool
+    ) -> str:
+        directory, link = kind == "directory", kind == "symlink"
+        parent, _, name = path.rpartition("/")
+        if context == _HOOKS:
+            sample = kind == "file" and key.endswith(".sample")
+            return "" if sample or REFUSED in key else f"{HOOK}: {name}"
+        if context == _EMPTY:
+            return "git takes what is in it for the address of a remote"
+        if context < 0:
+            return ""
+        if context & KIND in (TREE, PACKAGE) and not context & NAMED and self._by_layout(parent, above, key, kind):
+            context = GIT
+        code = classify(context, key, directory, link)
+        if code not in (PROTECT, CHECKED):
+            return ""
+        row = tree_row(path)
+        if row is not None:
+            return "" if self._is_new(path) and key not in GIT_NAMES else row.reason
+        if link:
+            probe = context & KIND == GIT_MODULES and is_probe_target(target) and len(key) == 7 and key[0] == "t"
+            return "" if probe else "it is a symbolic link"
+        if hard or kind not in ("file", "directory"):
+            return "git makes no such thing there"
+        if source:
+            return judge(self._root_fd, path, source)
+        if directory:
+            return "" if key in GIT_NAMES or (key in ("hooks", "branches") and not row) else reason(path)
+        if key in _BY_RENAME or not judged_by_content(key, above):
+            return reason(path)
+        if key in ("commondir", "gitdir") and context & KIND == GIT:
+            return reason(path)
         return ""
-    if link:
-        return "it is a symbolic link"
-    if key == "hooks" and directory and above != ".claude":
+
+    def _is_new(self, path: str) -> bool:
+        """Does it lie in a repository that was made below the top in this session?"""
+        at = path.find("/")
+        while at > 0:
+            if path[:at] in self._repositories:
+                return True
+            at = path.find("/", at + 1)
+        return False
+
+    def _note(self, path: str, parent: str, key: str, directory: bool) -> None:
+        if directory:
+            if len(self._made) >= _MOST_MADE:
+                del self._made[next(iter(self._made))]
+            self._made[path] = None
+        if key in GIT_NAMES and parent in self._made:
+            if len(self._repositories) >= _MOST_MADE:
+                del self._repositories[next(iter(self._repositories))]
+            self._repositories[parent] = None
+            self._contexts.clear()
+            self._contexts[""] = (TREE, "", "")
+
+    # ------------------------------------------------------------ where it stands
+
+    def _context(self, path: str) -> tuple[int, str, str]:
+        """(context of the children, folded name, why nothing may be made below)."""
+        known = self._contexts.get(path)
+        if known is not None:
+            return known
+        at = path.rfind("/")
+        while at > 0 and path[:at] not in self._contexts:  # no recursion: a path has up to 2,000 names
+            at = path.rfind("/", 0, at)
+        found = self._contexts[path[: max(at, 0)]]
+        while True:
+            end = path.find("/", at + 1)
+            place = path if end < 0 else path[:end]
+            found = self._below(found, place)
+            # What is below ``modules`` may become a repository.
+            if f"/{place}/".find("/modules/") < 0:
+                if len(self._contexts) >= _MOST_CONTEXTS:
+                    self._contexts.clear()
+                    self._contexts[""] = (TREE, "", "")
+                self._contexts[place] = found
+            if end < 0:
+                return found
+            at = end
+
+    def _below(self, above: tuple[int, str, str], path: str) -> tuple[int, str, str]:
+        """What ``_context`` says of ``path``, given what it says of the directory that holds it."""
+        context, _above, why = above
+        name = path.rpartition("/")[2]
+        key = fold(name)
+        if context in (_HOOKS, _EMPTY):
+            return context, key, f"{HOOK}: {name}"  # git makes no directories there
+        if why or context < 0:
+            return context, key, why
+        code = classify(context, key, True, False)
+        if code >= 0 and code & KIND == GIT_MODULES and self._is_there(f"{path}/HEAD"):
+            code = GIT | NAMED  # not a group of modules but one
+        if code == PROTECT:
+            if context & NAMED and context & KIND == GIT and key in ("hooks", "branches"):
+                code = _HOOKS if key == "hooks" else _EMPTY
+            elif not self._is_new(path):
+                why = reason(path)
+        return code, key, why
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            _stat(self._root_fd, path)
+        except OSError:
+            return False
+        return True
+
+    def _layout(self, place: str) -> set[str]:
+        base = f"{place}/" if place else ""
+        return {name.lower() for name in ("HEAD", "objects", "refs", "commondir") if self._is_there(base + name)}
+
+    def _by_layout(self, parent: str, above: str, key: str, kind: str) -> bool:
+        """Would git obey it because the directory above is a repository by its layout?"""
+        if key in _BY_LAYOUT and is_git_layout(self._layout(parent)):
+            return True
+        if above in ("hooks", "remotes", "branches") and not (kind == "file" and key.endswith(".sample")):
+            return is_git_layout(self._layout(parent.rpartition("/")[0]))
+        return False
+
+    def _completes(self, parent: str, key: str) -> str:
+        """Why a directory must not become a repository by its layout through this name."""
+        keys = self._layout(parent)
+        if is_git_layout(keys) or not is_git_layout({*keys, key}):
+            return ""
+        return judge_repository(self._root_fd, parent)
+
+    # ------------------------------------------------------------ a directory that is renamed
+
+    def _moved(self, path: str, source: str, context: int) -> str:
+        before = self._context(source)[0]
+        plain = (TREE, PACKAGE)
+        if context < 0 or context == before or (before >= 0 and context in plain):
+            return ""
+        left = _MOST_WALKED
+        stack = [(source, path, context)]
+        while stack:
+            lies, place, context = stack.pop()
+            try:
+                names = self._list(lies, left)
+            except OSError as error:
+                return f"it can not be looked at ({error.strerror})"
+            left -= len(names)
+            if left < 0:
+                return f"it holds more than {_MOST_WALKED} names, too many to look at"
+            keys = {key for _name, key, _directory, _link in names}
+            if context & KIND == GIT_MODULES and "head" in keys:
+                context = GIT | NAMED
+            elif not context & NAMED and is_git_layout(keys):
+                why = judge_repository(self._root_fd, lies)
+                if why:
+                    return why
+            for name, key, directory, link in names:
+                code = classify(context, key, directory, link)
+                if code in (PROTECT, CHECKED):
+                    why = judge(self._root_fd, f"{place}/{name}", f"{lies}/{name}")
+                    if why:
+                        return f"{place}/{name}: {why}"
+                elif directory and code >= 0:
+                    stack.append((f"{lies}/{name}", f"{place}/{name}", code))
         return ""
-    if judged_by_content(key, above):
-        return "" if not directory or key in GIT_NAMES else "it is not a regular file"
-    return reason(key, above)
+
+    def _list(self, path: str, most: int) -> list[tuple[str, str, bool, bool]]:
+        """(name, folded, directory, link) of what a directory holds, at most one more than ``most``."""
+        fd = _open(self._root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(fd) as listing:
+                return [
+                    (entry.name, fold(entry.name), entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                    for _, entry in zip(range(most + 1), listing, strict=False)
+                ]
+        finally:
+            os.close(fd)

@@ -2,7 +2,8 @@
 
 Theory of operation
 -------------------
-``PROTECTED`` is the table, one reason per row.  A row is found by *where* a name stands, not by its path: a walk
+Two tables: ``names`` of what tools obey in a work tree, ``gitdir`` of what git writes in its own directory, where
+everything else is protected.  A row is found by *where* a name stands, not by its path: a walk
 carries a context (an ordinary directory, a git directory, the inside of a package tree, ``.claude``, ...), and
 ``classify`` says for one name in one context whether it is protected, and in which context its children stand.
 A git directory is known by its name ``.git``, by its place (``worktrees/NAME``) or by its layout as git itself
@@ -14,7 +15,8 @@ Names that exist at the start are bound read-only, and every directory between t
 (a mount point can not be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
 ``existing`` adds what the names point to: symbolic links, ``core.hooksPath``, included configuration.
 
-Names that appear during a session are judged and moved out by ``workspace.judge``.
+``PROTECTED`` is all rows together, for those who explain a name.  Names that appear during a session are judged by
+``workspace.judge`` and put aside by ``workspace.guard``.
 """
 
 from __future__ import annotations
@@ -24,92 +26,30 @@ import stat
 
 from ..plan.model import ScanHit
 from ..value import Value
+from .gitdir import NEVER, REFUSED, find
+from .names import TREE_ROWS, Protected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Literal
 
-LARGEST_READ = 1 << 20  # bytes of a file that a validator looks at
+LARGEST_READ = 1 << 16  # bytes of a file that a validator looks at; a larger one is not benign
+LARGEST_CONFIG = 1 << 20  # bytes of configuration that is followed at the start
 MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
 MOST_HOOKS = 4096  # entries of a hooks directory that are looked at
 
 
-class Protected(Value):
-    """One row: ``name`` in any directory (or, for "git", in any git directory), and why."""
-
-    name: str  # one or two components; one "*" in the last
-    where: Literal["tree", "git"]
-    reason: str
-
-
-HOOK = "git runs it on the next commit, checkout, merge, push"
-CONFIG = "git runs programs named in it (fsmonitor, hooksPath, sshCommand, pager, filters)"
-REDIRECT = "git takes configuration and hooks from where it points"
-_EDITOR = "the editor runs tasks and tools named in it"
-_AGENT = "the agent runs hooks and servers named in it, outside of the sandbox"
-_SHELL = "a shell that starts here or in a home directory runs it"
-_TOOLS = "a shell prompt hook chooses or runs programs by it"
-
 PROTECTED = (
-    Protected("hooks", "git", HOOK),
-    Protected("config", "git", CONFIG),
-    Protected("config.worktree", "git", CONFIG),
-    Protected("info/attributes", "git", "it puts files under filter, diff and merge programs"),
-    Protected("commondir", "git", REDIRECT),
-    Protected("gitdir", "git", "git worktree repair and prune trust it"),
-    Protected("rebase-merge/git-rebase-todo", "git", "git rebase --continue runs its exec lines"),
-    Protected(".gitmodules", "tree", "git clones what it names and checks out where it says"),
-    Protected(".gitconfig", "tree", CONFIG),
-    Protected(".husky", "tree", HOOK),
-    Protected(".bashrc", "tree", _SHELL),
-    Protected(".bash_profile", "tree", _SHELL),
-    Protected(".bash_login", "tree", _SHELL),
-    Protected(".bash_logout", "tree", _SHELL),
-    Protected(".bash_aliases", "tree", _SHELL),
-    Protected(".profile", "tree", _SHELL),
-    Protected(".zshrc", "tree", _SHELL),
-    Protected(".zprofile", "tree", _SHELL),
-    Protected(".zshenv", "tree", _SHELL),
-    Protected(".zlogin", "tree", _SHELL),
-    Protected(".zlogout", "tree", _SHELL),
-    Protected(".ripgreprc", "tree", "ripgrep runs the preprocessor named in it"),
-    Protected(".envrc", "tree", _TOOLS),
-    Protected(".tool-versions", "tree", _TOOLS),
-    Protected("mise.toml", "tree", _TOOLS),
-    Protected("mise.local.toml", "tree", _TOOLS),
-    Protected(".mise.toml", "tree", _TOOLS),
-    Protected(".mise.local.toml", "tree", _TOOLS),
-    Protected(".mise", "tree", _TOOLS),
-    Protected(".config/mise", "tree", _TOOLS),
-    Protected(".config/mise.toml", "tree", _TOOLS),
-    Protected(".vscode", "tree", _EDITOR),
-    Protected(".idea", "tree", _EDITOR),
-    Protected(".zed", "tree", _EDITOR),
-    Protected(".devcontainer", "tree", _EDITOR),
-    Protected(".devcontainer.json", "tree", _EDITOR),
-    Protected(".exrc", "tree", _EDITOR),
-    Protected(".nvimrc", "tree", _EDITOR),
-    Protected(".nvim.lua", "tree", _EDITOR),
-    Protected(".mcp.json", "tree", _AGENT),
-    Protected(".claude/settings*.json", "tree", _AGENT),
-    Protected(".claude/commands", "tree", _AGENT),
-    Protected(".claude/agents", "tree", _AGENT),
-    Protected(".claude/hooks", "tree", _AGENT),
-    Protected(".claude/skills", "tree", _AGENT),
-    Protected(".claude/plugins", "tree", _AGENT),
-    Protected(".codex", "tree", _AGENT),
-    Protected(".cursor", "tree", _AGENT),
-    Protected(".gemini/settings.json", "tree", _AGENT),
-    Protected(".gemini/.env", "tree", _AGENT),
-    Protected(".gemini/commands", "tree", _AGENT),
-    Protected(".gemini/extensions", "tree", _AGENT),
-    Protected(".opencode", "tree", _AGENT),
-    Protected("opencode.json", "tree", _AGENT),
-    Protected("opencode.jsonc", "tree", _AGENT),
-    Protected(".aider.conf.yml", "tree", _AGENT),
-    Protected(".amp", "tree", _AGENT),
-    Protected(".membrane.yaml", "tree", "it is the policy of the next run"),
+    *TREE_ROWS,
+    Protected("hooks", "git", "git", "runs it on the next commit, checkout, merge, push", "githooks(5)"),
+    Protected("config", "git", "git", "runs programs named in it", "git-config(1)"),
+    Protected("config.worktree", "git", "git", "runs programs named in it", "git-worktree(1)"),
+    Protected("info/attributes", "git", "git", "puts files under programs by it", "gitattributes(5)"),
+    *(Protected(name, "git", "git", does, "gitrepository-layout(5)") for name, does in NEVER.items()),
+    Protected("rebase-merge/git-rebase-todo", "git", "git", "runs exec lines when the rebase goes on", "git-rebase(1)"),
+    Protected("rebase-merge/strategy", "git", "git", "runs git-merge-STRATEGY when the rebase goes on", "sequencer.c"),
+    Protected("sequencer/opts", "git", "git", "runs git-merge-STRATEGY when the picks go on", "sequencer.c"),
+    Protected("rebase-apply/apply-opt", "git", "git", "hands it to git apply when git am goes on", "builtin/am.c"),
 )
 
 # Trees that package managers unpack: editor and agent configuration inside is somebody's published package, is not
@@ -121,48 +61,81 @@ PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist
 # What ``classify`` answers: a context for the children (>= 0), or one of these.
 PROTECT = -1  # protected, with everything below
 DATA = -2  # objects, refs and logs of a repository: nothing below is protected
-SWEEP = -3  # protected, but judged only when the session has ended
+CHECKED = -3  # its content decides, and it stays writable: state of a rebase, a pick, a bisect
 
-TREE, PACKAGE, GIT, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_REBASE = range(7)
-FIRST_PARENT = 7  # further contexts: directories of the table that hold protected names
+TREE, PACKAGE, GIT, GIT_LINKED, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_MERGE, GIT_APPLY, GIT_SEQUENCER = range(10)
+FIRST_PARENT = 10  # further contexts: directories of the table that hold protected names
 KIND = 0xFF
-# Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree: anybody can
-# plant HEAD, objects and refs in an ordinary directory, so a repository by layout adds names and never takes any away.
+# Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree, and is what
+# git does not write protected: anybody can plant HEAD, objects and refs in an ordinary directory, so a repository by
+# layout adds the names that git obeys and never takes any away.
 NAMED = 0x100
 
 GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)
-_GIT_PROTECTED = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir"})
-_GIT_CHILDREN = {
+GIT_DIRECTORIES = (GIT, GIT_LINKED)
+_BY_LAYOUT = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir", "remotes", "branches"})
+_PLACES = {
     "info": GIT_INFO,
     "modules": GIT_MODULES,
     "worktrees": GIT_WORKTREES,
-    "rebase-merge": GIT_REBASE,
+    "rebase-merge": GIT_MERGE,
+    "rebase-apply": GIT_APPLY,
+    "sequencer": GIT_SEQUENCER,
 }
-_GIT_DATA = frozenset({"objects", "refs", "logs", "lfs", "annex"})
+_PLACE_OF = {
+    GIT: "git",
+    GIT_LINKED: "linked",
+    GIT_INFO: "info",
+    GIT_MERGE: "rebase-merge",
+    GIT_APPLY: "rebase-apply",
+    GIT_SEQUENCER: "sequencer",
+}
 LAYOUT = frozenset({"head", "objects", "refs", "commondir"})
 
 
-def _tables() -> tuple[dict[str, int], tuple[tuple[frozenset[str], tuple[tuple[str, str], ...]], ...]]:
-    """The "tree" rows as lookups: first component -> code, and per parent its exact and wildcard names."""
-    first: dict[str, int] = dict.fromkeys(PACKAGES, PACKAGE)
-    parents: dict[str, tuple[set[str], list[tuple[str, str]]]] = {}
-    for row in PROTECTED:
-        if row.where == "tree":
-            parent, slash, name = row.name.partition("/")
-            if not slash:
-                first[parent] = PROTECT
-                continue
-            exact, wild = parents.setdefault(parent, (set(), []))
-            before, star, after = name.partition("*")
-            if star:
-                wild.append((before, after))
-            else:
-                exact.add(name)
-    children = []
-    for number, (parent, (exact, wild)) in enumerate(parents.items()):
-        first[parent] = FIRST_PARENT + number
-        children.append((frozenset(exact), tuple(wild)))
-    return first, tuple(children)
+class _Names:
+    """The protected names of one kind of directory: exact ones with their codes, and patterns (before, after)."""
+
+    __slots__ = ("ends", "exact", "wild")
+
+    def __init__(self) -> None:
+        self.exact: dict[str, int] = {}
+        self.wild: list[tuple[str, str]] = []
+        self.ends: tuple[str, ...] = ()
+
+    def look(self, key: str) -> int:
+        """The code of a folded name; ``TREE`` when it is none of them."""
+        code = self.exact.get(key)
+        if code is not None:
+            return code
+        if key.endswith(self.ends):
+            for before, after in self.wild:
+                if key.startswith(before) and key.endswith(after) and len(key) >= len(before) + len(after):
+                    return PROTECT
+        return TREE
+
+
+def _tables() -> tuple[_Names, tuple[_Names, ...]]:
+    """The "tree" rows as lookups: of any directory, and of each directory that a row names on the way."""
+    first = _Names()
+    first.exact.update(dict.fromkeys(PACKAGES, PACKAGE))
+    inner: list[_Names] = []
+    for row in TREE_ROWS:
+        *above, name = row.name.lower().split("/")
+        names = first
+        for part in above:
+            code = names.exact.get(part)
+            if code is None:
+                code = names.exact[part] = FIRST_PARENT + len(inner)
+                inner.append(_Names())
+            names = inner[code - FIRST_PARENT]
+        before, star, after = name.partition("*")
+        if star:
+            names.wild.append((before, after))
+            names.ends = (*names.ends, after)
+        else:
+            names.exact[name] = PROTECT
+    return first, tuple(inner)
 
 
 _TREE, _CHILDREN = _tables()
@@ -194,10 +167,10 @@ def fold(name: str) -> str:
 
 
 def classify(context: int, key: str, directory: bool, link: bool) -> int:
-    """What a name is: ``PROTECT``, ``DATA``, ``SWEEP``, or the context of its children.
+    """What a name is: ``PROTECT``, ``DATA``, ``CHECKED``, or the context of its children.
 
     Args:
-        context: of the directory that holds it, settled.
+        context: of the directory that holds it, settled; below one of the answers it is the same.
         key: its folded name.
         directory: it is a directory itself.
         link: it is a symbolic link.
@@ -206,25 +179,28 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         return GIT | NAMED if directory else PROTECT  # a file or a link that redirects git
     if context == TREE:
         return _in_tree(key, directory, link)
+    if context < 0:
+        return context
     kind, named = context & KIND, context & NAMED
-    if kind == GIT:
-        if key in _GIT_PROTECTED:
-            return PROTECT
-        if key in _GIT_CHILDREN and (directory or link):
-            return PROTECT if link else _GIT_CHILDREN[key] | named
-        if named and key in _GIT_DATA:
-            return DATA
-    elif kind == GIT_INFO and key == "attributes":
-        return PROTECT
+    if kind in _PLACE_OF:
+        if named:
+            return _in_git(kind, key, directory, link)
+        code = _by_layout(kind, key, directory, link)
+        if code != TREE:
+            return code
     elif kind in (GIT_MODULES, GIT_WORKTREES):
-        if link or (not named and _TREE.get(key) == PROTECT):
+        if REFUSED in key:
+            return DATA
+        if link or (not named and _TREE.look(key) == PROTECT):
             return PROTECT
-        return (GIT_MODULES if kind == GIT_MODULES else GIT) | named
-    elif kind == GIT_REBASE and key == "git-rebase-todo":
-        return SWEEP
+        if not directory and named and kind == GIT_WORKTREES:
+            return PROTECT
+        return (GIT_MODULES if kind == GIT_MODULES else GIT_LINKED) | named
     elif kind >= FIRST_PARENT:
-        exact, wild = _CHILDREN[kind - FIRST_PARENT]
-        if key in exact or any(key.startswith(before) and key.endswith(after) for before, after in wild):
+        code = _CHILDREN[kind - FIRST_PARENT].look(key)
+        if code == PROTECT or (code >= FIRST_PARENT and directory):
+            return code
+        if code >= FIRST_PARENT and link:
             return PROTECT
     if named:
         return PACKAGE | NAMED
@@ -232,10 +208,42 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
 
 
 def _in_tree(key: str, directory: bool, link: bool) -> int:
-    code = _TREE.get(key, TREE)
+    code = _TREE.look(key)
     if code <= TREE or directory:
         return code
     return PROTECT if link and code >= FIRST_PARENT else TREE
+
+
+def _in_git(kind: int, key: str, directory: bool, link: bool) -> int:
+    """In a directory that is named ``.git``, or a part of one: only what git writes (``gitdir``)."""
+    if REFUSED in key:
+        return DATA  # put aside by the guard: git obeys no such name
+    row = find(_PLACE_OF[kind], key)
+    if row == "file":
+        # HEAD may be a link (git-config(1), core.preferSymlinkRefs), packed-refs one of git-new-workdir.
+        plain = not directory and (not link or key in ("head", "packed-refs"))
+        return PACKAGE | NAMED if plain else PROTECT
+    if row == "data":
+        return DATA if directory or link else PROTECT
+    if row == "checked":
+        return PROTECT if directory or link else CHECKED
+    if row == "probe":
+        return PROTECT if directory else PACKAGE | NAMED
+    if row == "place" and directory:
+        return _PLACES[key] | NAMED
+    return PROTECT
+
+
+def _by_layout(kind: int, key: str, directory: bool, link: bool) -> int:
+    """In a repository that is one by its layout only: the names that git obeys, and ``TREE`` for all else."""
+    if kind in GIT_DIRECTORIES:
+        if key in _BY_LAYOUT:
+            return PROTECT
+        if key in _PLACES and (directory or link):
+            return PROTECT if link else _PLACES[key]
+    elif kind == GIT_INFO and key == "attributes":
+        return PROTECT
+    return CHECKED if not directory and find(_PLACE_OF[kind], key) == "checked" else TREE
 
 
 def is_git_config(path: str) -> bool:
@@ -252,7 +260,7 @@ def is_git_layout(keys: set[str]) -> bool:
 def settled(context: int, keys: set[str]) -> int:
     """The context of a directory once its own names are known."""
     kind = context & KIND
-    if kind in (GIT, GIT_INFO, GIT_WORKTREES, GIT_REBASE) or not is_git_layout(keys):
+    if kind in _PLACE_OF or kind == GIT_WORKTREES or not is_git_layout(keys):
         return context
     return GIT | (context & NAMED)
 
@@ -371,7 +379,7 @@ def _settings(path: str) -> list[tuple[str, str]]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return []
-        data = read_bounded(fd)
+        data = read_bounded(fd, LARGEST_CONFIG)
     finally:
         os.close(fd)
     lower = data.lower()
@@ -431,11 +439,11 @@ def _resolved(root: str, path: str) -> str | None:
     return real[len(root) + 1 :] if real.startswith(root.rstrip("/") + "/") else None
 
 
-def read_bounded(fd: int) -> bytes:
-    """At most ``LARGEST_READ`` bytes and one more."""
+def read_bounded(fd: int, most: int) -> bytes:
+    """At most ``most`` bytes and one more."""
     data = b""
-    while len(data) <= LARGEST_READ:
-        piece = os.read(fd, LARGEST_READ + 1 - len(data))
+    while len(data) <= most:
+        piece = os.read(fd, most + 1 - len(data))
         if not piece:
             break
         data += piece

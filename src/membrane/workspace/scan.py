@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Effect: TypeAlias = Literal["hide", "readonly", "protect"]
     # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
-    # g protect because the directory has the layout of a repository, s protect but judged at the end only
+    # g protect because the directory has the layout of a repository, s its content decides and it stays writable
     Hit: TypeAlias = tuple[str, str, bool, bool]
     # inode, mtime, ctime (negative: racy, list again), context given, context settled,
     # (path, context) of subdirectories, hits
@@ -115,7 +115,7 @@ class Patterns:
             return "", CLOSED
         if child == protect.DATA:
             return "", DATA if hides is not None else CLOSED
-        if child == protect.SWEEP:
+        if child == protect.CHECKED:
             return "s", CLOSED
         if protect.PACKAGE < context < protect.FIRST_PARENT:  # repository names outside of a ``.git``
             anyway = protect.classify(protect.TREE, key, directory, link) == protect.PROTECT
@@ -171,6 +171,7 @@ class ScanResult(Value):
     warnings: tuple[str, ...]
     index: Index
     pins: tuple[str, ...] = ()
+    whole: bool = True
 
 
 def scan(
@@ -230,13 +231,16 @@ def scan(
     )
 
 
-def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> ScanResult:
+def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
     """What appeared since ``index``: names that match now and did not exist then.
+
+    Args:
+        until: time.monotonic() at which the walk ends, and is not ``whole``; 0: never.
 
     The hits are names to judge (``protect.judge``) or to report; the new index has the old start as no memory, so
     ask again with the old one.
     """
-    entries, _ = _walk(index.root, index.entries, index.patterns, progress)
+    entries, _ = _walk(index.root, index.entries, index.patterns, None, until)
     hits: dict[str, ScanHit] = {}
     warnings: list[str] = []
     for path, entry in entries.items():
@@ -261,7 +265,10 @@ def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> Sc
             continue
         hits.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode), stat.S_ISLNK(mode)))
     return ScanResult(
-        tuple(hits.values()), tuple(warnings), Index(index.root, index.patterns, entries, index.also, index.missing)
+        tuple(hits.values()),
+        tuple(warnings),
+        Index(index.root, index.patterns, entries, index.also, index.missing),
+        whole=not until or time.monotonic() < until,
     )
 
 
@@ -292,7 +299,11 @@ def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | 
 
 
 def _walk(
-    root: str, old: dict[str, Entry], patterns: Patterns, progress: Callable[[int], None] | None
+    root: str,
+    old: dict[str, Entry],
+    patterns: Patterns,
+    progress: Callable[[int], None] | None,
+    until: float = 0.0,
 ) -> tuple[dict[str, Entry], bool]:
     """All entries, parents before children, and whether any differs from ``old``."""
     entries: dict[str, Entry] = {}
@@ -305,6 +316,8 @@ def _walk(
     since = time.monotonic()
     while stack:
         path, context = pop()
+        if until and not len(entries) % PROGRESS_EVERY and time.monotonic() >= until:
+            break
         try:
             status = lstat(prefix + path)
         except OSError as error:

@@ -8,9 +8,10 @@ directory is always opened without following links and watched through its descr
 lead the watch elsewhere.  Directories are compared with the index when their watch is added: what changed in
 between is found by listing.
 
-Hidden and read-only names are returned at once.  Protected names are returned when nothing has been written to them
-for ``SETTLE`` seconds (at the latest after ``LATEST``): git creates ``config`` and ``hooks`` in many steps, and taking
-a directory away under a running ``git clone`` would break it.  They are returned again whenever they change.
+Every name is returned at once, and a protected one again whenever it changes.  Whoever judges one says so by
+``hold``: from then on its content is watched, and ``hold`` tells what the watch can not: whether somebody can write
+to it without an event, through a mapping.  A lease answers that (fcntl(2), F_SETLEASE: F_RDLCK is not granted while
+the file is open for writing, and a mapping keeps it open).
 
 One thread, small slices: ``look`` compares the places that matter most with the index, once and without a watch;
 ``step`` watches them and then the rest.  The two are apart because the end of a watch waits for a grace period of
@@ -21,6 +22,7 @@ pay.  Without inotify (limit of instances or watches reached) the rest is polled
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import struct
@@ -45,25 +47,32 @@ from .scan import CLOSED, DATA, EFFECTS, UNREADABLE, appeared, list_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterator
+    from typing import Literal, TypeAlias
 
     from .scan import Effect, Entry, Hit, Index
 
-SETTLE = 0.1  # seconds without a write after which a protected name is returned
-LATEST = 1.0  # seconds after which it is returned in any case
+    Holding: TypeAlias = Literal["held", "written", "unknown"]
+else:
+    from _collections import deque  # ``collections`` would be loaded for the sake of one name
+
 POLL = 1.0  # seconds between two polls, when directories can not be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
 BUFFER = 8_192  # bytes of events per read: about 250, 3 ms of work
 URGENT = 0.002  # seconds that ``read`` spends on new directories
 FIRST = 256  # directories looked at before the start, and watched first
-MOST_FILES = 4_096  # watches on protected names themselves
+MOST_FILES = 65_536  # watches on protected names themselves
+MOST_FOLLOWED = 4_096  # names on the way to what pointers lead to
 MOST_SEEN = 200_000  # names whose identity is remembered
 
-IN_MODIFY, IN_MASK_ADD = 0x2, 0x20000000
+IN_MODIFY, IN_OPEN, IN_MASK_ADD = 0x2, 0x20, 0x20000000
 # One inode has one watch; a directory may be watched both for itself and as a protected name.
 _DIRECTORY = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR | IN_EXCL_UNLINK | IN_MASK_ADD
-_CONTENT = IN_MODIFY | IN_CLOSE_WRITE | IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK | IN_MASK_ADD
+_CONTENT = IN_MODIFY | IN_CLOSE_WRITE | IN_OPEN | IN_EXCL_UNLINK | IN_MASK_ADD
+_LISTED = IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK | IN_MASK_ADD
 _NO_LINKS = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+F_SETSIG, SIGURG = 10, 23  # fcntl(2), signal(7); the latter is ignored unless somebody asks for it
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 
 
@@ -99,20 +108,26 @@ class Watcher:
         self._entries: dict[str, Entry] = dict(index.entries)
         self._directories: dict[int, str] = {}  # watch descriptor -> path
         self._contents: dict[int, str] = {}  # watch descriptor of a protected name -> path to report
+        self._held: dict[str, int] = {}  # the other way round
+        self._followed: dict[str, dict[str, None]] = {}  # a name on the way -> the pointers that lead through it
         self._found: dict[str, Appeared] = {}
-        self._pending: dict[str, tuple[float, float]] = {}  # path -> (due, latest)
         self._seen: dict[str, tuple[int, int]] = {}  # reported hidden and read-only names: inode, ctime
         # Directories to visit: path, context, and whether all below is new (or new under this name).
-        self._urgent: list[tuple[str, int, bool]] = []
+        self._urgent: deque[tuple[str, int, bool]] = deque()
+        self._newest = True  # the next one to visit is the newest of them, then the oldest: no flood puts one off
         self._rest: list[tuple[str, int, bool]] | None = None  # those of the start; None: not laid out yet
         self._begun = False  # directories are watched from the first ``step`` on
-        self._known = {hit[0] for entry in index.entries.values() for hit in entry[6]}
+        self._known = {hit[0] for entry in index.entries.values() for hit in entry[6] if hit[1] != "s"}
         self._known.update(index.also)
         self._also = frozenset((*index.also, *index.missing))
         self._first = self._lay_out_first()
         self._poll_at = 0.0  # 0: everything is watched
         self._poll_began = 0.0
         self._root_fd = os.open(index.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Names whose content decides and that were there at the start: as long as they stand as they stood then.
+        self._untouched = {
+            hit[0]: self._identity(hit[0]) for entry in index.entries.values() for hit in entry[6] if hit[1] == "s"
+        }
         self._watching = False
         try:
             self._fd = syscalls.inotify_init()
@@ -148,8 +163,12 @@ class Watcher:
         self._begun = True
         if self._rest is None:
             self._rest = self._lay_out()
+            for path in self._untouched:
+                self._watch_content(path, path, False, IN_OPEN)
+                if self.is_touched(path):
+                    self._return(path, "protect", False)
         while self._urgent or self._rest:
-            self._visit(*(self._urgent or self._rest).pop())
+            self._visit(*(self._next() if self._urgent else self._rest.pop()))
             if time.monotonic() >= until:
                 break
         return not self._urgent and not self._rest
@@ -158,10 +177,7 @@ class Watcher:
         """Seconds after which ``read`` must be called even if ``fileno`` is not readable; None: no need."""
         if self._found or self._urgent:
             return 0.0
-        due = min((due for due, _ in self._pending.values()), default=0.0)
-        if self._poll_at and (not due or self._poll_at < due):
-            due = self._poll_at
-        return max(0.0, due - time.monotonic()) if due else None
+        return max(0.0, self._poll_at - time.monotonic()) if self._poll_at else None
 
     def read(self) -> list[Appeared]:
         """Take in events and return the names to act on; never blocks.
@@ -181,16 +197,12 @@ class Watcher:
             self._poll_began = now
             self._look_again()
         while self._urgent:
-            self._visit(*self._urgent.pop())
+            self._visit(*self._next())
             if time.monotonic() >= now + URGENT:
                 break
         if self._poll_began and not self._urgent:
             self._poll_at = time.monotonic() + max(POLL, (time.monotonic() - self._poll_began) * POLL_SHARE)
             self._poll_began = 0.0
-        now = time.monotonic()
-        for path in [path for path, (due, _) in self._pending.items() if due <= now]:
-            del self._pending[path]
-            self._return(path, "protect", False)
         found, self._found = self._found, {}
         return list(found.values())
 
@@ -214,9 +226,14 @@ class Watcher:
         first = [(path, self._index.entries[path][3], False) for path in reversed(self._first)]
         return plain + with_hits + first
 
+    def _next(self) -> tuple[str, int, bool]:
+        self._newest = not self._newest
+        return self._urgent.popleft() if self._newest else self._urgent.pop()
+
     def _look_again(self) -> None:
         """Compare every directory with what is known of it."""
-        self._urgent += [(path, entry[3], False) for path, entry in reversed(self._entries.items()) if entry[3] != DATA]
+        every = reversed(self._entries.items())
+        self._urgent.extend((path, entry[3], False) for path, entry in every if entry[3] != DATA)
 
     def _visit(self, path: str, context: int, deep: bool) -> None:
         """Watch one directory, and list it when it is not as it was."""
@@ -239,7 +256,7 @@ class Watcher:
                 and old[3] == context
             ):
                 if deep:
-                    self._urgent += [(sub, inner, True) for sub, inner in old[5] if inner != DATA]
+                    self._urgent.extend((sub, inner, True) for sub, inner in old[5] if inner != DATA)
                 return
             entry, _ = list_directory(fd, path, context, status, self._patterns)
         finally:
@@ -290,14 +307,18 @@ class Watcher:
         """One event."""
         if mask & IN_Q_OVERFLOW:
             self._look_again()
+            for held in dict.fromkeys(self._contents.values()):  # what was written to one of them may be among the lost
+                self._return(held, "protect", False)
             return
         if mask & IN_IGNORED:
             self._directories.pop(watch, None)
-            self._contents.pop(watch, None)
+            if self._contents.pop(watch, None) is not None:
+                for name in [name for name, held in self._held.items() if held == watch]:
+                    del self._held[name]
             return
         report = self._contents.get(watch)
         if report is not None:
-            self._wait(report)
+            self._return(report, "protect", False)
         path = self._directories.get(watch)
         entry = None if path is None else self._entries.get(path)
         if path is None or entry is None or not raw or not mask & (IN_CREATE | IN_MOVED_TO):
@@ -315,18 +336,22 @@ class Watcher:
             try:
                 link = stat.S_ISLNK(os.lstat(self._prefix + full).st_mode)
             except OSError:
-                return
+                pass  # it is gone again, and it was there
             if not link:
                 code, child = self._patterns.place(entry[4], name, key, full, False, False)
         if code:
             self._hit(path, entry, self._index.entries.get(path), (full, code, directory, link), event=True)
         elif full in self._also:
             self._appeared(full, "protect", event=True)
+        for pointer in self._followed.get(full, ()):
+            self._return(pointer, "protect", False)
         if directory and child not in (CLOSED, DATA):
             self._urgent.append((full, child, True))
 
     def _hit(self, path: str, entry: Entry, start: Entry | None, hit: Hit, *, event: bool) -> None:
         if hit[1] == "s":
+            if self.is_touched(hit[0]):
+                self._return(hit[0], "protect", False, True)
             return
         if hit[0] in self._known:
             self._appeared(hit[0], EFFECTS[hit[1]], event=event)
@@ -334,14 +359,12 @@ class Watcher:
         new = appeared(path, entry, start, hit)
         if new is not None:
             self._appeared(new.path, new.effect, event=event)
-            if new.effect == "protect":
-                self._watch_content(hit[0], new.path)
+            if new.effect == "protect" and (hit[2] or new.path != hit[0]):
+                self._watch_content(hit[0], new.path, hit[2])
 
     def _appeared(self, path: str, effect: Effect, *, event: bool) -> None:
         if effect == "protect" and path not in self._known:
-            self._wait(path)
-            if path in self._also:
-                self._watch_content(path, path)
+            self._return(path, effect, False, True)
             return
         try:
             status = os.lstat(self._prefix + path)
@@ -355,20 +378,86 @@ class Watcher:
         self._seen[path] = identity
         self._return(path, effect, path in self._known)
 
-    def _wait(self, path: str) -> None:
-        now = time.monotonic()
-        latest = self._pending[path][1] if path in self._pending else now + LATEST
-        self._pending[path] = (min(now + SETTLE, latest), latest)
-
-    def _return(self, path: str, effect: Effect, known: bool) -> None:
+    def _return(self, path: str, effect: Effect, known: bool, even_gone: bool = False) -> None:
+        """Have ``read`` return it.  ``even_gone``: it appeared, which counts, though it may be gone again."""
         try:
             mode = os.lstat(self._prefix + path).st_mode
         except OSError:
-            return
+            if not even_gone:
+                return
+            mode = 0
         self._found[path] = Appeared(path, effect, stat.S_ISDIR(mode), stat.S_ISLNK(mode), known)
 
-    def _watch_content(self, path: str, report: str) -> None:
-        """Watch a protected name itself: a benign file can be rewritten in place."""
+    # ------------------------------------------------------------ the content of protected names
+
+    def _identity(self, path: str) -> tuple[int, int, int]:
+        try:
+            status = os.lstat(self._prefix + path)
+        except OSError:
+            return 0, 0, 0
+        return status.st_ino, status.st_ctime_ns, status.st_size
+
+    def is_touched(self, path: str) -> bool:
+        """Is it new or changed since the start?  False for what stands as it stood then."""
+        before = self._untouched.get(path)
+        return before is None or before != self._identity(path)
+
+    def is_original(self, path: str) -> bool:
+        """Does it stand as it stood at the start?"""
+        return path in self._untouched and not self.is_touched(path)
+
+    def touched(self) -> list[str]:
+        """Names whose content decides, that were there at the start and were changed since."""
+        return [path for path in self._untouched if self.is_touched(path)]
+
+    def let_go(self, path: str) -> None:
+        """Watch the content of a name no more: its judge opens it, which the watch would tell."""
+        old = self._held.pop(path, -1)
+        if old >= 0:
+            self._contents.pop(old, None)
+            try:
+                syscalls.inotify_rm_watch(self._fd, old)
+            except OSError:
+                pass  # the file is gone, and its watch with it
+
+    def hold(self, fd: int, path: str, report: str) -> Holding:
+        """Watch the content of a protected file from now on; whoever reads it after this misses no write.
+
+        Args:
+            fd: it, open for reading; ``let_go`` came before that.
+            path: its name.
+            report: what ``read`` returns when it is opened or written.
+
+        Returns:
+            "held": a write will be told; "written": somebody has it open for writing, and may write unseen; "unknown":
+            this file system or a limit lets nobody tell.
+        """
+        if not self._watching or len(self._contents) >= MOST_FILES:
+            return "unknown"
+        try:
+            watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _CONTENT)
+        except OSError:
+            return "unknown"
+        self._contents[watch] = report
+        self._held[path] = watch
+        return _writers(fd)
+
+    def follow(self, pointer: str, target: str) -> bool:
+        """Return ``pointer`` again when a name on the way to its target is replaced; False: there are too many."""
+        at = 0
+        while at >= 0:
+            at = target.find("/", at + 1)
+            name = target if at < 0 else target[:at]
+            if name not in self._followed and len(self._followed) >= MOST_FOLLOWED:
+                return False
+            pointers = self._followed.setdefault(name, {})
+            if len(pointers) >= MOST_FOLLOWED and pointer not in pointers:
+                return False
+            pointers[pointer] = None
+        return True
+
+    def _watch_content(self, path: str, report: str, directory: bool, also: int = 0) -> None:
+        """Watch what counts as part of another name: what is in ``hooks``, a file of a repository by its layout."""
         if not self._watching or len(self._contents) >= MOST_FILES:
             return
         try:
@@ -377,12 +466,27 @@ class Watcher:
             return
         try:
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _CONTENT)
+                mask = _LISTED if directory else IN_MODIFY | IN_CLOSE_WRITE | IN_EXCL_UNLINK | IN_MASK_ADD
+                watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, mask | also)
                 self._contents[watch] = report
+                if also:
+                    self._held[path] = watch
         except OSError:
             return
         finally:
             os.close(fd)
+
+
+def _writers(fd: int) -> Holding:
+    """Can somebody write to the regular file behind ``fd``, which is open for reading, without opening it?"""
+    try:
+        # Should somebody open it in the next microsecond, the kernel tells us by a signal that nobody minds.
+        fcntl.fcntl(fd, F_SETSIG, SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return "written" if error.errno in (errno.EAGAIN, errno.EBUSY) else "unknown"
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return "held"
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -1,0 +1,259 @@
+"""workspace.guard: what bounds its work, and what becomes of what can not be done."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.events import AccessDenied, NameQuarantined
+from membrane.plan.model import Mask, ReadOnly
+from membrane.policy.model import Origin, PathRule
+from membrane.workspace import guard as guard_module
+from membrane.workspace import judge as judge_module
+from membrane.workspace.guard import Guard
+from membrane.workspace.scan import scan
+
+RULES = (PathRule("*.pem", Origin("library", "test"), "hide"),)
+EVIL = "[core]\n\tfsmonitor = x\n"
+FINE = "[core]\n\tbare = false\n"
+PATIENCE = 10.0
+
+
+class World:
+    """A workspace and its guard, with what the guard asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.root, self.store = place / "ws", place / "quarantine"
+        (self.root / "n" / ".git").mkdir(parents=True)
+        self.masked: list[Any] = []
+        self.events: list[Any] = []
+        self.guard: Guard = None  # type: ignore[assignment]
+
+    def start(self) -> Guard:
+        self.guard = Guard(
+            str(self.root), scan(str(self.root), RULES), shown="", store=str(self.store),
+            mask=self.masked.extend, report=self.events.append,
+        )  # fmt: skip
+        self.guard.look()
+        while not self.guard.step():
+            pass
+        return self.guard
+
+    def serve(self, until: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not until():
+            assert time.monotonic() < end
+            timeout = self.guard.timeout()
+            select.select([self.guard.fileno()], [], [], 0.2 if timeout is None else min(0.2, timeout))
+            self.guard.on_change()
+
+    def refused(self) -> list[str]:
+        return [event.access["path"] for event in self.events if isinstance(event, AccessDenied)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    if made.guard is not None and made.guard._root_fd >= 0 and not made.guard._ended:
+        made.guard.finish()
+
+
+def test_a_bad_name_is_put_aside_at_once_and_moved_out_at_the_end(world: World) -> None:
+    guard = world.start()
+    config = world.root / "n" / ".git" / "config"
+    config.write_text(EVIL)
+    world.serve(lambda: not config.exists())
+    [aside] = config.parent.iterdir()
+    assert aside.name.startswith("config.membrane-refused-") and aside.read_text() == EVIL
+    assert guard.moved == [] and world.refused() == ["n/.git/config"]
+    guard.finish()
+    [(path, where)] = guard.moved
+    assert path == "n/.git/config" and Path(where).read_text() == EVIL and Path(where).name == "config"
+    assert [event for event in world.events if isinstance(event, NameQuarantined)] == [NameQuarantined(path, where)]
+    assert list(config.parent.iterdir()) == [] and guard.left == []
+
+
+def test_what_is_benign_stays_until_it_is_written(world: World) -> None:
+    world.start()
+    config = world.root / "n" / ".git" / "config"
+    config.write_text(FINE)
+    world.serve(lambda: world.guard.timeout() is None)
+    assert config.exists() and world.refused() == []
+    with config.open("a") as file:
+        file.write(EVIL)
+    world.serve(lambda: not config.exists())
+
+
+def _fail(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def refuse(*_args: object, **_more: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in names:
+        monkeypatch.setattr(judge_module.os, name, refuse)
+
+
+def test_what_can_not_be_renamed_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = world.start()
+    with monkeypatch.context() as patch:
+        _fail(patch, "rename")
+        (world.root / ".mcp.json").write_text("x")
+        world.serve(lambda: not (world.root / ".mcp.json").exists())
+    guard.finish()
+    assert guard.moved == [(".mcp.json", "")] and guard.left == []
+
+
+def test_what_can_not_even_be_removed_is_frozen_and_fails_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = world.start()
+    with monkeypatch.context() as patch:
+        _fail(patch, "rename", "unlink")
+        (world.root / ".mcp.json").write_text("x")
+        world.serve(lambda: bool(world.masked))
+        assert world.masked == [ReadOnly(f"{world.root}/.mcp.json")]
+        guard.finish()
+    assert guard.left == [".mcp.json"]
+
+
+def test_a_name_that_returns_ends_the_run(world: World) -> None:
+    guard = world.start()
+    name = world.root / ".mcp.json"
+    for _ in range(guard_module.MOST_RETURNS):
+        assert not guard.overrun
+        name.write_text("x")
+        world.serve(lambda: not name.exists())
+    assert guard.overrun.startswith(".mcp.json was made 8 times")
+    assert world.refused() == [".mcp.json"] * guard_module.MOST_RETURNS
+
+
+def test_masks_come_before_every_judgement(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.start()
+    monkeypatch.setattr(guard_module, "judge", lambda *_a, **_k: time.sleep(0.05) or "")
+    for number in range(100):
+        (world.root / f"d{number}").mkdir()
+        (world.root / f"d{number}" / ".gitmodules").write_text("x")
+    world.serve(lambda: bool(world.guard._waiting))
+    began = time.monotonic()
+    (world.root / "late.pem").write_text("x")
+    world.serve(lambda: any(isinstance(op, Mask) for op in world.masked))
+    assert time.monotonic() - began < 1.0
+    assert world.guard._waiting, "positive control: judgements still wait"
+
+
+def test_more_than_can_wait_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = world.start()
+    monkeypatch.setattr(guard_module, "MOST_WAITING", 20)
+    monkeypatch.setattr(guard_module, "SLICE", 0.0)
+    for number in range(40):
+        (world.root / f"d{number}").mkdir()
+        (world.root / f"d{number}" / ".gitmodules").write_text("")
+    world.serve(lambda: bool(guard.overrun))
+    monkeypatch.undo()
+    guard.finish()
+
+
+def test_what_can_not_be_watched_is_looked_at_in_turns_and_more_is_not_benign(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = world.start()
+    monkeypatch.setattr(guard_module, "MOST_UNWATCHED", 10)
+    monkeypatch.setattr(guard._watcher, "hold", lambda *_args: "unknown")
+    configs = []
+    for number in range(12):
+        (world.root / f"d{number}" / ".git").mkdir(parents=True)
+        configs.append(world.root / f"d{number}" / ".git" / "config")
+        configs[-1].write_text(FINE)
+    world.serve(lambda: len(world.refused()) == 2)
+    there = [config for config in configs if config.exists()]
+    assert len(there) == 10
+    there[0].write_text(EVIL)
+    world.serve(lambda: not there[0].exists())
+
+
+def test_a_sweep_that_takes_too_long_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = world.start()
+    for number in range(200):
+        (world.root / f"d{number}").mkdir()
+    monkeypatch.setattr(guard_module, "LONGEST_END", 0.0)
+    guard.finish()
+    assert "took longer than 0 s" in guard.unfinished
+
+
+def test_the_sweep_finds_what_no_event_told(world: World) -> None:
+    """Written after the last event was read, as by the last act of a command."""
+    (world.root / ".git" / "rebase-merge").mkdir(parents=True)
+    strategy = world.root / ".git" / "rebase-merge" / "strategy"
+    todo = world.root / ".git" / "rebase-merge" / "git-rebase-todo"
+    strategy.write_text("ort\n")
+    todo.write_text("exec make test\n")  # the user's own
+    guard = world.start()
+    strategy.write_text("x/../evil\n")
+    (world.root / "n" / ".git" / "config").write_text(EVIL)
+    (world.root / ".mcp.json").write_text("x")
+    guard.finish()
+    assert {path for path, _where in guard.moved} == {".mcp.json", "n/.git/config", ".git/rebase-merge/strategy"}
+    assert todo.exists(), "what stood there at the start is not the command's doing"
+
+
+def test_a_new_repository_below_the_top_keeps_the_names_of_tools(world: World) -> None:
+    guard = world.start()
+    (world.root / "new" / ".git").mkdir(parents=True)
+    (world.root / "new" / ".vscode").mkdir()
+    (world.root / "new" / ".git" / "config").write_text(EVIL)
+    (world.root / "n" / ".vscode").mkdir()  # this one was there before
+    world.serve(lambda: len(world.refused()) == 2)
+    assert (world.root / "new" / ".vscode").exists() and not (world.root / "n" / ".vscode").exists()
+    guard.finish()
+    assert guard.kept == ["new/.vscode"] and guard.left == []
+
+
+def test_many_names_that_are_open_for_writing_hold_nothing_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = world.start()
+    calls = []
+
+    def slow(*_args: object, holder: Any, **_more: object) -> str:
+        calls.append(time.monotonic())
+        time.sleep(0.02)
+        return str(holder.hold(-1, "x"))
+
+    monkeypatch.setattr(guard_module, "judge", slow)
+    monkeypatch.setattr(guard._watcher, "hold", lambda *_args: "written")
+    for number in range(50):
+        (world.root / f"d{number}").mkdir()
+        (world.root / f"d{number}" / ".gitmodules").write_text("x")
+    longest = 0.0
+    while not world.refused():  # patience ends
+        began = time.monotonic()
+        guard.on_change()
+        longest = max(longest, time.monotonic() - began)
+    assert len(calls) > 20 and longest < 0.5
+    monkeypatch.undo()
+
+
+def test_state_that_was_there_at_the_start_is_the_callers_until_it_is_written(world: World) -> None:
+    state = world.root / ".git" / "rebase-merge"
+    state.mkdir(parents=True)
+    todo, strategy, options = state / "git-rebase-todo", state / "strategy", state / "strategy_opts"
+    todo.write_text("exec make test\n")
+    strategy.write_text("ort\n")
+    options.write_text("x" * 100)
+    world.start()
+    assert todo.read_text()  # which is told, and does no harm
+    with strategy.open("r+") as file:  # in place: no name appears
+        file.write("x/../evil\n")
+        file.flush()
+        world.serve(lambda: not strategy.exists())
+    with options.open("r+b") as file:
+        mapping = mmap.mmap(file.fileno(), 0)
+    world.serve(lambda: not options.exists())  # nothing was written yet, and nobody would be told
+    mapping.close()
+    assert todo.exists() and world.refused() == [".git/rebase-merge/strategy", ".git/rebase-merge/strategy_opts"]

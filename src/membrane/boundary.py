@@ -410,7 +410,9 @@ class Boundary(ABC):
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
-                self._warn(f"new protected names are taken away, not refused: {why}")
+                self._warn(
+                    f"new protected names are taken away, not refused, and git configuration is read-only: {why}"
+                )
             if "ebpf" in sources:
                 self.network.without("diag")  # it tells the ports
             source = ", ".join((*sources, "network"))

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .workspace.scan import ScanResult
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
+MOST_AWAITED = 64  # names that git's configuration names and that may not be made; the guard knows all
 WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
 
 
@@ -314,6 +315,9 @@ class Boundary(ABC):
         launch.wait_masks()
         process, listener, error, assurance = self._confined()
         self._begin_edits(listener)
+        if self._tracer is not None:
+            awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
+            self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
         events = (Binding("trace", f"not by eBPF: {why_not}", "bound", False),) if why_not else ()
         self.journal.add(

@@ -634,6 +634,9 @@ class Notifications:
         from ..workspace.prevent import objection  # a short run makes no name
 
         path = os.fsdecode(name)
+        if path in self._scope.awaited:
+            self._deny(known, self._shown(path), "protected name", "write")
+            return errno.EACCES
         for root in self._scope.roots:
             if path.startswith(root + "/") and objection(path[len(root) + 1 :], directory=directory, link=link):
                 self._deny(known, self._shown(path), "protected name", "write")

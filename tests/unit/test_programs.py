@@ -20,12 +20,14 @@ from membrane.workspace.scan import scan
         ("--config=./x", [("./x", False)]),
         (
             "sh -c './x \"$1\"' -",
-            [("sh", True), ("-c", False), ('./x "$1"', False), ("-", False)]
-            + [("sh", True), ("-c", False), ("./x", False), ("$1", False), ("-", False)],
+            [
+                *(("sh", True), ("-c", False), ('./x "$1"', False), ("-", False)),
+                *(("sh", True), ("-c", False), ("./x", False), ("$1", False), ("-", False)),
+            ],
         ),
         ('"./a b" x', [("./a b", True), ("x", False), ("./a", True), ("b", False), ("x", False)]),
         ("./with\\ blank", [("./with blank", True)]),
-        ("f() { ./x; }; f", [("f", True), ("./x", True)]),
+        ("f() { ./x; }; f", [("f", True), ("./x", True), ("f", True)]),
         ("a|./b&&./c;d", [("a", True), ("./b", True), ("./c", True), ("d", True)]),
         ("", []),
         ("'open", [("open", True)]),

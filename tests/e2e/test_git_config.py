@@ -186,3 +186,18 @@ def test_a_repository_that_is_made_inside_keeps_a_whole_configuration(box: Box) 
     box.allow(git_config="writable")
     done = box.run(*ENVIRONMENT, "--", "git", "-C", "new", "config", "filter.lfs.clean", "x")
     assert done.returncode == 0 and "filter.lfs.clean=x" in settings(box.workspace / "new")
+
+
+def test_a_linked_worktree_whose_repository_is_mounted(box: Box) -> None:
+    main = box.home / "main"
+    main.mkdir()
+    git(main, "init", "-q", "-b", "main", ".")
+    git(main, "commit", "-q", "--allow-empty", "-m", "one")
+    git(main, "worktree", "add", "-q", str(box.workspace / "tree"))
+    script = (
+        "cd tree; git config user.name x; echo $?; git branch -m tree other; echo $?; git config core.pager x; echo $?"
+    )
+    done = box.run(f"--mount={main}/.git:rw", *ENVIRONMENT, "--", "sh", "-c", script)
+    assert done.stdout.split() == ["0", "0", "4"], done.stderr
+    assert "user.name=x" in settings(main) and "core.pager=x" not in settings(main)
+    assert not os.path.lexists(main / ".git/config.lock")

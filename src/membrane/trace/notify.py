@@ -138,7 +138,7 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._lost: dict[str, int] = {}
-        self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
+        self._repeated: dict[tuple[str, str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
@@ -692,7 +692,7 @@ class Notifications:
         rule: str | None = None,
         hint: str | None = None,
     ) -> None:
-        key = (path, reason, operation)
+        key = (path, reason, operation, hint or "")  # two settings of one file are two refusals
         if self._quiet:
             known = self._processes.of(self._thread)
             if known is not None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .workspace.scan import ScanResult
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
+MOST_AWAITED = 64  # names that git's configuration names and that may not be made; the guard knows all
 WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
 
 
@@ -325,6 +326,9 @@ class Boundary(ABC):
         launch.wait_masks()
         process, listener, error, assurance = self._confined()
         self._begin_edits(listener)
+        if self._tracer is not None:
+            awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
+            self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies
@@ -424,7 +428,9 @@ class Boundary(ABC):
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
-                self._warn(f"new protected names are taken away, not refused: {why}")
+                self._warn(
+                    f"new protected names are taken away, not refused, and git configuration is read-only: {why}"
+                )
             source = ", ".join((*sources, "network"))
             self._show(self.record.replace(trace_source=source))
             return source, why_not

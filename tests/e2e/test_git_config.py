@@ -148,6 +148,16 @@ def test_a_program_that_the_user_named_stays(box: Box, repository: Path) -> None
     assert "core.fsmonitor=false-program" in settings(repository) and "user.name=x" in settings(repository)
 
 
+def test_each_setting_is_told(box: Box, repository: Path) -> None:
+    """In quick succession, and with what confuses a terminal."""
+    names = ("core.pager", "core.editor", "filter.a\u202eb.clean")
+    script = "; ".join(f"git config '{name}' x" for name in names)
+    done = box.run(f"--events={box.events_path}", *ENVIRONMENT, "--", "sh", "-c", f"cd app; {script}")
+    hints = [event["hint"] for event in box.events("AccessDenied") if event["reason"] == "git setting"]
+    assert [hint.split(" is ")[0] for hint in hints] == ["core.pager", "core.editor", "filter.a\\u{202e}b.clean"]
+    assert "\u202e" not in done.stderr
+
+
 def test_without_notifications_it_is_read_only(box: Box, repository: Path) -> None:
     before = (repository / ".git/config").read_bytes()
     done = box.run("--no-trace", *ENVIRONMENT, "--", "sh", "-c", "cd app && git config user.name x")
@@ -186,3 +196,18 @@ def test_a_repository_that_is_made_inside_keeps_a_whole_configuration(box: Box) 
     box.allow(git_config="writable")
     done = box.run(*ENVIRONMENT, "--", "git", "-C", "new", "config", "filter.lfs.clean", "x")
     assert done.returncode == 0 and "filter.lfs.clean=x" in settings(box.workspace / "new")
+
+
+def test_a_linked_worktree_whose_repository_is_mounted(box: Box) -> None:
+    main = box.home / "main"
+    main.mkdir()
+    git(main, "init", "-q", "-b", "main", ".")
+    git(main, "commit", "-q", "--allow-empty", "-m", "one")
+    git(main, "worktree", "add", "-q", str(box.workspace / "tree"))
+    script = (
+        "cd tree; git config user.name x; echo $?; git branch -m tree other; echo $?; git config core.pager x; echo $?"
+    )
+    done = box.run(f"--mount={main}/.git:rw", *ENVIRONMENT, "--", "sh", "-c", script)
+    assert done.stdout.split() == ["0", "0", "4"], done.stderr
+    assert "user.name=x" in settings(main) and "core.pager=x" not in settings(main)
+    assert not os.path.lexists(main / ".git/config.lock")

@@ -109,8 +109,22 @@ except OSError: pass
 attempt("control", write("tools/other", evil))
 """
     )
-    assert box.attack(script)["control"] == "ok"
+    found = box.attack(
+        script
+        + """
+write("other")()
+attempt("rename", lambda: os.rename("other", "tools/fsm.sh"))
+attempt("link", lambda: os.link("tools/other", "tools/fsm.sh"))
+attempt("symbolic link", lambda: os.symlink("other", "tools/fsm.sh"))
+"""
+    )
+    refused = dict.fromkeys(("make", "rename", "link", "symbolic link"), "EACCES")
+    assert found == {**refused, "control": "ok"}
     assert not os.path.lexists(box.workspace / "tools/fsm.sh")
+    assert box.refused("tools/fsm.sh") and not box.moved()
+    box.attack(script, "--no-trace")  # the guard alone
+    assert not os.path.lexists(box.workspace / "tools/fsm.sh")
+    assert box.moved()
     assert not outside.ran("status")
     box.file("tools/fsm.sh", outside.evil, 0o755)
     assert outside.ran("status")

@@ -20,11 +20,14 @@ from membrane.workspace.scan import scan
         ("--config=./x", [("./x", False)]),
         (
             "sh -c './x \"$1\"' -",
-            [("sh", True), ("-c", False), ('./x "$1"', False), ("-", False), ("./x", False), ("$1", False)],
+            [
+                *(("sh", True), ("-c", False), ('./x "$1"', False), ("-", False)),
+                *(("sh", True), ("-c", False), ("./x", False), ("$1", False), ("-", False)),
+            ],
         ),
-        ('"./a b" x', [("./a b", True), ("x", False), ("./a", True), ("b", False)]),
+        ('"./a b" x', [("./a b", True), ("x", False), ("./a", True), ("b", False), ("x", False)]),
         ("./with\\ blank", [("./with blank", True)]),
-        ("f() { ./x; }; f", [("f", True), ("./x", True)]),
+        ("f() { ./x; }; f", [("f", True), ("./x", True), ("f", True)]),
         ("a|./b&&./c;d", [("a", True), ("./b", True), ("./c", True), ("d", True)]),
         ("", []),
         ("'open", [("open", True)]),
@@ -159,3 +162,21 @@ def test_a_fifo_does_not_hold_the_start(tmp_path: Path) -> None:
     repository(tmp_path, "[include]\n\tpath = ../fifo\n")
     os.mkfifo(tmp_path / "fifo")
     assert any(target.endswith("/fifo") for _tree, target, _kind in named(str(tmp_path), (".git",)))
+
+
+def test_what_does_not_exist_counts_where_it_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that somebody only works on is kept from being made."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    values = {
+        "a": "!rm -rf build/x out/ && sed -i s/a/b/ src/gen.c",
+        "b": "!make -C sub test HEAD:refs/heads/x",
+        "c": "!python3 -u tools/later.py docs/in.md",
+        "d": "!A=a/b ./tools/run c/d; sh -c 'tools/quoted e/f'",
+    }
+    config = "[alias]\n" + "".join(f'\t{key} = "{value}"\n' for key, value in values.items())
+    repository(tmp_path, config)
+    (tmp_path / "sub").mkdir()
+    found = scan(str(tmp_path), ())
+    assert {hit.path for hit in found.hits} == {".git/config"}
+    expected = {"tools/later.py", "tools/run", "tools/quoted", "tools/quoted e/f"}
+    assert set(found.index.missing) == expected

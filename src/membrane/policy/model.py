@@ -364,6 +364,7 @@ REASONS = (
     "hidden",
     "read-only",
     "protected name",
+    "git setting",  # of a repository: not one that a command may change
     "not in the view",
     "socket not allowed",
     "secret not for this place",

@@ -146,7 +146,7 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._lost: dict[str, int] = {}
-        self._repeated: dict[tuple[str, str, str], tuple[AccessDenied, str, int]] = {}
+        self._repeated: dict[tuple[str, str, str, str], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
@@ -692,6 +692,9 @@ class Notifications:
         ``to``: what a link would lead to; ``source``: what is renamed.
         """
         path = os.fsdecode(name)
+        if path in self._scope.awaited:
+            self._deny(known, self._shown(path), "protected name", "write")
+            return errno.EACCES
         for root in self._scope.roots:
             if not path.startswith(root + "/") or (kind == "file" and self._opened(path[len(root) + 1 :])):
                 continue
@@ -787,9 +790,9 @@ class Notifications:
             if known is not None:
                 self._processes.look_again(known)
         event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
-        self._refuse(known, (path, reason, operation), event)
+        self._refuse(known, (path, reason, operation, hint or ""), event)  # two settings of one file are two refusals
 
-    def _refuse(self, known: Known | None, key: tuple[str, str, str], event: AccessDenied) -> None:
+    def _refuse(self, known: Known | None, key: tuple[str, ...], event: AccessDenied) -> None:
         """Tell a refusal; equal ones of the next second together."""
         process = known.shown() if known else "null"
         held = self._repeated.get(key)

@@ -9,7 +9,7 @@ of the sandbox either: it is given what it reads by descriptor.
 
 One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   P prepare · L process, roots, edits (+ listener, + root of the sandbox): attach
+    supervisor -> tracer   P prepare · L process, roots, awaited, edits (+ listener, + root of the sandbox): attach
                            Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
                            t totals ("-": not written), the last message: it has told everything
@@ -107,6 +107,7 @@ class Scope(Value):
     # Several commands, each perhaps with a pid namespace and a view of its own: processes go by the host's numbers.
     shared: bool = False
     reads: bool = False  # opens for reading and look-ups of programs are wanted
+    awaited: tuple[str, ...] = ()  # paths that may not be made
 
 
 class Tracer:
@@ -132,6 +133,7 @@ class Tracer:
         self.error = ""
         self._finished = False  # it has written everything
         self.on_synced: Callable[[int], None] | None = None
+        self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
         self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
@@ -164,7 +166,7 @@ class Tracer:
         """
         fds = (root,) if listener < 0 else (listener, root)
         try:
-            send(self._channel, b"L", marshal.dumps((process, roots, self.on_edit is not None)), fds)
+            send(self._channel, b"L", marshal.dumps((process, roots, self.awaited, self.on_edit is not None)), fds)
         except OSError:
             pass  # told below
         finally:
@@ -463,14 +465,14 @@ class _Loop:
             return True
         if kind != b"L":
             return False
-        process, roots, edits = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        process, roots, awaited, edits = marshal.loads(payload)  # noqa: S302 - from our own supervisor
         *listener, root = fds
         sources = []
         if self._kernel is not None and self._follow(self._kernel, process):
             sources.append("ebpf")
         if listener:
             sources.append("notify")
-            scope = self._scope.replace(roots=tuple(roots))
+            scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited))
             quiet = self._spans is not None
             self._source = self._notifications(
                 scope, listener[0], root, self._refused, refusals_only=quiet, edits=Edits(self._ask) if edits else None

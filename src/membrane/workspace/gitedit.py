@@ -57,8 +57,9 @@ MARGIN = 0.5  # seconds before the tracer gives a request up, after which nothin
 GO_ON = -1  # answer: let the kernel decide
 _NO_LINKS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # Settings that git writes for a new repository and that an agent has no reason to change in one that is there:
-# objects that git writes outside would become writable for others.
-_STAY = frozenset({"core.sharedrepository"})
+# objects that git writes outside would become writable for others, or go away; what is signed would be signed no more.
+_STAY = frozenset({"core.sharedrepository", "gc.pruneexpire", "gc.reflogexpire", "commit.gpgsign", "tag.gpgsign"})
+_STAY_IN = frozenset({("remote", "mirror"), ("remote", "push")})  # what a plain ``git push`` overwrites or deletes
 
 _HOOKS = {"config": "hooks", ".gitmodules": ".git/hooks"}  # where a new file of this name is prepared
 
@@ -112,7 +113,9 @@ def _harm(key: str, value: str | None, path: str, made: bool) -> bool:
 
     if key == "core.worktree":
         return not _is_own_tree(value or "", path)
-    return (key in _STAY and not made) or bool(harm(key, value))
+    section, _, rest = key.partition(".")
+    stays = key in _STAY or (section, rest.rpartition(".")[2]) in _STAY_IN
+    return (stays and not made) or bool(harm(key, value))
 
 
 def _is_own_tree(value: str, path: str) -> bool:

@@ -8,9 +8,10 @@ for hooks.  ``protect.existing`` binds read-only what they lead to below the wor
 not there yet must not appear.  git itself is never run.
 
 A value is cut as a shell cuts it, and more (``words``): at blanks, at operators, and after the ``=`` of an assignment;
-with quotes and without.  Every word counts, for whichever of them is a script its interpreter says, not we.  A word
-without a slash is looked up in PATH where a command stands, so it counts only where a file has that name, and is not
-waited for.  A directory counts only where a key takes one: ``!make -C sub`` must not make ``sub`` read-only.
+with quotes and without.  Every word counts that names a file, for whichever of them is a script its interpreter says,
+not we.  What does not exist counts only where a command or an interpreter's script stands: ``!rm -rf build/x`` must not
+keep ``build/x`` from being made.  A command without a slash is looked up in PATH.  A directory counts only where a key
+takes one: ``!make -C sub`` must not make ``sub`` read-only.
 
 Where a relative name begins depends on the program; git starts most of them at the top of the work tree.
 
@@ -65,6 +66,7 @@ _SECTIONS = frozenset({"alias", "pager"})  # each key of these; an alias is a co
 _DIRECTORIES = frozenset({"core.hookspath", "init.templatedir"})
 _FILES = frozenset({"core.attributesfile"})
 _TOOLS = frozenset({"mergetool", "difftool", "man", "browser"})  # ``path`` of these
+_INTERPRETERS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "python", "node", "perl", "ruby", "php", "deno", "bun"))
 _OPERATORS = "\n;&|(){}`"  # after these a shell looks for a command
 _BREAKS = " \t<>" + _OPERATORS
 # In a file that holds none of these there is nothing to find: the parser is not loaded on the start-up path.
@@ -123,7 +125,8 @@ def words(value: str) -> list[tuple[str, bool]]:
     Lexical, for any shell: what it makes of them at run time is not followed.  Read twice: with quotes that hold a
     word together, and as if there were none, for ``sh -c './x'`` quotes a command.
     """
-    return list(dict.fromkeys((*_cut(value[:LONGEST], quotes=True), *_cut(value[:LONGEST], quotes=False))))
+    whole, loose = (_cut(value[:LONGEST], quotes=quotes) for quotes in (True, False))
+    return whole if whole == loose else whole + loose
 
 
 def _cut(value: str, *, quotes: bool) -> list[tuple[str, bool]]:
@@ -179,11 +182,16 @@ def _targets(tree: str, base: str, key: str, value: str) -> Iterator[tuple[str, 
             if not value.startswith("!") and not (name == "helper" and value.startswith(("/", "~"))):
                 return
             value = value.removeprefix("!")
+        script = False  # the next word that is no option is what an interpreter runs
         for word, command in words(value):
-            if "/" in word:
-                yield tree, _home(word), "file"
-            elif not command:
-                yield tree, word, "there"
+            if command:
+                script = word.rpartition("/")[2].rstrip("0123456789.") in _INTERPRETERS
+                if "/" in word:
+                    yield tree, _home(word), "file"
+                continue
+            runs = script and not word.startswith("-")
+            script = script and not runs
+            yield tree, _home(word), "file" if runs and "/" in word else "there"
 
 
 def _home(path: str) -> str:

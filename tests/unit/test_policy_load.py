@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,7 @@ from membrane.errors import PolicyError
 from membrane.policy import codec
 from membrane.policy.grammar import host_rule, parse_limit
 from membrane.policy.load import Result, Source, load
-from membrane.policy.match import Malformed
+from membrane.policy.match import MOST_EXPRESSIONS, Malformed
 from membrane.policy.model import HttpRule, Limits, Origin, Policy, PortRange, RuleBudget
 
 PRESETS = {
@@ -253,6 +254,17 @@ def test_later_pattern_of_the_user_wins_over_a_preset_that_a_project_pulls_in() 
     presets = {**PRESETS, "default": "", "show": "ignore: ['!.env']"}
     sources = [Source("user", "u", "ignore: [.env]"), Source("project", "p", "presets: [show]")]
     assert [rule.text for rule in load(sources, presets=presets).policy.paths] == ["!.env", ".env"]
+
+
+def test_patterns_that_take_a_regular_expression_are_bounded_and_names_are_not() -> None:
+    """Each is tried with each name of the workspace: how many of both is a hostile repository's choice."""
+    names = [f"name{number}" for number in range(MOST_EXPRESSIONS + 1)] + [f"*.{number}" for number in range(3000)]
+    stars = [f"a*{number}*b" for number in range(MOST_EXPRESSIONS)]
+    for level in ("user", "project"):
+        taken = read(json.dumps({"ignore": names + stars}), level=level).policy.paths
+        assert {rule.text for rule in taken} >= {*names, *stars}
+        with pytest.raises(PolicyError, match="more than 2000 patterns"):
+            read(json.dumps({"ignore": stars, "readonly": ["/a/[bc]"]}), level=level)
 
 
 # ---------------------------------------------------------------- every key

@@ -21,7 +21,7 @@ from ..errors import PolicyError
 from ..value import Value
 from . import document, grammar
 from .document import Mapping, Scalar, closest
-from .match import Malformed, Pattern
+from .match import MOST_EXPRESSIONS, Malformed, Pattern
 from .model import (
     EnvRule,
     HostRule,
@@ -161,6 +161,7 @@ class _Loader:
         self.limits: dict[str, int] = {}
         self.trace: dict[str, Any] = {}
         self.wanted_profiles: list[str] = []
+        self._expressions = 0  # patterns that take a regular expression, of all files
         self.profile_names: list[str] = []
         self.state: list[str] = []
         self.files: list[FileRule] = []
@@ -423,6 +424,9 @@ class _Loader:
             pattern = self._checked(scalar, f'the pattern "{text}"', Pattern, text)
             if pattern.negated:
                 self._widens(key, item)  # it takes back what another level hides
+            self._expressions += pattern.is_expression
+            if self._expressions > MOST_EXPRESSIONS:
+                item.refuse(f"there are more than {MOST_EXPRESSIONS} patterns with more than a name or one star")
             self.levels[self.level].paths.append(PathRule(text, self._origin(item), effect, best_effort))
 
     def _mounts(self, key: str, node: Node) -> None:

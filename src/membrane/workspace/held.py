@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _IN_CREATE, _IN_MOVED_TO, _IN_ONLYDIR = 0x100, 0x80, 0x1000000  # inotify(7)
 _MOST_WATCHED = 512  # directories
+_READS = 16  # of 64 KiB, in one turn
 _EVENT = struct.Struct("iIII")
 
 
@@ -67,7 +68,7 @@ class Held:
     def on_change(self) -> None:
         """Mask what was replaced."""
         appeared: dict[str, None] = {}
-        while True:
+        for _ in range(_READS):  # the rest is told again: who makes more all the time must not keep us here
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:

@@ -1,0 +1,250 @@
+"""A run ends within a second of its time limit or of SIGTERM, whatever the command does.
+
+Each flood is made for one of the parsers, queues or walks that read what the command made, and goes on for ever: that
+the run has ended with the status of the limit, or of the signal, says what ended it.  Time is counted from the word
+that the flood has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from escape_box import PYTHON, Box
+
+LIMIT = 2.0  # seconds that the command is given
+END = 1.0  # seconds after that in which a run ends
+MARGIN = 6.0  # seconds more for a machine that runs other tests at the same time
+PATIENCE = 30.0  # seconds until a run is given up
+FLOODED = 1.0  # seconds of flood before the signal
+
+BEGIN = r"""
+import os, signal, socket, sys, threading, time
+def begun():
+    os.write(1, b"begun\n")
+"""
+FILES = {
+    "pointers": r"""
+begun()
+while True:
+    for n in range(60):
+        os.makedirs(f"p{n}", exist_ok=True)
+        try:
+            with open(f"p{n}/.git", "w") as file: file.write("gitdir: " + "a/" * 524000)
+        except OSError: pass
+""",
+    "long values of git configuration": r"""
+begun()
+while True:
+    for n in range(60):
+        try:
+            os.makedirs(f"r{n}/.git", exist_ok=True)
+            with open(f"r{n}/.git/config", "w") as file: file.write("[core]\n\tbare = " + "x" * 1000000)
+        except OSError: pass
+""",
+    "deep pointers": r"""
+deep = "/".join("d" * 20 for _ in range(150))
+os.makedirs(deep)
+begun()
+while True:
+    for n in range(300):
+        os.makedirs(f"p{n}", exist_ok=True)
+        try:
+            with open(f"p{n}/.git", "w") as file: file.write(f"gitdir: ../{deep}")
+        except OSError: pass
+""",
+    "protected names": r"""
+begun()
+for n in range(10000):
+    try:
+        os.makedirs(f"b/{n}/.git")
+        with open(f"b/{n}/.git/config", "w") as file: file.write("[core]\n\tbare = false\n")
+    except OSError: pass
+while True: pass
+""",
+    "hidden names": r"""
+begun()
+for n in range(1000):  # the kernel has a limit of mounts, and at that the run ends as well
+    try:
+        os.makedirs(f"h/{n}")
+        with open(f"h/{n}/.env", "w") as file: file.write("x")
+    except OSError: pass
+while True: pass
+""",
+    "a wide tree": r"""
+begun()
+for n in range(200000):
+    if n % 100 == 0: os.makedirs(f"t/{n}")
+    open(f"t/{n - n % 100}/f{n}", "w").close()
+while True: pass
+""",
+    "a deep tree": r"""
+begun()
+for n in range(600):
+    os.mkdir("d" * 50); os.chdir("d" * 50)
+    if n % 10 == 0:
+        try: os.mkdir(".git")
+        except OSError: pass
+while True: pass
+""",
+    "closed directories": r"""
+begun()
+for n in range(3000):
+    os.makedirs(f"c{n}/x"); os.chmod(f"c{n}/x", 0); os.chmod(f"c{n}", 0)
+while True: pass
+""",
+}
+OTHERS = {
+    "events": r"""
+begun()
+while True:
+    for n in range(100): os.close(os.open(f"/tmp/{n}", os.O_CREAT | os.O_WRONLY)); os.unlink(f"/tmp/{n}")
+""",
+    "refusals": r"""
+begun()
+n = 0
+while True:
+    n += 1
+    with socket.socket() as sock:
+        sock.settimeout(0.2)
+        try: sock.connect((f"10.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255}", 80))
+        except OSError: pass
+""",
+    "arguments": r"""
+big = ["x" * 100000] * 18
+begun()
+while True:
+    pid = os.fork()
+    if not pid:
+        try: os.execv("/bin/true", ["true", *big])
+        finally: os._exit(1)
+    os.waitpid(pid, 0)
+""",
+    "names asked for": r"""
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sock.connect(("9.9.9.9", 53)); sock.setblocking(False)
+begun()
+n = 0
+while True:
+    n += 1
+    name = b"n%d" % n
+    try:
+        sock.send(b"\x12\x34\1\0\0\1\0\0\0\0\0\0" + bytes([len(name)]) + name + b"\7example\3com\0\0\1\0\1")
+        sock.recv(512)
+    except OSError: pass
+""",
+    "requests": r"""
+def flood():
+    while True:
+        try:
+            sock = socket.create_connection(("rec.example.com", 8080), timeout=5)
+            path = "/v2/" + "sk-" * 10800
+            sock.sendall(f"POST {path} HTTP/1.1\r\nHost: rec.example.com:8080\r\n\r\n".encode() * 3)
+            while sock.recv(65536): pass
+        except OSError: pass
+begun()
+for _ in range(8): threading.Thread(target=flood).start()
+""",
+    "output": r"""
+begun()
+while True: os.write(1, b"\x1b[31m" * 10000)
+""",
+    "processes": r"""
+begun()
+while True:
+    try:
+        if not os.fork(): signal.pause()
+    except OSError: pass
+""",
+}
+FLOODS = {**FILES, **OTHERS}
+
+
+@pytest.fixture
+def flooded(box: Box) -> Iterator[Box]:
+    box.policy(
+        allow=["*.example.com", {"dest": "http://rec.example.com:8080/v1/", "http": [{"methods": ["GET"]}]}],
+        ignore=[".env"],
+        limits={"pids": 200},
+    )
+    yield box
+    # Deeper than a recursion of Python goes, and perhaps closed.
+    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        if box.workspace.exists():
+            subprocess.run([*command, str(box.workspace)], stderr=subprocess.DEVNULL, check=False)
+
+
+def _begin(box: Box, script: str, *options: str) -> tuple[subprocess.Popen[bytes], float]:
+    """The run, and the time at which its flood began."""
+    arguments = box.arguments((PYTHON, "-S", "-c", BEGIN + script), (*options, "--no-presets"))
+    arguments = [each for each in arguments if each not in ("--events", str(box.events))]
+    run = subprocess.Popen(
+        arguments, cwd=box.workspace, env=box.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert run.stdout is not None and run.stderr is not None
+    first = os.read(run.stdout.fileno(), 6)
+    if first != b"begun\n":
+        run.kill()
+        pytest.fail(f"the flood did not begin: {first!r} {run.stderr.read()!r}")
+    return run, time.monotonic()
+
+
+def _seconds(run: subprocess.Popen[bytes], since: float) -> tuple[int, float, str]:
+    """Status, and seconds from ``since`` to the end."""
+    try:
+        _, told = run.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        _, told = run.communicate()
+    return run.returncode, time.monotonic() - since, told[-2000:].decode(errors="replace")
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_run_ends_at_its_time_limit(flooded: Box, flood: str) -> None:
+    run, began = _begin(flooded, FLOODS[flood], "--limit", f"time={LIMIT:.0f}s")
+    status, seconds, told = _seconds(run, began)
+    assert status == 124, told
+    assert seconds < LIMIT + END + MARGIN, told
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_run_ends_at_sigterm(flooded: Box, flood: str) -> None:
+    run, _began = _begin(flooded, FLOODS[flood])
+    with pytest.raises(subprocess.TimeoutExpired):
+        run.wait(FLOODED)  # nothing else ends it
+    run.send_signal(signal.SIGTERM)
+    status, seconds, told = _seconds(run, time.monotonic())
+    assert status == 128 + signal.SIGTERM, told
+    assert seconds < END + MARGIN, told
+
+
+@pytest.mark.parametrize("flood", FILES)
+def test_a_run_that_is_not_traced_ends_at_its_time_limit(flooded: Box, flood: str) -> None:
+    """Without the tracer nothing is refused in advance, so the guard sees all of it."""
+    run, began = _begin(flooded, FLOODS[flood], "--no-trace", "--limit", f"time={LIMIT:.0f}s")
+    status, seconds, told = _seconds(run, began)
+    assert status == 124, told
+    assert seconds < LIMIT + END + MARGIN, told
+
+
+def test_masks_are_mounted_while_pointers_are_judged(flooded: Box, tmp_path: Path) -> None:
+    """One file of 524,000 components once kept what should be hidden readable for 39 seconds."""
+    script = r"""
+os.makedirs("p")
+with open("p/.git", "w") as file: file.write("gitdir: " + "a/" * 524000)
+with open(".env", "w") as file: file.write("late")
+begun()
+while True:
+    try:
+        open(".env").close()
+    except OSError:
+        break
+"""
+    run, began = _begin(flooded, script)
+    status, seconds, told = _seconds(run, began)
+    assert status == 0, told
+    assert seconds < END + MARGIN, told

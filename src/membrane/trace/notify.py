@@ -146,7 +146,7 @@ class Notifications:
         self._poll.register(listener, select.POLLIN)
         self._queue: list[tuple[int, str, Event]] = []
         self._lost: dict[str, int] = {}
-        self._repeated: dict[tuple[str, str, str, str], tuple[AccessDenied, str, int]] = {}
+        self._repeated: dict[tuple[str, ...], tuple[AccessDenied, str, int]] = {}
         self._told_at = 0.0
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held

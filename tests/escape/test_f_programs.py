@@ -132,25 +132,25 @@ attempt("symbolic link", lambda: os.symlink("other", "tools/fsm.sh"))
 
 @pytest.mark.parametrize("where", [".gitconfig", ".config/git/config", "included"])
 def test_F46_hooks_that_only_the_callers_own_configuration_names(box: Box, outside: Outside, where: str) -> None:
-    """One setting of a developer for all repositories: ``core.hooksPath = .githooks``."""
+    """One setting of a developer for all repositories: ``core.hooksPath = .myhooks``."""
     settings: Path = box.home / where
     settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text("[core]\n\thooksPath = .githooks\n")
+    settings.write_text("[core]\n\thooksPath = .myhooks\n")
     if where == "included":
         (box.home / ".gitconfig").write_text("[include]\n\tpath = included\n")
-    box.file(".githooks/pre-commit", "#!/bin/sh\n", 0o755)
+    box.file(".myhooks/pre-commit", "#!/bin/sh\n", 0o755)
     script = (
         f"evil = {outside.evil!r}\n"
         + """
-attempt("write", write(".githooks/pre-commit", evil))
-attempt("another", write(".githooks/post-commit", evil))
-attempt("rename", lambda: os.rename(".githooks", "x"))
-attempt("control", write("githooks", evil))
+attempt("write", write(".myhooks/pre-commit", evil))
+attempt("another", write(".myhooks/post-commit", evil))
+attempt("rename", lambda: os.rename(".myhooks", "x"))
+attempt("control", write("myhooks", evil))
 """
     )
     found = box.attack(script)
     assert found == {"write": "EROFS", "another": "EROFS", "rename": "EBUSY", "control": "ok"}
     commit = ("commit", "--allow-empty", "-m", "x")
     assert not outside.ran(*commit)
-    (box.workspace / ".githooks/pre-commit").write_text(outside.evil)
+    (box.workspace / ".myhooks/pre-commit").write_text(outside.evil)
     assert outside.ran(*commit)

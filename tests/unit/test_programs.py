@@ -119,25 +119,25 @@ def test_the_callers_own_configuration(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(home))
     for name in ("XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.delenv(name, raising=False)
-    (home / ".gitconfig").write_text("[core]\n\thooksPath = .githooks\n[include]\n\tpath = more\n")
+    (home / ".gitconfig").write_text("[core]\n\thooksPath = .myhooks\n[include]\n\tpath = more\n")
     (home / "more").write_text("[diff]\n\texternal = ~/work/tools/diff\n")
     (home / ".config/git/config").write_text("[alias]\n\tx = !tools/alias\n")
     repository(root, "[core]\n\tbare = false\n")
-    for name in (".githooks/pre-commit", "tools/diff", "tools/alias"):
+    for name in (".myhooks/pre-commit", "tools/diff", "tools/alias"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("x")
     (root / "sub").mkdir()
     repository(root / "sub", "")
     found = scan(str(root), ())
     named_there = {hit.path for hit in found.hits} - {".git/config", "sub/.git/config"}
-    assert named_there == {".githooks", "tools/diff", "tools/alias"}
-    assert set(found.index.missing) == {"sub/.githooks", "sub/tools/alias"}
+    assert named_there == {".myhooks", "tools/diff", "tools/alias"}
+    assert set(found.index.missing) == {"sub/.myhooks", "sub/tools/alias"}
 
 
 def test_without_a_repository_nothing_of_the_callers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = own-hooks\n")
+    (tmp_path / ".gitconfig").write_text("[core]\n\thooksPath = .myhooks\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "work/own-hooks").mkdir(parents=True)
+    (tmp_path / "work/.myhooks").mkdir(parents=True)
     assert not scan(str(tmp_path / "work"), ()).hits
 
 

@@ -15,7 +15,7 @@ takes one: ``!make -C sub`` must not make ``sub`` read-only.
 
 Where a relative name begins depends on the program; git starts most of them at the top of the work tree.
 
-Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``protect.LARGEST_CONFIG`` bytes;
+Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``LARGEST`` bytes;
 what is longer, or is no configuration by ``gitconfig.parse``, names nothing, as before.
 """
 
@@ -24,12 +24,13 @@ from __future__ import annotations
 import os
 import stat
 
-from .protect import GIT_NAMES, LARGEST_CONFIG, fold, read_bounded
+from .protect import GIT_NAMES, fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+LARGEST = 256 << 10  # bytes of one configuration file
 MOST_FILES = 512  # configuration files of one workspace
 MOST_WORDS = 64  # of one value, read in one of two ways
 LONGEST = 4096  # characters of a value that are looked at
@@ -223,13 +224,14 @@ def _settings(path: str, budget: list[int], *, follow: bool) -> list[tuple[str, 
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return []
-        data = read_bounded(fd, LARGEST_CONFIG)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(LARGEST + 1)
     except OSError:
         return []
     finally:
         os.close(fd)
     lower = data.lower()
-    if not any(sign in lower for sign in _SIGNS):
+    if len(data) > LARGEST or not any(sign in lower for sign in _SIGNS):
         return []
     from .gitconfig import ConfigError, parse
 

@@ -7,9 +7,12 @@ time; sixteen times is the square.  Processor time is compared, not the clock, a
 
 from __future__ import annotations
 
+import importlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,3 +314,13 @@ def test_work_is_at_most_linear_in_input(row: str) -> None:
     else:
         pytest.fail(f"{row}: {much:.4f} s for {size}, {_seconds(quarter, 3):.4f} s for a quarter of it")
     assert much < LONGEST
+
+
+def test_the_table_of_bounds_says_what_the_code_has() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    table = text.partition("\n## Bounds\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| [^|]+ \| `([a-z0-9_.]+)\.([A-Z_]+)` \| ([0-9,]+) \|$", table, re.MULTILINE)
+    assert len(told) == table.count("\n| ") - 2 > 20
+    for module, name, shown in told:
+        bound = getattr(importlib.import_module(f"membrane.{module}"), name)
+        assert shown == f"{bound:,}", f"{module}.{name}"

@@ -7,9 +7,12 @@ time; sixteen times is the square.  Processor time is compared, not the clock, a
 
 from __future__ import annotations
 
+import importlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +26,12 @@ from membrane.network.http1 import Http1
 from membrane.network.requests import LONGEST_HEAD, Bound, Flaw, Gate
 from membrane.policy import match
 from membrane.policy.model import Allow
-from membrane.trace import learn, query
+from membrane.trace import joining, learn, page, query, tracee
 from membrane.workspace import gitconfig, protect
 
 AT_MOST = 9.0  # times the work for four times the input: between linear (4) and the square (16)
 SMALL = 0.002  # seconds; less than this is noise
-LONGEST = 1.0  # seconds of processor time for an input at its bound: several times what is seen
+LONGEST = 3.0  # seconds of processor time for an input at its bound: several times what is seen
 
 
 Work = Callable[[], object]
@@ -168,6 +171,56 @@ def _later(unit: str, size: int) -> Work:
     return lambda: [each.fullmatch(path) for each, _ in query.LATER]
 
 
+def _event(number: int, kind: str, process: int = 1, **fields: Any) -> dict[str, Any]:
+    who = {"pid": process, "start": process, "name": "p", "exe": "/bin/p"}
+    stamp = f"2026-01-02T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}.000Z"
+    return {"time": stamp, "session": "s", "seq": number, "event": kind, "source": "x", "process": who, **fields}
+
+
+def _opened(number: int, path: str) -> dict[str, Any]:
+    return _event(number, "FileOpened", path=path, flags=["wronly", "creat"], result="")
+
+
+def _started(number: int, parent: int) -> dict[str, Any]:
+    return _event(number, "ProcessStarted", number + 1, parent=parent, argv=["p"], cwd="/w", path="/bin/p", result="")
+
+
+def _requested(number: int) -> dict[str, Any]:
+    about = {"host": "h.example", "port": 443, "path": f"/a/{number}/b{number}", "status": 200, "verdict": "allow"}
+    return {**_event(number, "RequestSeen", id=1, method="GET", scheme="https", **about), "number": number}
+
+
+def _connected(number: int) -> dict[str, Any]:
+    where = {"host": f"h{number}.example", "address": "203.0.113.9", "port": 443}
+    return _event(number, "ConnectionOpened", id=number, protocol="tls", **where)
+
+
+def _refused(number: int) -> dict[str, Any]:
+    access = {"kind": "NameQuery", "name": f"n{number}.example", "type": "A"}
+    return _event(number, "AccessDenied", access=access, reason="name not allowed", rule=None, hint=None, count=1)
+
+
+RECORDS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "paths": lambda number: _opened(number, f"/w/{number}/x"),
+    "deep paths": lambda number: _opened(number, "/w/" + "a/" * 40 + str(number)),
+    "renames": lambda number: _event(number, "FileRenamed", path=f"/w/{number}", to=f"/w/{number + 1}", result=""),
+    "a chain of processes": lambda number: _started(number, number),
+    "children of one process": lambda number: _started(number, 1),
+    "hosts": _connected,
+    "requests": _requested,
+    "refusals": _refused,
+}
+
+
+def _read(reader: Callable[[list[dict[str, Any]]], object]) -> Callable[[str, int], Work]:
+    def make(kind: str, size: int) -> Work:
+        first = _event(0, "SessionStarted", command=["p"], workspace="/w", trace_source="ebpf, network")
+        events = [first, *map(RECORDS[kind], range(1, size))]
+        return lambda: reader(events)
+
+    return make
+
+
 def _quiet(call: Callable[[str], object], argument: str) -> None:
     try:
         call(argument)
@@ -233,6 +286,14 @@ rows("path that runs later", 4096, _later, [
 ])  # fmt: skip
 
 
+EVENTS = 1_000  # of no bound: whoever reads a record waits as long as it is
+rows("events summed up", EVENTS, _read(query.summarise), list(RECORDS))
+rows("events of a report", EVENTS, _read(lambda events: page.make(events, [])), list(RECORDS))
+rows("events learned", EVENTS, _read(lambda events: learn.learn([events])), list(RECORDS))
+rows("events joined", EVENTS, _read(lambda events: list(joining.joined(events))), list(RECORDS))
+rows("events in Tracee's format", EVENTS, _read(lambda events: list(tracee.convert(events))), list(RECORDS))
+
+
 def _seconds(call: Callable[[], object], often: int) -> float:
     least = 1e9
     for _ in range(often):
@@ -253,3 +314,13 @@ def test_work_is_at_most_linear_in_input(row: str) -> None:
     else:
         pytest.fail(f"{row}: {much:.4f} s for {size}, {_seconds(quarter, 3):.4f} s for a quarter of it")
     assert much < LONGEST
+
+
+def test_the_table_of_bounds_says_what_the_code_has() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    table = text.partition("\n## Bounds\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| [^|]+ \| `([a-z0-9_.]+)\.([A-Z_]+)` \| ([0-9,]+) \|$", table, re.MULTILINE)
+    assert len(told) == table.count("\n| ") - 2 > 20
+    for module, name, shown in told:
+        bound = getattr(importlib.import_module(f"membrane.{module}"), name)
+        assert shown == f"{bound:,}", f"{module}.{name}"

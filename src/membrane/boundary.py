@@ -92,6 +92,7 @@ class Boundary(ABC):
         self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
+        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
         self._recording = False  # from the opening of the journal to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
@@ -288,8 +289,10 @@ class Boundary(ABC):
         launch.send_late(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_network(facts, b"")
+        from .host.unixsockets import Table
         from .workspace.guard import Guard  # while the view is made
 
+        table = Table(self._tables.pop()) if self._tables else None
         for root, found in scans:
             self.guards.append(
                 Guard(
@@ -299,6 +302,7 @@ class Boundary(ABC):
                     store=os.path.join(facts.state, "quarantine", self.id),
                     mask=launch.mask,
                     report=self.journal.add,
+                    table=table,
                 )
             )
         bindings = _rule_bindings(self.plan)
@@ -371,7 +375,8 @@ class Boundary(ABC):
         tracer = self._tracer
         if tracer is None:
             return "network", ""
-        sources, why_not = tracer.attach(process, listener, root_of(process), roots)
+        table = self._tables.pop() if self._tables else -1
+        sources, why_not = tracer.attach(process, listener, root_of(process), roots, table)
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
@@ -401,6 +406,8 @@ class Boundary(ABC):
     def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
+        self._tables = [fd for role, fd in sockets if role == "table"]
+        sockets = [pair for pair in sockets if pair[0] != "table"]
         from .dataplane import Network
 
         doors = [op for op in self.plan.mounts if isinstance(op, Listen)]

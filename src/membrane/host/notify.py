@@ -238,13 +238,15 @@ class Place:
     ``path``: the canonical name inside; the last component is a link's own name when it was not to be followed.
     ``status``: of what is there, or None.  ``above``: of the directory, when nothing is there.  ``readonly`` and
     ``noexec``: of the mount.  ``error``: the errno of the look-up but for a missing last component, 0 for none.
+    ``link``: of /proc/PID/fd and its like, through which the last component led; its name inside.
     """
 
-    __slots__ = ("above", "error", "noexec", "path", "readonly", "status")
+    __slots__ = ("above", "error", "link", "noexec", "path", "readonly", "status")
 
     def __init__(self, path: bytes, error: int = 0) -> None:
         self.path = path
         self.error = error
+        self.link = b""
         self.status: os.stat_result | None = None
         self.above: os.stat_result | None = None
         self.readonly = self.noexec = False
@@ -288,6 +290,31 @@ class View:
             return self._resolve(root, thread, whole, follow)
         finally:
             os.close(root)
+
+    def open(self, thread: int, place: Place) -> int:
+        """An O_PATH descriptor of what is at a place that ``resolve`` found, whatever has happened to the name since.
+
+        A link of proc(5) is followed to what it stands for, which may have another name by now or none.
+
+        Raises:
+            OSError: it is gone.
+        """
+        root = self._root
+        if self._nested:
+            root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
+        try:
+            name = place.link or place.path
+            head, _, last = name.rpartition(b"/")
+            above = sc_openat2(root, head or b"/", False)
+        finally:
+            if root != self._root:
+                os.close(root)
+        if above < 0:
+            raise OSError(-above, os.strerror(-above))
+        try:
+            return os.open(last or b".", _O_PATH | (0 if place.link else os.O_NOFOLLOW), dir_fd=above)
+        finally:
+            os.close(above)
 
     def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
         """A relative path from a directory whose own name is too long to be told; never raises.
@@ -352,6 +379,13 @@ class View:
 
     def _walk(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
         """Component by component: for the links of /proc, dangling links, and to say where a look-up failed."""
+        through: list[bytes] = []
+        place = self._step_by_step(root, thread, whole, follow, through)
+        place.link = through[-1] if through else b""
+        return place
+
+    def _step_by_step(self, root: int, thread: int, whole: bytes, follow: bool, through: list[bytes]) -> Place:
+        """``_walk``; ``through`` gets what ``Place.link`` says."""
         at: list[bytes] = []
         todo = [part for part in whole.split(b"/")[::-1] if part not in (b"", b".")]
         links = 0
@@ -388,6 +422,7 @@ class View:
                 links += 1
                 if links > MOST_LINKS:
                     return Place(name, errno.ELOOP)
+                through[:] = [name] if not todo and at[0] == b"proc" and len(at) > 2 else ()
                 if link[:1] == b"/":
                     at = []
                 else:

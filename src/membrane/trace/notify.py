@@ -44,8 +44,8 @@ from ..events import (
     SocketCalled,
     access_as_data,
 )
-from ..host import notify, seccomp, syscalls
-from ..policy.model import Deny, PathAccess
+from ..host import notify, seccomp, syscalls, unixsockets
+from ..policy.model import Deny, PathAccess, SocketAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .lines import Lines
 from .processes import Known, Processes
@@ -100,6 +100,7 @@ class Notifications:
         root: O_PATH descriptor of the sandbox's root; owned from now on.
         refused: is told each refusal, as it would be written.
         refusals_only: another source tells the events; here only what is refused is written down.
+        table: the unix sockets of the sandbox; None: connect(2) to those of others is not refused here.
     """
 
     name = "notify"
@@ -112,8 +113,10 @@ class Notifications:
         refused: Callable[[bytes], None],
         *,
         refusals_only: bool = False,
+        table: unixsockets.Table | None = None,
     ) -> None:
         self._scope = scope
+        self._table = table
         self._quiet = refusals_only
         self._thread = 0  # whose call is looked at
         self._tell = True  # the event of this call
@@ -235,7 +238,8 @@ class Notifications:
             if self._listener.answer(number, errno.EPERM if unreadable else 0) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
                 known = self._processes.of(thread)
-                self._deny(known, self._processes.program_of(known) if known else "", UNREADABLE, "read")
+                program = self._processes.program_of(known) if known else ""
+                self._deny(known, PathAccess(program), UNREADABLE)
             return
         if not self._listener.answer(number, error) or not self._tell:
             return
@@ -262,7 +266,10 @@ class Notifications:
     # ------------------------------------------------------------ the calls
 
     def _place(self, thread: int, directory: int, address: int, *, follow: bool) -> notify.Place:
-        path = self._asked = notify.read_text(thread, address)
+        return self._place_of(thread, directory, notify.read_text(thread, address), follow=follow)
+
+    def _place_of(self, thread: int, directory: int, path: bytes, *, follow: bool) -> notify.Place:
+        self._asked = path
         base = b""
         if path[:1] != b"/":
             try:
@@ -381,7 +388,8 @@ class Notifications:
             self._tell_refusal(known, to, result, "write")
         elif source.status is not None and to.status is None:  # what is there is held by the mounts, or judged already
             mode = source.status.st_mode
-            error = self._prevent(known, to.path, directory=stat.S_ISDIR(mode), link=stat.S_ISLNK(mode))
+            error = self._refuse_foreign(thread, known, source)
+            error = error or self._prevent(known, to.path, directory=stat.S_ISDIR(mode), link=stat.S_ISLNK(mode))
             result = _name(error)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
@@ -418,6 +426,9 @@ class Notifications:
             source = notify.Place(self._view.base(thread, where[0]))
         else:
             source = self._place(thread, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        if error := self._refuse_foreign(thread, known, source):
+            path = os.fsdecode(source.path)
+            return FileCreated(path, "link", path, _name(error), True, self._outside(path), "notify"), error
         return self._make(thread, known, where[2], where[3], "link", source.path)
 
     def _make(
@@ -517,18 +528,45 @@ class Notifications:
         return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, "notify"), 0
 
     def _on_connect(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._socket(thread, "connect", a)
+        return self._socket(thread, "connect", a, known)
 
     def _on_bind(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._socket(thread, "bind", a)
+        return self._socket(thread, "bind", a, known)
 
-    def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
+    def _socket(self, thread: int, call: str, a: list[int], known: Known | None) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
-        data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
+        looks = not self._quiet or (self._table is not None and call == "connect")
+        data = notify.read_memory(thread, a[1], wanted) if wanted and looks else b""
         family, address, port = address_of(data)
         connects = call == "connect" and family in ("inet", "inet6")
         inode = inode_of(thread, a[0]) if connects else 0
-        return SocketCalled(call, family, address, port, "", True, "notify", 0, inode), 0
+        error = 0
+        if call == "connect" and family == "unix" and address and data[2] and self._table is not None:
+            path = data[2:110].split(b"\0", 1)[0]  # unix(7): as far as the kernel reads
+            place = self._place_of(thread, _CWD, path, follow=True)
+            error = self._refuse_foreign(thread, known, place)
+            if place.status is not None and stat.S_ISREG(place.status.st_mode) and not place.status.st_mode & 0o777:
+                self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")  # what covers one
+        return SocketCalled(call, family, address, port, _name(error), True, "notify", 0, inode), error
+
+    def _refuse_foreign(self, thread: int, known: Known | None, place: notify.Place) -> int:
+        """EACCES when a socket of somebody outside is at ``place``, else 0; that and what covers one is told."""
+        status = place.status
+        if self._table is None or (status is None and not place.link):
+            return 0
+        if not place.link and status is not None and not stat.S_ISSOCK(status.st_mode):
+            return 0
+        try:
+            opened = self._view.open(thread, place)
+        except OSError:
+            return 0  # the kernel does not find it either
+        try:
+            foreign = unixsockets.is_foreign(opened, self._table, thread)
+        finally:
+            os.close(opened)
+        if foreign:
+            self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")
+        return errno.EACCES if foreign else 0
 
     # ------------------------------------------------------------ judgement
 
@@ -553,7 +591,7 @@ class Notifications:
         path = os.fsdecode(name)
         for root in self._scope.roots:
             if path.startswith(root + "/") and objection(path[len(root) + 1 :], directory=directory, link=link):
-                self._deny(known, self._shown(path), "protected name", "write")
+                self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
                 return errno.EACCES
         return 0
 
@@ -593,20 +631,19 @@ class Notifications:
         if isinstance(verdict, Deny):
             reason = "read-only" if result == "EROFS" and verdict.reason == "not in the view" else verdict.reason
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
-            self._deny(known, shown, reason, operation, rule, verdict.hint)
+            self._deny(known, PathAccess(shown, operation), reason, rule, verdict.hint)
         elif result == "EROFS" and not self._outside(path):
-            self._deny(known, shown, "protected name", operation)
+            self._deny(known, PathAccess(shown, operation), "protected name")
 
     def _deny(
         self,
         known: Known | None,
-        path: str,
+        access: PathAccess | SocketAccess,
         reason: str,
-        operation: Operation,
         rule: str | None = None,
         hint: str | None = None,
     ) -> None:
-        key = (path, reason, operation)
+        key = (access.path, reason, access.operation)
         if self._quiet:
             known = self._processes.of(self._thread)
             if known is not None:
@@ -619,7 +656,7 @@ class Notifications:
         if len(self._repeated) >= MOST_REFUSALS:
             self._lose("AccessDenied")
             return
-        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
+        event = AccessDenied(access_as_data(access), reason, rule, hint, source="notify")
         self._repeated[key] = (event, process, 0)
         self._told_at = self._told_at or time.monotonic()
         self._queue.append((self._now, process, event))

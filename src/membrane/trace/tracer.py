@@ -143,8 +143,12 @@ class Tracer:
         except OSError:
             pass  # ``attach`` tells
 
-    def attach(self, process: int, listener: int, root: int, roots: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    def attach(
+        self, process: int, listener: int, root: int, roots: tuple[str, ...], table: int = -1
+    ) -> tuple[tuple[str, ...], str]:
         """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
+
+        ``table``: a socket for ``host.unixsockets.Table``; -1: connect(2) to the sockets of others is not refused here.
 
         The descriptors are closed here.
 
@@ -154,9 +158,11 @@ class Tracer:
         Raises:
             HostError: it failed.
         """
-        fds = (root,) if listener < 0 else (listener, root)
+        held = {"listener": listener, "root": root, "table": table}
+        names = tuple(name for name, fd in held.items() if fd >= 0)
+        fds = tuple(held[name] for name in names)
         try:
-            send(self._channel, b"L", marshal.dumps((process, roots)), fds)
+            send(self._channel, b"L", marshal.dumps((process, roots, names)), fds)
         except OSError:
             pass  # told below
         finally:
@@ -436,16 +442,24 @@ class _Loop:
             return True
         if kind != b"L":
             return False
-        process, roots = marshal.loads(payload)  # noqa: S302 - from our own supervisor
-        *listener, root = fds
+        process, roots, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        held = dict(zip(names, fds, strict=True))
+        root = held["root"]
         sources = []
         if self._kernel is not None and self._follow(self._kernel, process):
             sources.append("ebpf")
-        if listener:
+        if "listener" in held:
             sources.append("notify")
             scope = self._scope.replace(roots=tuple(roots))
             quiet = self._spans is not None
-            self._source = self._notifications(scope, listener[0], root, self._refused, refusals_only=quiet)
+            table = None
+            if "table" in held:
+                from ..host.unixsockets import Table
+
+                table = Table(held["table"])
+            self._source = self._notifications(
+                scope, held["listener"], root, self._refused, refusals_only=quiet, table=table
+            )
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")

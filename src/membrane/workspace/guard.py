@@ -23,6 +23,7 @@ from ..plan.model import Mask, ReadOnly
 from ..policy.model import PathAccess
 from .judge import judge, open_up, quarantine
 from .scan import rescan
+from .sockets import Appeared
 from .watch import Watcher
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..events import Event
+    from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
     from .scan import ScanResult
 
@@ -51,6 +53,7 @@ class Guard:
         store: host directory that protected names are moved to; made when it is first needed.
         mask: mounts operations inside the sandbox.
         report: takes events.
+        table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Guard:
         store: str,
         mask: Callable[[Sequence[MountOp]], None],
         report: Callable[[Event], None],
+        table: Table | None = None,
     ) -> None:
         self._root = root
         self._prefix = root.rstrip("/") + "/"
@@ -72,6 +76,7 @@ class Guard:
         self._report = report
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
+        self._sockets = Appeared(self._root_fd, self._prefix, table)
         self._benign: dict[str, None] = {}  # protected names that appeared and were let be
         self._judge_at = 0.0  # time.monotonic(); 0: there are none
         self.left: list[str] = []  # protected names that could not be taken away
@@ -101,7 +106,9 @@ class Guard:
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
-        wanted = self._watcher.timeout()
+        wanted, sockets = self._watcher.timeout(), self._sockets.timeout()
+        if sockets is not None:
+            wanted = sockets if wanted is None else min(wanted, sockets)
         if not self._judge_at:
             return wanted
         again = max(0.0, self._judge_at - time.monotonic())
@@ -112,13 +119,16 @@ class Guard:
         ops: list[MountOp] = []
         for name in self._watcher.read():
             target = self._prefix + name.path
-            if name.effect == "hide":
+            if name.effect == "socket":
+                self._sockets.add(name.path)
+            elif name.effect == "hide":
                 ops.append(Mask(target, name.directory))
             elif name.effect == "readonly" or name.known:
                 # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))
             else:
                 self._judge(name.path, ops)
+        ops += self._sockets.operations()
         if self._judge_at and time.monotonic() >= self._judge_at:
             before, self._benign, self._judge_at = self._benign, {}, 0.0
             for path in before:

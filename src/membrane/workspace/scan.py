@@ -30,7 +30,7 @@ import time
 from ..errors import HostError
 from ..plan.model import ScanHit
 from ..value import Value
-from . import protect
+from . import protect, sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from ..policy.match import PatternSet
     from ..policy.model import PathRule
 
-    Effect: TypeAlias = Literal["hide", "readonly", "protect"]
+    Effect: TypeAlias = Literal["hide", "readonly", "protect", "socket"]
     # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
-    # g protect because the directory has the layout of a repository, s protect but judged at the end only
+    # g protect because the directory has the layout of a repository, s protect but judged at the end only, k socket
     Hit: TypeAlias = tuple[str, str, bool, bool]
     # inode, mtime, ctime (negative: racy, list again), context given, context settled,
     # (path, context) of subdirectories, hits
@@ -61,8 +61,16 @@ DATA = 0x1001  # objects, refs and logs of a repository; not watched either
 CLOSED = -1  # not walked
 UNREADABLE = 0x1002  # settled context of a directory that could not be listed
 
-EFFECTS: dict[str, Effect] = {"h": "hide", "x": "hide", "r": "readonly", "p": "protect", "g": "protect", "s": "protect"}
-_FORMAT = ("membrane scan", 2, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+EFFECTS: dict[str, Effect] = {
+    "h": "hide",
+    "x": "hide",
+    "r": "readonly",
+    "p": "protect",
+    "g": "protect",
+    "s": "protect",
+    "k": "socket",
+}
+_FORMAT = ("membrane scan", 3, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:
@@ -204,7 +212,10 @@ def scan(
     for path, entry in entries.items():
         special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
-            if code != "s":
+            if code == "k":
+                if sockets.covered(f"{root}/{hit}"):
+                    hits.append(ScanHit(hit, "hide", False))
+            elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
                 special = special or code in "pg"
         if special:
@@ -250,7 +261,7 @@ def rescan(index: Index, *, progress: Callable[[int], None] | None = None) -> Sc
                 hits[path] = ScanHit(path, "protect", True)  # whatever it holds, it can be opened again later
             continue
         for hit in entry[6]:
-            if hit[0] not in known:
+            if hit[0] not in known and hit[1] != "k":
                 new = appeared(path, entry, old, hit)
                 if new is not None:
                     hits.setdefault(new.path, new)
@@ -363,6 +374,7 @@ def list_directory(
     if len(shown) > LONGEST_PATH // 4 and len(os.fsencode(shown)) > LONGEST_PATH:
         return _closed(path, context, patterns, status), 0
     names: list[tuple[str, str, bool, bool]] = []  # name, folded, directory, link
+    bound: set[str] = set()  # those of sockets
     keys: set[str] = set()
     fold, layout = protect.fold, protect.LAYOUT
     try:
@@ -373,7 +385,10 @@ def list_directory(
                 if key in layout:
                     keys.add(key)
                 directory = item.is_dir(follow_symlinks=False)
-                names.append((name, key, directory, False if directory else item.is_symlink()))
+                link = False if directory else item.is_symlink()
+                names.append((name, key, directory, link))
+                if not directory and not link and not item.is_file(follow_symlinks=False) and _is_socket(item):
+                    bound.add(name)
         searchable = status.st_mode & 0o111 == 0o111 or not names or _searchable(place, names[0][0])
     except (FileNotFoundError, NotADirectoryError):
         return None, 0
@@ -392,6 +407,8 @@ def list_directory(
     for name, key, directory, link in names:
         full = below + name
         code, child = place_of(settled, name, key, full, directory, link)
+        if name in bound and code in ("", "r"):
+            code = "k"
         if code:
             hits.append((full, code, directory, link))
         if directory and child != CLOSED:
@@ -407,6 +424,13 @@ def list_directory(
         tuple(subs),
         tuple(hits),
     ), len(names)
+
+
+def _is_socket(item: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISSOCK(item.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def _searchable(place: str | int, name: str) -> bool:

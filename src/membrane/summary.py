@@ -34,6 +34,7 @@ FLOORS = {
     "protected name": "a program outside the sandbox would run it or obey it",
     "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
     "query type not answered": "only A and AAAA are answered",
+    "set-group-ID file": "outside, whoever executes it would get your group; a directory may have the bit",
     "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
 }
 _KINDS = {

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
 _RECEIVE, _SEND, _ID_VALID, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40082104
+DONE = -1  # in the place of an errno
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; struct seccomp_data: nr, arch, instruction pointer, args
@@ -83,13 +84,13 @@ class Listener:
         return True
 
     def answer(self, number: int, error: int) -> bool:
-        """End the call with ``error``, or with 0 let the kernel carry it out.
+        """End the call with ``error``, or with 0 let the kernel carry it out; ``DONE``: it has been, the call gives 0.
 
         False when the caller went away.  True also says that what was read by its thread id was its own: as long as
         the call is pending the thread is there (seccomp_unotify(2), SECCOMP_IOCTL_NOTIF_ID_VALID).
         """
         try:
-            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -error, 0 if error else _CONTINUE))
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -max(error, 0), 0 if error else _CONTINUE))
         except OSError as failed:
             if failed.errno != errno.ENOENT:
                 raise

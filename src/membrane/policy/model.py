@@ -366,4 +366,5 @@ REASONS = (
     "operation not allowed",  # of the service behind a socket
     "query type not answered",
     "caller can not be read",
+    "set-group-ID file",  # outside, whoever executes it gets the caller's group
 )

@@ -472,12 +472,34 @@ class Notifications:
         if not result and place.status is not None and row.what in ("mode", "owner"):
             result = "" if place.status.st_uid == self._scope.uid else "EPERM"
         self._tell_refusal(known, place, result, "write")
+        error = 0
+        if row.what == "mode" and a[row.first] & stat.S_ISGID:
+            error = self._set_group_id(thread, row, a, place)
+            result = _name(max(error, 0))
+            if error == errno.EPERM:
+                self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), "set-group-ID file")
         if row.what in ("mode", "owner"):
             value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
-        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), 0
+        return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), error
+
+    def _set_group_id(self, thread: int, row: Change, a: list[int], place: notify.Place) -> int:
+        """The errno of a chmod(2) with a set-group-ID bit, or ``DONE`` (``trace.modes``)."""
+        by_name = row.path != NO and (place.status is not None or bool(place.link))
+        try:
+            if by_name:
+                opened = self._view.open(thread, place)
+            elif row.path == NO:
+                opened = os.open(b"/proc/%d/fd/%d" % (thread, a[row.directory] & 0x7FFFFFFF), os.O_PATH | os.O_CLOEXEC)
+            else:
+                return place.error or errno.ENOENT
+        except OSError as error:
+            return error.errno or errno.EBADF
+        from .modes import set_mode
+
+        return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), self._scope.roots)
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from escape_box import Box
 
+from membrane.host.view import PROC_FILES
+
 MODES = """
 open("f", "w").close(); os.mkdir("d"); os.symlink("f", "l"); os.symlink("d", "ld")
 attempt("chmod", lambda: os.chmod("f", 0o2755))
@@ -110,3 +112,25 @@ def test_K34_a_command_does_not_choose_the_status_of_a_failed_sandbox(box: Box, 
     script = "import os, resource\ntry: resource.prlimit(1, resource.RLIMIT_NOFILE, (1, 1))\nexcept OSError: pass\n"
     done = box.run("python3", "-c", script + "os._exit(7)", options=options)
     assert (done.returncode, "cannot" in done.stderr) == (7, False)
+
+
+PROC = """
+def look(name):
+    path = f"/proc/{name}"
+    return os.listdir(path) and None if os.path.isdir(path) else os.close(os.open(path, os.O_RDONLY))
+for name in os.listdir("/proc"):
+    if not name.isdecimal():
+        attempt(name, lambda: look(name))
+"""
+
+
+@pytest.mark.parametrize("view", ["project", "host"])
+def test_K35_proc_tells_of_the_sandbox_and_little_of_the_machine(box: Box, view: str) -> None:
+    good = {"cpuinfo", "meminfo", "stat", "uptime", "loadavg", "version", "mounts", "net", "self", "sys", "filesystems"}
+    bad = {"keys", "key-users", "interrupts", "kallsyms", "cmdline", "partitions", "irq", "bus", "diskstats"}
+    outside = {name for name, value in box.control(PROC).items() if value == "ok"}
+    assert good <= outside and {"keys", "cmdline", "interrupts"} <= outside
+    inside_ = box.attack(PROC, f"--view={view}")
+    assert {name for name, value in inside_.items() if value == "ok"} >= good
+    assert {inside_[name] for name in bad & set(inside_)} == {"EACCES"}
+    assert {name for name, value in inside_.items() if value == "ok"} <= PROC_FILES

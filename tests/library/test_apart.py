@@ -112,3 +112,11 @@ def test_a_keeper_with_no_descriptor_left_tells_the_true_status(make: Maker) -> 
     with make(persistent=True) as sandbox:
         assert sandbox.run([PYTHON, "-c", script]).exit_code == 7
         assert sandbox.run(["true"]).exit_code == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_proc_of_a_command_tells_no_more_than_that_of_the_sandbox(make: Maker, persistent: bool) -> None:
+    with make(persistent=persistent) as sandbox:
+        told = sandbox.shell("cat /proc/keys /proc/cmdline; wc -l < /proc/self/status; ls -d /proc/1").stdout.split()
+        assert told[0].isdigit() and told[1] == "/proc/1"
+    assert Path("/proc/cmdline").read_text()

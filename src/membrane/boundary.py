@@ -313,7 +313,7 @@ class Boundary(ABC):
             guard.look()  # what moved since the scan, by another session here
         launch.wait_masks()
         process, listener, error, assurance = self._confined()
-        source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
+        source, why_not = self._attach_tracer(process, listener, error, roots)
         events = (Binding("trace", f"not by eBPF: {why_not}", "bound", False),) if why_not else ()
         self.journal.add(
             SessionStarted(
@@ -370,17 +370,21 @@ class Boundary(ABC):
     def _take_line(self, line: bytes) -> None:
         self.journal.add_line(line, recorded=True)
 
-    def _attach_tracer(self, process: int, listener: int, error: int, roots: tuple[str, ...]) -> tuple[str, str]:
+    def _attach_tracer(
+        self, process: int, listener: int, error: int, trees: list[tuple[str, tuple[PathRule, ...]]]
+    ) -> tuple[str, str]:
         """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
         tracer = self._tracer
         if tracer is None:
             return "network", ""
         table = self._tables.pop() if self._tables else -1
+        roots = tuple((root, tuple((rule.effect, rule.text) for rule in rules)) for root, rules in trees)
         sources, why_not = tracer.attach(process, listener, root_of(process), roots, table)
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
-                self._warn(f"new protected names are taken away, not refused: {why}")
+                what = "new protected names are taken away, not refused, and a rule's name can be made once"
+                self._warn(f"{what}: {why}")
             if "ebpf" in sources:
                 self.network.without("diag")  # it tells the ports
             source = ", ".join((*sources, "network"))

@@ -563,6 +563,7 @@ def test_F48_rules_hold_for_names_that_appear_on_the_host(box: Box, how: str) ->
     assert target.read_text() == "SECRET"
 
 
+@pytest.mark.guard_alone
 def test_F48_a_name_made_inside_is_hidden_as_well(box: Box) -> None:
     script = (
         'attempt("make", write(".env"))\nsay("hidden", wait_for(lambda: attempt("read", read(".env")) == "EACCES"))'

@@ -18,7 +18,7 @@ from ..host import syscalls
 from ..host.notify import DONE
 
 
-def set_mode(opened: int, mode: int, path: str, roots: tuple[str, ...]) -> int:
+def set_mode(opened: int, mode: int, path: str, roots: list[str]) -> int:
     """``DONE``, or the errno: EPERM for anything but a directory, and what chmod(2) says.
 
     Args:

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from ..events import Event
+    from ..policy.model import Verdict
+    from ..workspace.ahead import Ahead
     from .tracer import Scope
 
     Operation: TypeAlias = Literal["read", "write"]
@@ -145,6 +147,7 @@ class Notifications:
         self._lines = Lines(scope.session, self.name)
         self.counts = self._lines.counts
         self._decider: Any = None
+        self._ahead: list[tuple[str, Ahead]] | None = None
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
@@ -499,7 +502,7 @@ class Notifications:
             return error.errno or errno.EBADF
         from .modes import set_mode
 
-        return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), self._scope.roots)
+        return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), [root for root, _ in self._scope.roots])
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""
@@ -611,11 +614,35 @@ class Notifications:
         from ..workspace.prevent import objection  # a short run makes no name
 
         path = os.fsdecode(name)
-        for root in self._scope.roots:
+        for root, _rows in self._scope.roots:
             if path.startswith(root + "/") and objection(path[len(root) + 1 :], directory=directory, link=link):
                 self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
                 return errno.EACCES
+        for root, ahead in self._rules():
+            reason = ahead.reason(path[len(root) :], directory) if path.startswith(root) else ""
+            if reason:
+                access = PathAccess(self._shown(path), "write", directory)
+                verdict = self._decide(access)
+                rule = verdict.rule if isinstance(verdict, Deny) else None
+                self._deny(known, access, reason, None if rule is None else str(rule.origin))
+                return errno.EACCES
         return 0
+
+    def _rules(self) -> list[tuple[str, Ahead]]:
+        """The path rules of each tree, by the beginning of its paths."""
+        if self._ahead is None:
+            from ..workspace.ahead import Ahead
+
+            self._ahead = [(root.rstrip("/") + "/", Ahead(rows)) for root, rows in self._scope.roots if rows]
+        return self._ahead
+
+    def _decide(self, access: PathAccess) -> Verdict:
+        if self._decider is None:
+            from ..policy.decide import Decider  # 10 ms that most runs never need
+
+            self._decider = Decider(self._scope.policy)
+        verdict: Verdict = self._decider.decide(access)
+        return verdict
 
     def _shown(self, path: str) -> str:
         return path if self._outside(path) else path[len(self._scope.workspace) + 1 :] or "."
@@ -643,13 +670,9 @@ class Notifications:
     def _judge(
         self, known: Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
     ) -> None:
-        if self._decider is None:
-            from ..policy.decide import Decider  # 10 ms that most runs never need
-
-            self._decider = Decider(self._scope.policy)
         shown = self._shown(path)
         directory = status is not None and stat.S_ISDIR(status.st_mode)
-        verdict = self._decider.decide(PathAccess(shown, operation, directory))
+        verdict = self._decide(PathAccess(shown, operation, directory))
         if isinstance(verdict, Deny):
             reason = "read-only" if result == "EROFS" and verdict.reason == "not in the view" else verdict.reason
             rule = str(verdict.rule.origin) if verdict.rule is not None else None

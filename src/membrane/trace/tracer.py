@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
     from ..policy.model import Policy
+    from ..workspace.ahead import Row
     from .decode import Decoder
     from .ebpf import EbpfSource
     from .notify import Notifications
@@ -94,7 +95,8 @@ class Scope(Value):
     session: str
     policy: Policy
     workspace: str
-    roots: tuple[str, ...]  # trees in which protected names may not be made, the workspace among them
+    # Trees in which protected names may not be made, the workspace among them, and the path rules of each (``Row``).
+    roots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     uid: int  # kernel ids of the command's processes
     gid: int
     groups: tuple[int, ...]
@@ -144,7 +146,7 @@ class Tracer:
             pass  # ``attach`` tells
 
     def attach(
-        self, process: int, listener: int, root: int, roots: tuple[str, ...], table: int = -1
+        self, process: int, listener: int, root: int, roots: tuple[tuple[str, tuple[Row, ...]], ...], table: int = -1
     ) -> tuple[tuple[str, ...], str]:
         """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
 

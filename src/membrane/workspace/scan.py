@@ -463,14 +463,14 @@ def _unreadable(path: str, entry: Entry) -> str:
 
 
 def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
-    """Hidden files that have a second name: the mask covers one name, not the file.
+    """Files that a rule covers and that have a second name: a mount binds one name, not the file.
 
     A link made elsewhere does not show in the directory, so each file is asked, up to ``MOST_LINKS_ASKED``.
     """
     out = []
     left = MOST_LINKS_ASKED
     for hit in hits:
-        if hit.effect == "hide" and not hit.directory and not hit.link:
+        if not hit.directory and not hit.link:
             left -= 1
             if left < 0:
                 break
@@ -479,9 +479,10 @@ def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
             except OSError:
                 continue
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
-                out.append(f"{hit.path}: the hidden file has {status.st_nlink} hard links; the other names show it")
+                what, how = ("hidden", "show") if hit.effect == "hide" else ("read-only", "can be written, and change")
+                out.append(f"{hit.path}: the {what} file has {status.st_nlink} hard links; the other names {how} it")
     if left < 0:
-        out.append(f"only {MOST_LINKS_ASKED} of the hidden files were checked for hard links")
+        out.append(f"only {MOST_LINKS_ASKED} of the files that are covered were checked for hard links")
     return out
 
 

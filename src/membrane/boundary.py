@@ -92,6 +92,7 @@ class Boundary(ABC):
         self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._live_log: LiveLog | None = None
+        self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
         self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
         self._recording = False  # from the opening of the journal to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
@@ -322,7 +323,7 @@ class Boundary(ABC):
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", self._capture, "bound", False), *events, *bindings),
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
                 source,
                 f"uid {self.plan.uid}" + (f" as kuid {self.plan.base_kuid}" if self.plan.base_kuid else ""),
             )
@@ -480,7 +481,13 @@ class Boundary(ABC):
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
         found = scan(root, rules, cache_file, progress=_say_progress)
         for warning in found.warnings:
-            self._warn(warning)
+            if (
+                "hard links" in warning
+            ):  # a rule that does not hold: said to whoever wants to hear nothing, and recorded
+                self._unheld.append(Binding("hard links", warning, "partial", False))
+                say(f"warning: {escape(warning)}")
+            else:
+                self._warn(warning)
         return found
 
     def _warn(self, text: str) -> None:

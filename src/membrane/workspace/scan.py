@@ -34,7 +34,7 @@ from . import protect, sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Literal, TypeAlias
 
     from ..policy.match import PatternSet
@@ -52,6 +52,7 @@ RACY = 2_000_000_000  # ns: the coarsest time stamp of a file system in use (FAT
 LONGEST_PATH = 3_800  # bytes: below PATH_MAX (4096) with room for one name
 LARGEST_INDEX = 512 << 20  # bytes
 MOST_LINKS_ASKED = 2_000  # hidden files whose link count is read at each start (2 µs each)
+MOST_NAMES_ASKED = 500_000  # names that are looked at for further links of those
 PROGRESS_AFTER = 1.0  # seconds
 PROGRESS_EVERY = 64  # directories between two looks at the clock
 
@@ -231,7 +232,10 @@ def scan(
         known = {hit.path for hit in hits}
         also = [hit for hit in found.hits if hit.path not in known]
         hits += also
-    warnings += _hard_links(root, hits)
+    linked, told = _hard_links(root, hits)
+    if linked:
+        hits += _other_names(root, entries, linked)
+    warnings += told
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
     return ScanResult(
         tuple(hits),
@@ -462,12 +466,16 @@ def _unreadable(path: str, entry: Entry) -> str:
     return f"{path}: this directory can not be read here, so it is {how} as a whole"
 
 
-def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
+def _hard_links(root: str, hits: Iterable[ScanHit]) -> tuple[dict[tuple[int, int], ScanHit], list[str]]:
     """Files that a rule covers and that have a second name: a mount binds one name, not the file.
 
     A link made elsewhere does not show in the directory, so each file is asked, up to ``MOST_LINKS_ASKED``.
+
+    Returns:
+        The files by device and inode, and what is to be said.
     """
     out = []
+    linked: dict[tuple[int, int], ScanHit] = {}
     left = MOST_LINKS_ASKED
     for hit in hits:
         if not hit.directory and not hit.link:
@@ -479,11 +487,37 @@ def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
             except OSError:
                 continue
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                linked[(status.st_dev, status.st_ino)] = hit
                 what, how = ("hidden", "show") if hit.effect == "hide" else ("read-only", "can be written, and change")
-                out.append(f"{hit.path}: the {what} file has {status.st_nlink} hard links; the other names {how} it")
+                where = "those outside of this tree"
+                if hit.effect != "protect":  # those are linked by installers, by the thousand
+                    out.append(f"{hit.path}: the {what} file has {status.st_nlink} hard links; {where} {how} it")
     if left < 0:
         out.append(f"only {MOST_LINKS_ASKED} of the files that are covered were checked for hard links")
-    return out
+    return linked, out
+
+
+def _other_names(root: str, entries: dict[str, Entry], linked: dict[tuple[int, int], ScanHit]) -> Iterator[ScanHit]:
+    """The other names of these files in the tree, covered like the first; up to ``MOST_NAMES_ASKED`` are looked at."""
+    inodes = {inode for _device, inode in linked}
+    known = {hit.path for hit in linked.values()}
+    left = MOST_NAMES_ASKED
+    for path in entries:
+        try:
+            with os.scandir(f"{root}/{path}" if path else root) as listing:
+                for item in listing:
+                    left -= 1
+                    if item.inode() not in inodes:
+                        continue
+                    status = item.stat(follow_symlinks=False)
+                    first = linked.get((status.st_dev, status.st_ino))
+                    name = f"{path}/{item.name}" if path else item.name
+                    if first is not None and name not in known:
+                        yield ScanHit(name, first.effect, False)
+        except OSError:
+            continue
+        if left <= 0:
+            return
 
 
 # ---------------------------------------------------------------- the index between runs

@@ -99,6 +99,8 @@ class Boundary(ABC):
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that nobody counted
+        self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
+        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
         self._recording = False  # from the opening of the journal to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
@@ -304,8 +306,10 @@ class Boundary(ABC):
         launch.send_late(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_network(facts, b"")
+        from .host.unixsockets import Table
         from .workspace.guard import Guard  # while the view is made
 
+        table = Table(self._tables.pop()) if self._tables else None
         for root, found in scans:
             self.guards.append(
                 Guard(
@@ -315,6 +319,7 @@ class Boundary(ABC):
                     store=os.path.join(facts.state, "quarantine", self.id),
                     mask=launch.mask,
                     report=self.journal.add,
+                    table=table,
                 )
             )
         bindings = _rule_bindings(self.plan)
@@ -329,7 +334,7 @@ class Boundary(ABC):
         if self._tracer is not None:
             awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
-        source, why_not = self._attach_tracer(process, listener, error, tuple(root for root, _rules in roots))
+        source, why_not = self._attach_tracer(process, listener, error, roots)
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies
         quiet = walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies)
@@ -341,7 +346,7 @@ class Boundary(ABC):
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", self._capture, "bound", False), *events, *bindings),
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
                 source,
                 _identity(self.plan),
             )
@@ -419,18 +424,21 @@ class Boundary(ABC):
     def _take_line(self, line: bytes) -> None:
         self.journal.add_line(line, "tracer", recorded=True)
 
-    def _attach_tracer(self, process: int, listener: int, error: int, roots: tuple[str, ...]) -> tuple[str, str]:
+    def _attach_tracer(
+        self, process: int, listener: int, error: int, trees: list[tuple[str, tuple[PathRule, ...]]]
+    ) -> tuple[str, str]:
         """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
         tracer = self._tracer
         if tracer is None:
             return "network", ""
-        sources, why_not = tracer.attach(process, listener, root_of(process), roots)
+        table = self._tables.pop() if self._tables else -1
+        roots = tuple((root, tuple((rule.effect, rule.text) for rule in rules)) for root, rules in trees)
+        sources, why_not = tracer.attach(process, listener, root_of(process), roots, table)
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
-                self._warn(
-                    f"new protected names are taken away, not refused, and git configuration is read-only: {why}"
-                )
+                what = "new protected names are taken away, not refused, a rule's name can be made once"
+                self._warn(f"{what}, and git configuration is read-only: {why}")
             source = ", ".join((*sources, "network"))
             self._show(self.record.replace(trace_source=source))
             return source, why_not
@@ -454,6 +462,8 @@ class Boundary(ABC):
     def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
+        self._tables = [fd for role, fd in sockets if role == "table"]
+        sockets = [pair for pair in sockets if pair[0] != "table"]
         from .dataplane import Network
 
         doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
@@ -522,7 +532,13 @@ class Boundary(ABC):
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
         found = scan(root, rules, cache_file, progress=_say_progress)
         for warning in found.warnings:
-            self._warn(warning)
+            if (
+                "hard links" in warning
+            ):  # a rule that does not hold: said to whoever wants to hear nothing, and recorded
+                self._unheld.append(Binding("hard links", warning, "partial", False))
+                say(f"warning: {escape(warning)}")
+            else:
+                self._warn(warning)
         return found
 
     def _warn(self, text: str) -> None:

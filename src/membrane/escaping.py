@@ -71,6 +71,38 @@ def unescape(text: str) -> str:
     return "".join(out)
 
 
+WIDTH = 100  # characters of a line of ``folded``
+_BLANKS = 3  # spaces that are shown as they are
+
+
+def one_line(text: str) -> str:
+    """As ``escape``; but more than a few spaces together, and spaces at the end, become ``\\{N blanks}``.
+
+    No ``escape`` gives that, so nothing in the text can look like it.
+    """
+    shown, run = "", 0
+    for char in [*escape(text), ""]:
+        if char == " ":
+            run += 1
+            continue
+        shown += " " * run if run <= _BLANKS and char else f"\\{{{run} blanks}}" if run else ""
+        shown, run = shown + char, 0
+    return shown
+
+
+def folded(text: str) -> list[str]:
+    """All of ``text`` in short lines, for whoever is to agree to it: nothing of it can stand outside of the window.
+
+    Its newlines are lines; each as ``one_line``, and what is longer than ``WIDTH`` goes on behind ``\\>``, which no
+    ``escape`` gives either.
+    """
+    out: list[str] = []
+    for line in map(one_line, text.split("\n")):
+        out.append(line[:WIDTH])
+        out += [f"\\> {line[at : at + WIDTH]}" for at in range(WIDTH, len(line), WIDTH)]
+    return out
+
+
 def _is_hex(digits: str) -> bool:
     return bool(digits) and all(digit in "0123456789abcdef" for digit in digits)
 

@@ -117,7 +117,7 @@ def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
         named=[rule.path for rule in policy.mounts],
         sockets=[rule.path for rule in policy.unix_sockets],
         want_git_root=any(rule.git_root for rule in policy.mounts),
-        want_bound=policy.view == "host",
+        want_bound="all" if policy.view == "host" else "lasting",
         want_runtime=policy.open_files,
         workspace=workspace,
     )

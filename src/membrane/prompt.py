@@ -16,7 +16,7 @@ import os
 import termios
 
 from .errors import MembraneError
-from .escaping import escape
+from .escaping import escape, one_line
 from .summary import shorten, target_of
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ class Prompt:
             return ""
         word = _WORDS.get(self._line.decode("ascii", "replace").strip().lower())
         self._line = b""
-        if word is None or (word in _LASTING and not self.question.lasting):
+        if word is None or (word in _LASTING and not _lasting(self.question)):
             self._tries -= 1
             if not self._tries:
                 return "no"
@@ -124,20 +124,35 @@ class Prompt:
 
 def text(question: Question) -> str:
     """What is shown: the access, who wants it if that is known, and the rule."""
-    target = shorten(target_of(question.access), _WIDEST)
+    target = _folded(target_of(question.access))
     lines = [f"membrane: allow {_WHAT[question.kind]} {target}?  No rule decides."]
     process = question.process
     if process is not None:
         program = f"  {shorten(process.exe)}" if process.exe else ""
         lines.append(f"  process {shorten(process.name)} ({process.pid}){program}")
     below = "  (and what is below this path)" if question.kind == "request" else ""
-    lines += [f"  rule    {shorten(question.rule, _WIDEST)}{below}", f"  {choices(question)}"]
+    lines += [f"  rule    {_folded(question.rule)}{below}", f"  {choices(question)}"]
     return "\n".join(lines)
+
+
+def _folded(text: str) -> str:
+    """In one line, with long blanks counted; what is too long is cut in the middle, and how much is said."""
+    line = one_line(text) if len(text) <= _WIDEST else ""
+    if line and len(line) <= 2 * _WIDEST:
+        return line
+    part = _WIDEST // 3
+    left = len(text) - 3 * part
+    return f"{escape(text[: 2 * part])} \\{{{left} characters are not shown}} {escape(text[-part:])}"
+
+
+def _lasting(question: Question) -> bool:
+    """Can the rule be remembered?  Not when it is not shown whole."""
+    return question.lasting and len(question.rule) <= _WIDEST
 
 
 def choices(question: Question) -> str:
     """The words that may be answered."""
-    return _CHOICES if question.lasting else _SHORT_CHOICES
+    return _CHOICES if _lasting(question) else _SHORT_CHOICES
 
 
 class Desk:

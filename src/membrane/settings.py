@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
 
 PROJECT_FILE = ".membrane.yaml"
+_MOST_LINES = 60  # of a question about a project file
 _LARGEST = 1 << 20  # bytes of a policy file
 _LARGEST_CACHED = 16 << 20
 _MOST_CACHED = 256  # files of a kind
@@ -296,6 +297,15 @@ class _Files:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise PolicyError("read the policy", "it is not a regular file", where=path)
+            # An installer may link the package's own files; the project's file counts by what is in it.
+            ours = not path.startswith(_PRESETS) and not path.endswith(f"/{PROJECT_FILE}")
+            if ours and status.st_nlink > 1 and status.st_uid == os.geteuid():
+                raise PolicyError(
+                    "read the policy",
+                    f"it has {status.st_nlink} names (hard links): who may write another one decides what is allowed",
+                    where=path,
+                    fix=(f"cp -p {path} {path}.new && mv {path}.new {path}",),
+                )
             data = b""
             while len(data) <= _LARGEST:
                 part = os.read(fd, _LARGEST + 1 - len(data))
@@ -565,6 +575,22 @@ def trust_project(workspace: str, home: str, review: Review | None = None) -> tu
     return review.widening
 
 
+def shown(review: Review) -> list[str]:
+    """What a project file widens, all of it, in lines that fit a window."""
+    from .escaping import folded
+
+    lines = []
+    for each in review.widening:
+        number = each.line
+        for text in each.text.split("\n"):
+            first, *more = folded(text)
+            key = f"{each.key}:" if number == each.line else ""
+            lines.append(f"  {number:>5}  {key:<14} {first}")
+            lines += [f"  {'':>5}  {'':<14} {rest}" for rest in more]
+            number += 1
+    return lines
+
+
 def _ask(review: Review, workspace: str, home: str, interactive: bool) -> bool:
     """Ask on the terminal whether the project file may widen; return whether that is remembered.
 
@@ -573,12 +599,15 @@ def _ask(review: Review, workspace: str, home: str, interactive: bool) -> bool:
     """
     from .escaping import escape
 
-    lines = []
-    for each in review.widening:
-        first, *more = each.text.split("\n")
-        lines.append(f"  {each.line:>5}  {each.key + ':':<14} {escape(first)}")
-        lines += [f"  {each.line + number:>5}  {'':<14} {escape(text)}" for number, text in enumerate(more, 1)]
+    lines = shown(review)
     question = f"membrane: {escape(review.path)} asks for more than the policy gives:\n" + "\n".join(lines)
+    if len(lines) > _MOST_LINES:
+        raise PolicyError(
+            "use the project file",
+            f"what it asks for takes {len(lines)} lines, more than a question can show, and it is not approved",
+            where=f"{review.path}:{review.widening[0].line}:1",
+            fix=("membrane trust                   (shows all of it)",),
+        )
     terminal = _terminal() if interactive else None
     if terminal is None:
         raise PolicyError(

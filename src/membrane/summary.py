@@ -35,6 +35,7 @@ FLOORS = {
     "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
     "query type not answered": "only A and AAAA are answered",
     "protocol not relayed": "only TCP, and UDP where a rule opens the port, leave the sandbox",
+    "set-group-ID file": "outside, whoever executes it would get your group; a directory may have the bit",
     "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
 }
 _KINDS = {

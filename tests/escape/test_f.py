@@ -67,8 +67,20 @@ attempt("magic link", link_of(os.open(".env", os.O_PATH), "stolen"))
     assert found["hidden"] == "EXDEV" and found["magic link"] == "EXDEV"
     assert not (box.workspace / "stolen").exists()
     os.link(box.workspace / ".env", box.workspace / "second")
-    warned = box.run("true")
-    assert ".env: the hidden file has 2 hard links" in warned.stderr
+    box.file("deep/file")
+    os.link(box.workspace / ".env", box.workspace / "deep" / "third")
+    warned = box.run("true", options=("-q",))
+    assert ".env: the hidden file has 3 hard links" in warned.stderr
+    assert any("3 hard links" in str(each) for each in box.record("SessionStarted")[-1]["assurance"])
+    found = box.attack("for name in ('.env', 'second', 'deep/third', 'deep/file'): attempt(name, read(name))")
+    assert found == {".env": "EACCES", "second": "EACCES", "deep/third": "EACCES", "deep/file": "ok"}
+
+
+def test_F04_another_name_of_a_read_only_file_is_read_only(box: Box) -> None:
+    box.policy(readonly=["fixed"])
+    os.link(box.file("fixed", "x"), box.workspace / "second")
+    script = "attempt('fixed', write('fixed')); attempt('second', write('second')); attempt('new', write('new'))"
+    assert box.attack(script) == {"fixed": "EROFS", "second": "EROFS", "new": "ok"}
 
 
 def test_F05_rename_of_a_hidden_file_or_its_parent(box: Box) -> None:
@@ -562,6 +574,7 @@ def test_F48_rules_hold_for_names_that_appear_on_the_host(box: Box, how: str) ->
     assert target.read_text() == "SECRET"
 
 
+@pytest.mark.guard_alone
 def test_F48_a_name_made_inside_is_hidden_as_well(box: Box) -> None:
     script = (
         'attempt("make", write(".env"))\nsay("hidden", wait_for(lambda: attempt("read", read(".env")) == "EACCES"))'

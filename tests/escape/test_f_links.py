@@ -41,6 +41,7 @@ def test_F42_a_link_to_the_root_does_not_divert_what_is_hidden_later(box: Box, l
         assert ask("here late") == "ok"
 
 
+@pytest.mark.guard_alone
 @pytest.mark.parametrize(
     ("link", "target", "place"),
     [
@@ -64,6 +65,7 @@ def test_F48_a_link_made_inside_stops_no_later_mask(box: Box, link: str, target:
         assert ask(f"{place} late") == "ok"
 
 
+@pytest.mark.guard_alone
 def test_F48_a_mask_reaches_whoever_is_below_a_read_only_mount(box: Box) -> None:
     """The command holds the directory open before it is bound onto itself."""
     box.policy(**RULES)

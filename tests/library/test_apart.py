@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane import PIPE, Policy, Sandbox
+from membrane import DEVNULL, PIPE, HostError, Policy, PolicyError, Sandbox
 
 PYTHON = "/usr/bin/python3"
 Maker = Callable[..., Sandbox]
@@ -58,3 +58,65 @@ def test_signals_of_a_terminal_reach_a_command(make: Maker) -> None:
                 assert process.stdout is not None and process.stdout.readline() == b"here\n"
                 process.send_signal(number)
                 assert process.wait(60).signal == number
+
+
+def test_a_fork_of_its_owner_is_told_that_the_sandbox_is_not_its_own(make: Maker) -> None:
+    """There is no thread that would take the answer; and the end of the fork is not the end of the sandbox."""
+    uses: dict[str, Callable[[Sandbox], object]] = {
+        "run": lambda sandbox: sandbox.run(["true"]),
+        "popen": lambda sandbox: sandbox.popen(["true"], stdin=DEVNULL),
+        "stats": lambda sandbox: sandbox.stats(),
+        "events": lambda sandbox: sandbox.events(),
+        "update": lambda sandbox: sandbox.update(Policy()),
+        "open": lambda sandbox: sandbox.open(),
+    }
+    with make() as sandbox:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            for name, use in uses.items():
+                try:
+                    use(sandbox)
+                except HostError as error:
+                    told = "ok" if "fork" in str(error) else str(error)
+                except BaseException as error:
+                    told = repr(error)
+                else:
+                    told = "no error"
+                os.write(write, f"{name}: {told}\n".encode())
+            sandbox.close()
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answers:
+            assert answers.read().splitlines() == [f"{name}: ok" for name in uses]
+        assert os.waitpid(pid, 0)[1] == 0
+        assert sandbox.run(["true"]).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfff", "\0", "a\0b"])
+def test_text_that_has_no_octets_is_refused(make: Maker, text: str) -> None:
+    with make() as sandbox:
+        with pytest.raises(PolicyError):
+            sandbox.run(["echo", text])
+        with pytest.raises(PolicyError):
+            sandbox.run(["true"], env={"NAME": text})
+        with pytest.raises(PolicyError):
+            sandbox.run(["true"], cwd=text)
+        assert sandbox.run(["printf", "%s", "\udcff"]).stdout in ("\udcff", "\ufffd", b"\xff"), "octets of a file name"
+
+
+def test_a_keeper_with_no_descriptor_left_tells_the_true_status(make: Maker) -> None:
+    """The keeper of a persistent sandbox has another number than 1, and the command's uid."""
+    script = "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1)); os._exit(7)"
+    with make(persistent=True) as sandbox:
+        assert sandbox.run([PYTHON, "-c", script]).exit_code == 7
+        assert sandbox.run(["true"]).exit_code == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_proc_of_a_command_tells_no_more_than_that_of_the_sandbox(make: Maker, persistent: bool) -> None:
+    with make(persistent=persistent) as sandbox:
+        told = sandbox.shell("cat /proc/keys /proc/cmdline; wc -l < /proc/self/status; ls -d /proc/1").stdout.split()
+        assert told[0].isdigit() and told[1] == "/proc/1"
+    assert Path("/proc/cmdline").read_text()

@@ -428,7 +428,7 @@ def test_trust_shows_what_it_widens(
     assert approved == [(work, str(tmp_path / "state"), review)]
     assert capsys.readouterr().out == (
         f"{work}/.membrane.yaml widens:\n"
-        '  line 3: allow: - "evil.example" \\u{1b}[2J\n'
+        '      3  allow:         - "evil.example" \\u{1b}[2J\n'
         "trusted as it is now; a change needs a new approval\n"
     )
     review = settings.Review("p", "d", ())

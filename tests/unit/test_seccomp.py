@@ -91,7 +91,8 @@ NR = {
     "uselib": (134, None), "_sysctl": (156, None), "acct": (163, 89), "swapon": (167, 224), "swapoff": (168, 225),
     "reboot": (169, 142), "syslog": (103, 116), "quotactl": (179, 60), "quotactl_fd": (443, 443), "settimeofday":
     (164, 170), "clock_settime": (227, 112), "vhangup": (153, 58), "nfsservctl": (180, 42), "lookup_dcookie": (212,
-    18),
+    18), "prlimit64": (302, 261), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "sched_setparam":
+    (142, 118), "sched_setscheduler": (144, 119), "setpriority": (141, 140), "ioprio_set": (251, 30),
 }  # fmt: skip
 
 ALWAYS_ALLOWED = [name for name in NR if list(NR).index(name) < list(NR).index("socket")]
@@ -152,7 +153,8 @@ JUDGED = [
     # files that would run as somebody else on the host
     ("openat", (3, 0, 0, SUID), "allow"),  # without O_CREAT the mode is whatever the register holds
     ("openat", (3, 0, CREAT | 1, 0o644), "allow"),
-    ("openat", (3, 0, CREAT | 1, 0o2755), "allow"),
+    ("openat", (3, 0, CREAT | 1, 0o2755), "EPERM"),
+    ("openat", (3, 0, CREAT | 1, 0o2644), "EPERM"),  # an access control list could make it executable later
     ("openat", (3, 0, CREAT | 1, SUID | 0o755), "EPERM"),
     ("openat", (3, 0, HIGH | CREAT, HIGH | SUID), "EPERM"),
     ("openat", (3, 0, TMPFILE | 1, SUID | 0o755), "EPERM"),
@@ -160,7 +162,18 @@ JUDGED = [
     ("open", (0, CREAT | 1, 0o755), "allow"),
     ("open", (0, 0, SUID), "allow"),
     *[(name, (0, SUID | 0o755), "EPERM") for name in ("chmod", "fchmod", "creat", "mknod")],
-    *[(name, (0, 0o2755), "allow") for name in ("chmod", "fchmod", "creat", "mknod")],
+    *[(name, (0, 0o2755), "EPERM") for name in ("creat", "mknod")],
+    *[(name, (0, 0o2755), "allow") for name in ("chmod", "fchmod")],  # the listener judges, or ``group_program``
+    # pid 1, and whatever it is part of
+    *[(name, (1,), "EPERM") for name in seccomp._BY_PID],
+    *[(name, (HIGH | 1,), "EPERM") for name in seccomp._BY_PID],
+    *[(name, (pid,), "allow") for name in seccomp._BY_PID for pid in (0, 2, 4711)],
+    *[("setpriority", (kind, 1), "EPERM") for kind in (0, 1, 2)],
+    *[("setpriority", (kind, 0), "allow") for kind in (0, 1)],
+    *[("setpriority", (2, who), "EPERM") for who in (0, 1000)],
+    *[("ioprio_set", (kind, 1), "EPERM") for kind in (1, 2, 3)],
+    *[("ioprio_set", (kind, 7), "allow") for kind in (1, 2)],
+    ("ioprio_set", (3, 1000), "EPERM"),
     *[(name, (3, 0, SUID | 0o755), "EPERM") for name in ("fchmodat", "fchmodat2", "mknodat")],
     *[(name, (3, 0, 0o644), "allow") for name in ("fchmodat", "fchmodat2", "mknodat")],
     # sockets
@@ -266,6 +279,18 @@ def test_every_row(machine: str, nested: bool, allow_ptrace: bool) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_without_a_listener_no_mode_has_a_set_group_id_bit(machine: str) -> None:
+    program = seccomp.group_program(machine)
+    for name, place in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+        number = number_of(name, machine)
+        if number is not None:
+            for mode, expected in ((0o2755, "EPERM"), (0o2000, "EPERM"), (HIGH | 0o2755, "EPERM"), (0o755, "allow")):
+                arguments = (*(3, 3, 3)[:place], mode)
+                assert run(program, number, arguments, AUDIT_ARCH[machine]) == expected
+    assert run(program, NR["write"][MACHINES.index(machine)], (0, 0o2755), AUDIT_ARCH[machine]) == "allow"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_known_call_is_in_the_table(machine: str) -> None:
     """The numbers of the module agree with the ones written down here."""
     for name, pair in seccomp._NUMBERS.items():
@@ -290,7 +315,8 @@ def test_calls_that_are_always_allowed_are_in_the_kernels_bitmap(machine: str) -
     """Their path through the filter loads no argument, so the kernel runs no filter for them."""
     program = seccomp.program(machine=machine)
     names = "ioctl socket socketpair clone unshare personality "
-    names += "openat open creat chmod fchmod fchmodat fchmodat2 mknod mknodat"
+    names += "openat open creat chmod fchmod fchmodat fchmodat2 mknod mknodat "
+    names += "prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority ioprio_set"
     judged = {number_of(name, machine) for name in names.split()} - {None}
     for number in range(512):
         if number in judged:
@@ -310,7 +336,7 @@ def test_the_program_is_one_the_kernel_takes(machine: str, nested: bool, allow_p
     """net/core/filter.c bpf_check_classic, kernel/seccomp.c seccomp_check_filter."""
     program = seccomp.program(nested=nested, allow_ptrace=allow_ptrace, machine=machine)
     code = list(struct.iter_unpack("<HBBI", program))
-    assert len(code) <= 160
+    assert len(code) <= 200
     for index, (operation, jump_true, jump_false, k) in enumerate(code):
         assert operation in (0x20, 0x54, 0x06, 0x15, 0x35, 0x45)
         if operation & 7 == 5:

@@ -546,3 +546,16 @@ def test_cache_hit_imports_nothing_heavy(place: Place) -> None:
     )
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "True []"
+
+
+def test_a_policy_or_trust_file_with_a_second_name_does_not_count(place: Place) -> None:
+    """In a tree that the command can write, the other name is as good as this one."""
+    place.config.parent.mkdir(parents=True, exist_ok=True)
+    place.config.write_text("allow: [a.com]\n")
+    assert "a.com" in hosts(place.load_settled())
+    other = place.workspace / "innocent"
+    other.hardlink_to(place.config)
+    with pytest.raises(PolicyError, match="hard links"):
+        place.load_settled()
+    other.unlink()
+    assert "a.com" in hosts(place.load_settled())

@@ -393,4 +393,4 @@ def test_many_hits_are_found_without_a_call_per_hit_and_rule(tmp_path: Path) -> 
         os.close(os.open(tmp_path / f"{number}.pem", os.O_CREAT | os.O_WRONLY))
     result = scan(str(tmp_path), rules(*(f"*.{suffix}" for suffix in ("a", "b", "c", "pem"))))
     assert len(result.hits) == 3_000
-    assert result.warnings == ("only 2000 of the hidden files were checked for hard links",)
+    assert result.warnings == ("only 2000 of the files that are covered were checked for hard links",)

@@ -33,7 +33,7 @@ from .policy import Policy
 from .streams import DEVNULL, Events, Pipes, close_all, pipe_stream, standard_stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     OnAsk: TypeAlias = Callable[[Question], Answer | Awaitable[Answer]]
@@ -164,6 +164,7 @@ class AsyncSandbox:
         self._on_event = on_event
         self._record = record
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0  # the process that opened it
         self._channel: _socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: asyncio.Future[None] | None = None
@@ -196,6 +197,7 @@ class AsyncSandbox:
         """
         if self._channel is not None or self._closed is not None:
             raise InternalError("open a sandbox", "it was opened before")
+        self._owner = os.getpid()
         self._loop = loop = asyncio.get_running_loop()
         self._opened, self._closed = loop.create_future(), loop.create_future()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
@@ -240,7 +242,9 @@ class AsyncSandbox:
         return self
 
     async def close(self) -> None:
-        """End every command and the sandbox; may be called again."""
+        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
+        if self._owner != os.getpid():
+            return
         channel, process = self._channel, self._process
         if self._closed is None:
             return
@@ -419,6 +423,11 @@ class AsyncSandbox:
         for name, value in variables.items():
             if not name or "=" in name or "\0" in name + value:
                 raise PolicyError("pass a variable", f"{name!r} is no variable")
+            _refuse_surrogates("pass a variable", (name, value))
+        directory = os.fspath(cwd) if cwd is not None else ""
+        if "\0" in directory:
+            raise PolicyError("enter a directory", f"{directory!r} has a NUL octet")
+        _refuse_surrogates("enter a directory", (directory,))
         self._number += 1
         command = Command(self, self._loop, self._number, words)
         command.on_event = on_event
@@ -428,7 +437,7 @@ class AsyncSandbox:
         asked: dict[str, Any] = {
             "number": self._number,
             "argv": words,
-            "cwd": os.fspath(cwd) if cwd is not None else "",
+            "cwd": directory,
             "environment": variables,
             "umask": _umask(),
         }
@@ -507,6 +516,7 @@ class AsyncSandbox:
         return Stats(**{name: told[name] for name in Stats.field_names})
 
     def _check_open(self) -> None:
+        refuse_fork(self._owner)
         if self._channel is None:
             raise self._failure or HostError("use the sandbox", "it is not open", fix=("async with AsyncSandbox(...)",))
 
@@ -526,7 +536,7 @@ class AsyncSandbox:
 
     def _post(self, kind: bytes, value: Any, fds: Sequence[int] = ()) -> None:
         """Send a message, now or as soon as there is room."""
-        if self._channel is None or self._loop is None:
+        if self._channel is None or self._loop is None or self._owner != os.getpid():
             return
         if not self._outbox:
             try:
@@ -701,6 +711,16 @@ def _exit_of(told: dict[str, Any]) -> tuple[int, int]:
     return (code, 0) if code >= 0 else (128 - code, -code)
 
 
+def refuse_fork(owner: int) -> None:
+    """Raise HostError where a fork of the process ``owner`` uses what that has opened: nobody would ever answer it.
+
+    The loop's thread does not exist there, and both would read from one stream.
+    """
+    if owner not in (0, os.getpid()):
+        cause = f"process {owner} opened it, and this is a fork of that"
+        raise HostError("use the sandbox", cause, fix=("open another one after the fork",))
+
+
 def _argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     if isinstance(argv, str | bytes):
         raise PolicyError("run a command", "it is a sequence of words", fix=("shell(...) runs a line",))
@@ -709,7 +729,17 @@ def _argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
         raise PolicyError("run a command", "there is none")
     if any(not isinstance(word, str) or "\0" in word for word in words):
         raise PolicyError("run a command", "a word is not a string, or has a NUL octet")
+    _refuse_surrogates("run a command", words)
     return words
+
+
+def _refuse_surrogates(tried: str, texts: Iterable[str]) -> None:
+    """Raise PolicyError for text that has no octets: a surrogate that does not stand for one (PEP 383)."""
+    for text in texts:
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            raise PolicyError(tried, f"{text!r} has a lone surrogate, which is no character") from None
 
 
 def _umask() -> int:

@@ -17,7 +17,7 @@ import threading
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
-from .sandbox import AsyncSandbox
+from .sandbox import AsyncSandbox, refuse_fork
 from .streams import close_all, standard_stream
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class Sandbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._owner = 0  # the process that opened it
 
     @property
     def id(self) -> str:
@@ -152,7 +153,9 @@ class Sandbox:
             PolicyError: a rule can not be bound.
             HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
         """
+        refuse_fork(self._owner)
         with self._lock:
+            self._owner = os.getpid()
             first = self._thread is None
             if first:
                 self._loop = asyncio.new_event_loop()
@@ -167,8 +170,8 @@ class Sandbox:
         return self
 
     def close(self) -> None:
-        """End every command and the sandbox; may be called again."""
-        if self._thread is None:
+        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
+        if self._thread is None or self._owner != os.getpid():
             return
         try:
             self._call(self._core.close())
@@ -279,6 +282,7 @@ class Sandbox:
         return self._call(self._core.stats())
 
     def _running(self) -> asyncio.AbstractEventLoop:
+        refuse_fork(self._owner)
         loop = self._loop
         if loop is None:
             raise HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))

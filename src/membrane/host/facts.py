@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN, CAP_SETFCAP = 6, 7, 21, 31  # <linux/capability.h>
 NO_ID_MAPS = frozenset(("overlay", "nfs", "nfs4", "cifs", "smb3", "9p", "vboxsf"))  # fs/*/: no FS_ALLOW_IDMAP
+_PRIVATE = ("/run/", "/var/run/", "/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/")  # noqa: S108
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
@@ -119,12 +120,17 @@ def socket_fact(path: str) -> SocketFact | None:
     return SocketFact(path, resolved, _kind(resolved), details.st_uid)
 
 
-def bound_sockets() -> tuple[str, ...]:
+def bound_sockets(*, lasting: bool = False, named: Iterable[str] = ()) -> tuple[str, ...]:
     """The unix sockets of the file system that this network namespace's services listen on, as far as they are found.
 
     The kernel tells the name that a socket was bound to (proc_net_unix(5)).  Servers bind a passing name and rename it
     (ssh's control sockets), or a name relative to their directory; so all sockets beside a bound one are taken, and a
-    relative name is looked for in the current directories of the processes that may be looked at.
+    relative name is looked for in the current directories of the processes that may be looked at.  What nobody has any
+    more is left out.
+
+    Args:
+        lasting: without those in the places that every view has a private one of,
+        named: but for those trees in them.
 
     Returns:
         Absolute paths without links, sorted.
@@ -145,13 +151,16 @@ def bound_sockets() -> tuple[str, ...]:
         for base in _current_directories():
             places.update(os.path.join(base, directory) for directory in relative)
     out: set[str] = set()
+    kept = tuple(f"{path.rstrip('/')}/" for path in named)
+    if lasting:
+        places = {place for place in places if not f"{place}/".startswith(_PRIVATE) or f"{place}/".startswith(kept)}
     for place in {os.path.realpath(place) for place in places}:
         try:
             with os.scandir(place) as entries:
                 out.update(entry.path for entry in entries if stat.S_ISSOCK(_type(entry)))
         except OSError:
             continue
-    return tuple(sorted(out))
+    return tuple(sorted(path for path in out if _kind(path) != "dead"))
 
 
 def runtime_entries() -> tuple[tuple[str, str], ...]:
@@ -210,7 +219,7 @@ def gather(
     named: Iterable[str] = (),
     sockets: Iterable[str] = (),
     want_git_root: bool = False,
-    want_bound: bool = False,
+    want_bound: Literal["no", "lasting", "all"] = "no",
     want_runtime: bool = False,
     workspace: str = "",
 ) -> HostFacts:
@@ -220,7 +229,7 @@ def gather(
         environ: the caller's environment.
         named: further host paths that the policy names.
         sockets: unix sockets that it names.
-        want_bound: list the bound unix sockets of this network namespace.
+        want_bound: list the bound unix sockets of this network namespace, or those of ``bound_sockets(lasting=True)``.
         want_runtime: list what /run holds.
         want_git_root: look for the enclosing repository.
 
@@ -270,6 +279,6 @@ def gather(
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
         sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
-        bound=bound_sockets() if want_bound else (),
+        bound=() if want_bound == "no" else bound_sockets(lasting=want_bound == "lasting", named=places),
         runtime=runtime_entries() if want_runtime else (),
     )

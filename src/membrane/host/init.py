@@ -182,9 +182,11 @@ def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int, n
         _collect(channel, command, slave, freezer)
     os.close(failed_exec)
     replace_streams(null)
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(wake_read, select.POLLIN)
+    # Not poll(2): that fails where fewer descriptors are allowed than it is asked about, and another command of a
+    # persistent sandbox may set the limit of this process (prlimit(2)).
+    poll = select.epoll()
+    poll.register(channel.fileno(), select.EPOLLIN)
+    poll.register(wake_read, select.EPOLLIN)
     while True:
         _collect(channel, command, slave, freezer)
         for fd, _event in poll.poll():
@@ -320,6 +322,8 @@ def _command(start: Start, filters: Filters, channel: _socket.socket, slave: int
                 listener = sc.seccomp_listen(filters.notifying)
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
+        if listener < 0 and start.commands == "one":  # else the spawner has done it for all
+            sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):

@@ -29,7 +29,7 @@ Rules
 5. The command is released by the supervisor, after it has read back what was set.
 
 Messages (SOCK_SEQPACKET, first byte is the kind)
-    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; ``mint``, ``diag``: see there)
+    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; see ``_mint``, ``_diagnosing``)
     launcher -> supervisor: P pidfd of init · k masks mounted · f a file is frozen, or why not (errno)
     init -> supervisor:     L listening unix socket of the plan (in its order) · O directory below a cover (``Keep``)
     init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener)
@@ -146,7 +146,10 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
     with Step(channel, "set up the network namespace"):
         mode, sockets = configure(plan.network)
         if start.notify:
-            sockets += _diagnosing()
+            sockets += _diagnosing("diag")
+        if plan.hardening.unix and not plan.hardening.other_sockets:
+            for role in ("table", "table")[: 2 if start.notify else 1]:  # of the supervisor, and of the tracer
+                sockets += _diagnosing(role)
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
         words = " ".join((mode, *(role for role, _sock in part)))
@@ -174,10 +177,11 @@ def _close_all_but(keep: Sequence[int]) -> None:
     sc.close_range(first)
 
 
-def _diagnosing() -> list[tuple[str, _socket.socket]]:
-    """A socket of sock_diag(7), for ``network.clients``; none where the kernel has no such family."""
+def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
+    """A socket of sock_diag(7), for ``network.clients`` or ``host.unixsockets``; none where the kernel has no such
+    family."""
     try:
-        return [("diag", _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]
+        return [(role, _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]
     except OSError:
         return []
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+DONE = -1  # in the place of an errno
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; struct seccomp_data: nr, arch, instruction pointer, args
@@ -75,13 +76,13 @@ class Listener:
         return number, thread, call, *arguments
 
     def answer(self, number: int, error: int) -> bool:
-        """End the call with ``error``, or with 0 let the kernel carry it out.
+        """End the call with ``error``, or with 0 let the kernel carry it out; ``DONE``: it has been, the call gives 0.
 
         False when the caller went away.  True also says that what was read by its thread id was its own: as long as
         the call is pending the thread is there (seccomp_unotify(2), SECCOMP_IOCTL_NOTIF_ID_VALID).
         """
         try:
-            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -error, 0 if error else _CONTINUE))
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -max(error, 0), 0 if error else _CONTINUE))
         except OSError as failed:
             if failed.errno != errno.ENOENT:
                 raise
@@ -240,13 +241,15 @@ class Place:
     ``path``: the canonical name inside; the last component is a link's own name when it was not to be followed.
     ``status``: of what is there, or None.  ``above``: of the directory, when nothing is there.  ``readonly`` and
     ``noexec``: of the mount.  ``error``: the errno of the look-up but for a missing last component, 0 for none.
+    ``link``: of /proc/PID/fd and its like, through which the last component led; its name inside.
     """
 
-    __slots__ = ("above", "error", "noexec", "path", "readonly", "status")
+    __slots__ = ("above", "error", "link", "noexec", "path", "readonly", "status")
 
     def __init__(self, path: bytes, error: int = 0) -> None:
         self.path = path
         self.error = error
+        self.link = b""
         self.status: os.stat_result | None = None
         self.above: os.stat_result | None = None
         self.readonly = self.noexec = False
@@ -317,6 +320,31 @@ class View:
         finally:
             os.close(fd)
 
+    def open(self, thread: int, place: Place) -> int:
+        """An O_PATH descriptor of what is at a place that ``resolve`` found, whatever has happened to the name since.
+
+        A link of proc(5) is followed to what it stands for, which may have another name by now or none.
+
+        Raises:
+            OSError: it is gone.
+        """
+        root = self._root
+        if self._nested:
+            root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
+        try:
+            name = place.link or place.path
+            head, _, last = name.rpartition(b"/")
+            above = sc_openat2(root, head or b"/", False)
+        finally:
+            if root != self._root:
+                os.close(root)
+        if above < 0:
+            raise OSError(-above, os.strerror(-above))
+        try:
+            return os.open(last or b".", _O_PATH | (0 if place.link else os.O_NOFOLLOW), dir_fd=above)
+        finally:
+            os.close(above)
+
     def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
         """A relative path from a directory whose own name is too long to be told; never raises.
 
@@ -380,6 +408,13 @@ class View:
 
     def _walk(self, root: int, thread: int, whole: bytes, follow: bool) -> Place:
         """Component by component: for the links of /proc, dangling links, and to say where a look-up failed."""
+        through: list[bytes] = []
+        place = self._step_by_step(root, thread, whole, follow, through)
+        place.link = through[-1] if through else b""
+        return place
+
+    def _step_by_step(self, root: int, thread: int, whole: bytes, follow: bool, through: list[bytes]) -> Place:
+        """``_walk``; ``through`` gets what ``Place.link`` says."""
         at: list[bytes] = []
         todo = [part for part in whole.split(b"/")[::-1] if part not in (b"", b".")]
         links = 0
@@ -416,6 +451,7 @@ class View:
                 links += 1
                 if links > MOST_LINKS:
                     return Place(name, errno.ELOOP)
+                through[:] = [name] if not todo and at[0] == b"proc" and len(at) > 2 else ()
                 if link[:1] == b"/":
                     at = []
                 else:

@@ -82,6 +82,7 @@ _NUMBERS = {
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
     "ioctl": (16, 29),
+    "ioprio_set": (251, 30),
     "ioperm": (173, -1),
     "iopl": (172, -1),
     "kcmp": (312, 272),
@@ -106,6 +107,7 @@ _NUMBERS = {
     "personality": (135, 92),
     "pidfd_getfd": (438, 438),
     "pivot_root": (155, 41),
+    "prlimit64": (302, 261),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
@@ -113,9 +115,14 @@ _NUMBERS = {
     "quotactl_fd": (443, 443),
     "reboot": (169, 142),
     "request_key": (249, 218),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
     "setdomainname": (171, 162),
     "sethostname": (170, 161),
     "setns": (308, 268),
+    "setpriority": (141, 140),
     "settimeofday": (164, 170),
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -202,7 +209,11 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
 _NETLINK_ROUTE = 0
-_S_ISUID, _CREATES = 0o4000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
+_S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
+_CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
+# Told which process first.  Pid 1 has the command's uid, and the kernel asks for no more (sched(7), prlimit(2)).
+_BY_PID = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+_BY_KIND = (("setpriority", 2), ("ioprio_set", 3))  # kind and number; the kind that is all processes of a user
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME shares its bit with clone's exit signal, which wins there.
 _CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
@@ -313,6 +324,33 @@ def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> b
     return _packed(code, labels)
 
 
+def group_program(machine: str) -> bytes:
+    """Assemble a filter for where nobody listens: chmod(2) and its kin with a set-group-ID bit fail with EPERM.
+
+    Args:
+        machine: ``uname -m``: x86_64 or aarch64.
+
+    Raises:
+        HostError: no call numbers for this machine.
+    """
+    column = _column(machine)
+    code: list[Instruction] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _ARCHITECTURES[machine], "", "allow"),
+        (_LOAD, _NUMBER, "", ""),
+    ]
+    calls = [(name, mode) for name, mode in _CHMOD if _NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, _NUMBERS[name][column], name, "") for name, _mode in calls]
+    labels = {"allow": len(code)}
+    code.append((_RETURN, _ALLOW, "", ""))
+    for name, mode in calls:
+        labels[name] = len(code)
+        code += [_load(mode)[1], (_ANY_BIT, _S_ISGID, "EPERM", ""), (_RETURN, _ALLOW, "", "")]
+    labels["EPERM"] = len(code)
+    code.append((_RETURN, _RESULTS["EPERM"], "", ""))
+    return _packed(code, labels)
+
+
 def notified_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``notify_program`` may tell of."""
     column = _column(machine)
@@ -352,9 +390,12 @@ def _judged(
 ) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
+    # A set-group-ID file would make everybody a member of the caller's group.  On a directory the bit is harmless, and
+    # a mode does not say which it is: the listener tells (``trace.modes``), or ``group_program`` refuses both.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
+    set_any_id = ("", (_ANY_BIT, _S_ISUID | _S_ISGID, "EPERM", "allow"))
     calls = [
-        (name, [_load(mode - 1), ("", (_ANY_BIT, _CREATES, "", "allow")), _load(mode), set_user_id])
+        (name, [_load(mode - 1), ("", (_ANY_BIT, _CREATES, "", "allow")), _load(mode), set_any_id])
         for name, mode in (("openat", 3), ("open", 2))
     ]
     calls += [
@@ -363,12 +404,12 @@ def _judged(
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
     ]
+    calls += [(name, [_load(mode), set_user_id]) for name, mode in _CHMOD]
+    calls += [(name, [_load(mode), set_any_id]) for name, mode in (("creat", 1), ("mknod", 1), ("mknodat", 2))]
+    calls += [(name, _one_of(0, (1,), "EPERM", "allow")) for name in _BY_PID]
     calls += [
-        (name, [_load(mode), set_user_id])
-        for name, mode in (
-            *(("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2)),
-            *(("creat", 1), ("mknod", 1), ("mknodat", 2)),
-        )
+        (name, [_load(0), ("", (_EQUAL, everybody, "EPERM", "")), *_one_of(1, (1,), "EPERM", "allow")])
+        for name, everybody in _BY_KIND
     ]
     if not nested:
         refused = _CLONE_NEWNS if user_namespaces else _CLONE_NEW
@@ -418,7 +459,9 @@ def describe(*, nested: bool = False, user_namespaces: bool = False, allow_ptrac
         "raw: EPERM, other protocols: EPROTONOSUPPORT, other families: EAFNOSUPPORT",
         "socketpair: UNIX only, else EAFNOSUPPORT",
         "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: EPERM",
-        "set-user-ID files: chmod, open, creat, mknod with mode 04000: EPERM",
+        "set-user-ID and set-group-ID files: chmod, open, creat, mknod with mode 04000 or 02000: EPERM "
+        "(chmod of a directory with 02000: allowed where the tracer looks)",
+        f"{', '.join((*_BY_PID, *(name for name, _everybody in _BY_KIND)))} of pid 1 or all of a user: EPERM",
         "personality: Linux without or with fixed addresses only, else EPERM",
     ]
     if not nested:

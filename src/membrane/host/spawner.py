@@ -47,7 +47,7 @@ import time
 
 from ..errors import HostError
 from ..value import Value
-from . import landlock, view
+from . import landlock, seccomp, view
 from . import syscalls as sc
 from .channel import (
     MESSAGE,
@@ -191,6 +191,8 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -
             listener = sc.seccomp_listen(notifying(start))
         except OSError as failed:
             error = failed.errno or 0  # the supervisor decides whether the run needs it
+    if listener < 0:
+        sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
     send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody

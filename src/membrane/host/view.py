@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 _BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
 _PTS = "newinstance,ptmxmode=0666,mode=620"
+# Of proc(5) what ordinary programs read, the namespaces' own, and counters of the whole machine that runtimes size
+# themselves by (gVisor offers no more).  The rest describes the host: its keys, locks, interrupts (whose counts tell
+# key strokes), devices, disks, modules, kernel configuration and boot parameters.
+PROC_FILES = frozenset(
+    (
+        *("cgroups", "cpuinfo", "devices", "filesystems", "loadavg", "meminfo", "mounts", "net", "pressure", "self"),
+        *("stat", "swaps", "sys", "sysvipc", "thread-self", "tty", "uptime", "version", "vmstat"),
+    )
+)
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -64,6 +73,9 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         else:
             _operation(op, trees.get(index), devices, root)
     root.close()
+    for op in mounts:
+        if isinstance(op, Proc):
+            _hide_the_host(NEW_ROOT, op)
     os.chdir(NEW_ROOT)
     sc.pivot_root(".", ".")
     sc.umount(".", sc.MNT_DETACH)
@@ -92,6 +104,7 @@ def refresh(mounts: Sequence[MountOp]) -> None:
             sc.mount("proc", op.target, "proc", _PROC)
             if op.freeze_settings:
                 _freeze_settings(op.target)
+            _hide_the_host("", op)
         elif isinstance(op, Devices):
             sc.mount("devpts", f"{op.target}/pts", "devpts", sc.MS_NOSUID | sc.MS_NOEXEC, _PTS)
             _seal(op.target)  # all commands share it: none may put another link in the place of /dev/stdin
@@ -104,6 +117,22 @@ def _freeze_settings(proc: str) -> None:
         if os.path.lexists(path):
             sc.mount(path, path, None, sc.MS_BIND)
             sc.mount(None, path, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _PROC)
+
+
+def _hide_the_host(root: str, op: Proc) -> None:
+    """Cover what a new proc(5) has beside processes and ``PROC_FILES``.
+
+    ``open_files`` of a policy changes nothing here: this is the kernel's, not a file of the caller.
+    """
+    masks = Masks(root)
+    place = os.open(f"{root}{op.target}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(place):
+            if not name.isdecimal() and name not in PROC_FILES:
+                masks.cover(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place))
+    finally:
+        os.close(place)
+        masks.close()
 
 
 def places_in_scratch(mounts: Sequence[MountOp]) -> frozenset[str]:

@@ -277,7 +277,7 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         ("cpu", "RLIMIT_CPU per process"),
         ("time", "supervisor timer"),
         ("files", "RLIMIT_NOFILE per process"),
-        ("disk", "tmpfs size, RLIMIT_FSIZE"),
+        ("disk", "size of each private tmpfs, RLIMIT_FSIZE per file; no quota of the workspace"),
         ("upload", "byte count in the network process"),
     ):
         value = getattr(limits, name)

@@ -74,7 +74,7 @@ class HostFacts(Value):
     git_root: str = ""  # enclosing repository of the workspace
     groups: tuple[int, ...] = ()
     sockets: tuple[SocketFact, ...] = ()  # those that the policy names and that exist
-    bound: tuple[str, ...] = ()  # for the host's view: paths of all unix sockets that are bound now
+    bound: tuple[str, ...] = ()  # paths of unix sockets that are bound now
     runtime: tuple[tuple[str, str], ...] = ()  # for open files: what /run holds, and where it leads when it is a link
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
@@ -88,7 +88,7 @@ class ScanHit(Value):
     """
 
     path: str
-    effect: Literal["hide", "readonly", "protect"]
+    effect: Literal["hide", "readonly", "protect", "socket"]
     directory: bool
     link: bool = False
 

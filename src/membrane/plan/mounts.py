@@ -398,7 +398,18 @@ def java_trust(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     return (JAVA_TRUST, *dict.fromkeys(links.get(path, path) for path in JAVA_STORES if path in facts.existing))
 
 
-def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
+def _shown(facts: HostFacts, binds: Sequence[Bind]) -> list[str]:
+    """Where the view shows a bound socket of the host, through the innermost tree at each place."""
+    found = []
+    for path in facts.bound:
+        for number, op in enumerate(binds):
+            place = op.target + path[len(op.source) :]
+            if inside(path, op.source) and not any(inside(place, later.target) for later in binds[number + 1 :]):
+                found.append(place)
+    return found
+
+
+def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> list[MountOp]:
     """Masks over host credentials, except those that a rule names, and over our own state."""
     named = [facts.workspace, *(places(rule, facts)[1] for rule in policy.mounts)]
     links = dict(facts.links)
@@ -414,13 +425,13 @@ def _masks(policy: Policy, facts: HostFacts) -> list[MountOp]:
         private += ["/tmp", "/var/tmp"]  # noqa: S108
     else:  # the scratch directories are the host's, and only what is listed may be reached, in the workspace as well
         named.remove(facts.workspace)
-    masks += [
-        Mask(path, False, "socket of the host")
-        for path in facts.bound
-        if policy.view == "host"
-        and not policy.open_sockets
-        and not any(inside(path, tree) for tree in (*named, *private, facts.state))
-    ]
+    if not policy.open_sockets:
+        own = (*named, *private, facts.state)
+        if policy.view == "host":
+            found = [path for path in facts.bound if not any(inside(path, tree) for tree in own)]
+        else:
+            found = _shown(facts, [op for op in ops if isinstance(op, Bind) and not inside(op.source, facts.state)])
+        masks += [Mask(path, False, "socket of the host") for path in dict.fromkeys(found)]
     masks += [Mask(path, True, "another worktree of the repository") for path in facts.repository.hidden]
     if policy.view == "host" or _in_system(facts.state):  # it holds the homes and agent logins of other workspaces
         masks.append(Mask(facts.state, True, "membrane's own state"))
@@ -482,7 +493,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     ops += _workspace_pins(ops, facts.workspace)
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
-    ops += _masks(policy, facts)
+    ops += _masks(policy, facts, ops)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
 
 

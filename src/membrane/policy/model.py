@@ -372,4 +372,5 @@ REASONS = (
     "query type not answered",
     "caller can not be read",
     "protocol not relayed",  # ICMP to the outside, multicast: nothing opens it
+    "set-group-ID file",  # outside, whoever executes it gets the caller's group
 )

@@ -48,8 +48,8 @@ from ..events import (
     SocketCalled,
     access_as_data,
 )
-from ..host import notify, seccomp, syscalls
-from ..policy.model import Deny, PathAccess
+from ..host import notify, seccomp, syscalls, unixsockets
+from ..policy.model import Deny, PathAccess, SocketAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_first, is_switch
 from .lines import Lines
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from ..events import Event
+    from ..policy.model import Verdict
+    from ..workspace.ahead import Ahead
     from ..workspace.prevent import Prevention
     from .tracer import Scope
 
@@ -111,6 +113,7 @@ class Notifications:
         refused: is told each refusal, as it would be written.
         refusals_only: another source tells the events; here only what is refused is written down.
         edits: calls that wait for the supervisor; None: nothing is passed on to it.
+        table: the unix sockets of the sandbox; None: connect(2) to those of others is not refused here.
     """
 
     name = "notify"
@@ -124,8 +127,10 @@ class Notifications:
         *,
         refusals_only: bool = False,
         edits: Edits | None = None,
+        table: unixsockets.Table | None = None,
     ) -> None:
         self._scope = scope
+        self._table = table
         self._quiet = refusals_only
         self._edits = edits
         self._to: tuple[notify.Place, int] | None = None  # of a call that is to be held, and the mode that it asks for
@@ -158,6 +163,7 @@ class Notifications:
         self.counts = self._lines.counts
         self._decider: Any = None
         self._preventions: dict[str, Prevention] = {}  # by the tree
+        self._ahead: list[tuple[str, Ahead]] | None = None
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
@@ -265,7 +271,8 @@ class Notifications:
             if self._listener.answer(number, error) and unreadable:
                 # It has made itself unreadable: what it does could not be recorded.
                 known = self._processes.of(thread)
-                self._deny(known, self._processes.program_of(known) if known else "", UNREADABLE, "read")
+                program = self._processes.program_of(known) if known else ""
+                self._deny(known, PathAccess(program), UNREADABLE)
             return
         if not self._listener.answer(number, error) or not self._tell:
             return
@@ -327,7 +334,10 @@ class Notifications:
     # ------------------------------------------------------------ the calls
 
     def _place(self, thread: int, directory: int, address: int, *, follow: bool) -> notify.Place:
-        path = self._asked = notify.read_text(thread, address)
+        return self._place_of(thread, directory, notify.read_text(thread, address), follow=follow)
+
+    def _place_of(self, thread: int, directory: int, path: bytes, *, follow: bool) -> notify.Place:
+        self._asked = path
         base = b""
         if path[:1] != b"/":
             try:
@@ -452,7 +462,8 @@ class Notifications:
             result, error = "EACCES", errno.EACCES
             self._refuse_setting(known, to.path, why)
         elif source.status is not None:  # also in the place of what is there: that was judged, and this was not
-            error = self._prevent(known, to.path, _kind(source.status), source=source.path)
+            error = self._refuse_foreign(thread, known, source)
+            error = error or self._prevent(known, to.path, _kind(source.status), source=source.path)
             if not error and flags & _RENAME_EXCHANGE and to.status is not None:
                 error = self._prevent(known, source.path, _kind(to.status), source=to.path)
             result = _name(error)
@@ -463,7 +474,8 @@ class Notifications:
     def _first_config(self, thread: int, source: bytes, path: bytes) -> str:
         """Why the ``config`` of a repository that was made inside may not become this; empty: it may."""
         name = os.fsdecode(path)
-        if self._scope.policy.open_git_config or not any(name.startswith(root + "/") for root in self._scope.roots):
+        inside = any(name.startswith(root + "/") for root, _rows in self._scope.roots)
+        if self._scope.policy.open_git_config or not inside:
             return ""
         from ..workspace.gitedit import LARGEST, objection
 
@@ -475,7 +487,7 @@ class Notifications:
 
     def _refuse_setting(self, known: Known | None, path: bytes, why: str) -> None:
         hint = f"{why}; git_config: writable allows all"
-        self._deny(known, self._shown(os.fsdecode(path)), REASON, "write", None, hint)
+        self._deny(known, PathAccess(self._shown(os.fsdecode(path)), "write"), REASON, None, hint)
 
     def _may_replace(self, thread: int, path: bytes) -> bool:
         """Could the caller rename something to this name, were there no mount?"""
@@ -513,6 +525,9 @@ class Notifications:
             source = notify.Place(self._view.base(thread, where[0]))
         else:
             source = self._place(thread, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        if error := self._refuse_foreign(thread, known, source):
+            path = os.fsdecode(source.path)
+            return FileCreated(path, "link", path, _name(error), True, self._outside(path), "notify"), error
         return self._make(thread, known, where[2], where[3], "link", source.path)
 
     def _make(
@@ -558,12 +573,33 @@ class Notifications:
         elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
             result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         self._tell_refusal(known, place, result, "write")
+        if row.what == "mode" and a[row.first] & stat.S_ISGID:
+            error = self._set_group_id(thread, row, a, place)
+            result = _name(max(error, 0))
+            if error == errno.EPERM:
+                self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), "set-group-ID file")
         if row.what in ("mode", "owner"):
             value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
         else:
             value = os.fsdecode(notify.read_text(thread, a[row.first], _ATTRIBUTE))
         path = os.fsdecode(place.path)
         return FileChanged(path, row.what, value, result, True, self._outside(path), "notify"), error
+
+    def _set_group_id(self, thread: int, row: Change, a: list[int], place: notify.Place) -> int:
+        """The errno of a chmod(2) with a set-group-ID bit, or ``DONE`` (``trace.modes``)."""
+        by_name = row.path != NO and (place.status is not None or bool(place.link))
+        try:
+            if by_name:
+                opened = self._view.open(thread, place)
+            elif row.path == NO:
+                opened = os.open(b"/proc/%d/fd/%d" % (thread, a[row.directory] & 0x7FFFFFFF), os.O_PATH | os.O_CLOEXEC)
+            else:
+                return place.error or errno.ENOENT
+        except OSError as error:
+            return error.errno or errno.EBADF
+        from .modes import set_mode
+
+        return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), [root for root, _ in self._scope.roots])
 
     def _open_file(self, thread: int, descriptor: int) -> notify.Place:
         """What a descriptor is open on, perhaps without a name."""
@@ -614,10 +650,10 @@ class Notifications:
         return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, "notify"), 0
 
     def _on_connect(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._socket(thread, "connect", a)
+        return self._socket(thread, "connect", a, known)
 
     def _on_bind(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._socket(thread, "bind", a)
+        return self._socket(thread, "bind", a, known)
 
     def _on_socket(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         """A raw socket: the first filter leaves its refusal to us (``host.seccomp``)."""
@@ -661,13 +697,40 @@ class Notifications:
             self._flows.add(flow)
         return SocketCalled(call, family, address, port, "", True, "notify", 0, inode), 0
 
-    def _socket(self, thread: int, call: str, a: list[int]) -> tuple[Event, int]:
+    def _socket(self, thread: int, call: str, a: list[int], known: Known | None) -> tuple[Event, int]:
         wanted = min(a[2] & 0xFFFFFFFF, 128)
-        data = notify.read_memory(thread, a[1], wanted) if wanted and not self._quiet else b""
+        looks = not self._quiet or (self._table is not None and call == "connect")
+        data = notify.read_memory(thread, a[1], wanted) if wanted and looks else b""
         family, address, port = address_of(data)
         connects = call == "connect" and family in ("inet", "inet6")
         inode = inode_of(thread, a[0]) if connects else 0
-        return SocketCalled(call, family, address, port, "", True, "notify", 0, inode), 0
+        error = 0
+        if call == "connect" and family == "unix" and address and data[2] and self._table is not None:
+            path = data[2:110].split(b"\0", 1)[0]  # unix(7): as far as the kernel reads
+            place = self._place_of(thread, _CWD, path, follow=True)
+            error = self._refuse_foreign(thread, known, place)
+            if place.status is not None and stat.S_ISREG(place.status.st_mode) and not place.status.st_mode & 0o777:
+                self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")  # what covers one
+        return SocketCalled(call, family, address, port, _name(error), True, "notify", 0, inode), error
+
+    def _refuse_foreign(self, thread: int, known: Known | None, place: notify.Place) -> int:
+        """EACCES when a socket of somebody outside is at ``place``, else 0; that and what covers one is told."""
+        status = place.status
+        if self._table is None or (status is None and not place.link):
+            return 0
+        if not place.link and status is not None and not stat.S_ISSOCK(status.st_mode):
+            return 0
+        try:
+            opened = self._view.open(thread, place)
+        except OSError:
+            return 0  # the kernel does not find it either
+        try:
+            foreign = unixsockets.is_foreign(opened, self._table, thread)
+        finally:
+            os.close(opened)
+        if foreign:
+            self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")
+        return errno.EACCES if foreign else 0
 
     # ------------------------------------------------------------ judgement
 
@@ -693,9 +756,9 @@ class Notifications:
         """
         path = os.fsdecode(name)
         if path in self._scope.awaited:
-            self._deny(known, self._shown(path), "protected name", "write")
+            self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
             return errno.EACCES
-        for root in self._scope.roots:
+        for root, _rows in self._scope.roots:
             if not path.startswith(root + "/") or (kind == "file" and self._opened(path[len(root) + 1 :])):
                 continue
             prevention = self._preventions.get(root)
@@ -715,7 +778,15 @@ class Notifications:
             except OSError as failed:
                 why = f"it can not be looked at ({failed.strerror})"
             if why:
-                self._deny(known, self._shown(path), "protected name", "write")
+                self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
+                return errno.EACCES
+        for root, ahead in self._rules():
+            reason = ahead.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
+            if reason:
+                access = PathAccess(self._shown(path), "write", kind == "directory")
+                verdict = self._decide(access)
+                rule = verdict.rule if isinstance(verdict, Deny) else None
+                self._deny(known, access, reason, None if rule is None else str(rule.origin))
                 return errno.EACCES
         return 0
 
@@ -734,6 +805,22 @@ class Notifications:
         if fd < 0:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
         return Prevention(fd)
+
+    def _rules(self) -> list[tuple[str, Ahead]]:
+        """The path rules of each tree, by the beginning of its paths."""
+        if self._ahead is None:
+            from ..workspace.ahead import Ahead
+
+            self._ahead = [(root.rstrip("/") + "/", Ahead(rows)) for root, rows in self._scope.roots if rows]
+        return self._ahead
+
+    def _decide(self, access: PathAccess) -> Verdict:
+        if self._decider is None:
+            from ..policy.decide import Decider  # 10 ms that most runs never need
+
+            self._decider = Decider(self._scope.policy)
+        verdict: Verdict = self._decider.decide(access)
+        return verdict
 
     def _shown(self, path: str) -> str:
         return path if self._outside(path) else path[len(self._scope.workspace) + 1 :] or "."
@@ -762,26 +849,21 @@ class Notifications:
     def _judge(
         self, known: Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
     ) -> None:
-        if self._decider is None:
-            from ..policy.decide import Decider  # 10 ms that most runs never need
-
-            self._decider = Decider(self._scope.policy)
         shown = self._shown(path)
         directory = status is not None and stat.S_ISDIR(status.st_mode)
-        verdict = self._decider.decide(PathAccess(shown, operation, directory))
+        verdict = self._decide(PathAccess(shown, operation, directory))
         if isinstance(verdict, Deny):
             reason = "read-only" if result == "EROFS" and verdict.reason == "not in the view" else verdict.reason
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
-            self._deny(known, shown, reason, operation, rule, verdict.hint)
+            self._deny(known, PathAccess(shown, operation), reason, rule, verdict.hint)
         elif result == "EROFS" and not self._outside(path):
-            self._deny(known, shown, "protected name", operation)
+            self._deny(known, PathAccess(shown, operation), "protected name")
 
     def _deny(
         self,
         known: Known | None,
-        path: str,
+        access: PathAccess | SocketAccess,
         reason: str,
-        operation: Operation,
         rule: str | None = None,
         hint: str | None = None,
     ) -> None:
@@ -789,8 +871,9 @@ class Notifications:
             known = self._processes.of(self._thread)
             if known is not None:
                 self._processes.look_again(known)
-        event = AccessDenied(access_as_data(PathAccess(path, operation)), reason, rule, hint, source="notify")
-        self._refuse(known, (path, reason, operation, hint or ""), event)  # two settings of one file are two refusals
+        event = AccessDenied(access_as_data(access), reason, rule, hint, source="notify")
+        # Two settings of one file are two refusals.
+        self._refuse(known, (access.path, reason, access.operation, hint or ""), event)
 
     def _refuse(self, known: Known | None, key: tuple[str, ...], event: AccessDenied) -> None:
         """Tell a refusal; equal ones of the next second together."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
     from ..policy.model import Policy
+    from ..workspace.ahead import Row
     from .decode import Decoder
     from .ebpf import EbpfSource
     from .notify import Notifications
@@ -99,7 +100,8 @@ class Scope(Value):
     session: str
     policy: Policy
     workspace: str
-    roots: tuple[str, ...]  # trees in which protected names may not be made, the workspace among them
+    # Trees in which protected names may not be made, the workspace among them, and the path rules of each (``Row``).
+    roots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     uid: int  # kernel ids of the command's processes
     gid: int
     groups: tuple[int, ...]
@@ -153,8 +155,12 @@ class Tracer:
         except OSError:
             pass  # ``attach`` tells
 
-    def attach(self, process: int, listener: int, root: int, roots: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    def attach(
+        self, process: int, listener: int, root: int, roots: tuple[tuple[str, tuple[Row, ...]], ...], table: int = -1
+    ) -> tuple[tuple[str, ...], str]:
         """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
+
+        ``table``: a socket for ``host.unixsockets.Table``; -1: connect(2) to the sockets of others is not refused here.
 
         The descriptors are closed here.
 
@@ -164,9 +170,12 @@ class Tracer:
         Raises:
             HostError: it failed.
         """
-        fds = (root,) if listener < 0 else (listener, root)
+        held = {"listener": listener, "root": root, "table": table}
+        names = tuple(name for name, fd in held.items() if fd >= 0)
+        fds = tuple(held[name] for name in names)
         try:
-            send(self._channel, b"L", marshal.dumps((process, roots, self.awaited, self.on_edit is not None)), fds)
+            told = (process, roots, self.awaited, self.on_edit is not None, names)
+            send(self._channel, b"L", marshal.dumps(told), fds)
         except OSError:
             pass  # told below
         finally:
@@ -465,17 +474,29 @@ class _Loop:
             return True
         if kind != b"L":
             return False
-        process, roots, awaited, edits = marshal.loads(payload)  # noqa: S302 - from our own supervisor
-        *listener, root = fds
+        process, roots, awaited, edits, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        held = dict(zip(names, fds, strict=True))
+        root = held["root"]
         sources = []
         if self._kernel is not None and self._follow(self._kernel, process):
             sources.append("ebpf")
-        if listener:
+        if "listener" in held:
             sources.append("notify")
             scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited))
             quiet = self._spans is not None
+            table = None
+            if "table" in held:
+                from ..host.unixsockets import Table
+
+                table = Table(held["table"])
             self._source = self._notifications(
-                scope, listener[0], root, self._refused, refusals_only=quiet, edits=Edits(self._ask) if edits else None
+                scope,
+                held["listener"],
+                root,
+                self._refused,
+                refusals_only=quiet,
+                edits=Edits(self._ask) if edits else None,
+                table=table,
             )
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:

@@ -358,8 +358,7 @@ def _trust(invocation: Invocation) -> int:
     file = f"{escape(workspace)}/.membrane.yaml"
     if review is not None:
         print(f"{file} widens:" if review.widening else f"{file} widens nothing")
-        for place in review.widening:
-            print(f"  line {place.line}: {escape(place.key)}: {escape(place.text)}")
+        print("".join(f"{line}\n" for line in settings.shown(review)), end="")
         sys.stdout.flush()  # what is approved was shown
     settings.trust_project(workspace, state, review)
     print("trusted as it is now; a change needs a new approval")

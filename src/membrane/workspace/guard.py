@@ -42,6 +42,7 @@ from .judge import (
 )
 from .protect import GIT_NAMES, fold
 from .scan import rescan
+from .sockets import Appeared
 from .watch import Watcher
 
 TYPE_CHECKING = False
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..events import Event
+    from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
     from .scan import ScanResult
 
@@ -75,6 +77,7 @@ class Guard(Holder):
         store: host directory that protected names are moved to at the end; made when it is first needed.
         mask: mounts operations inside the sandbox.
         report: takes events.
+        table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Guard(Holder):
         store: str,
         mask: Callable[[Sequence[MountOp]], None],
         report: Callable[[Event], None],
+        table: Table | None = None,
     ) -> None:
         self._root = root
         self._prefix = root.rstrip("/") + "/"
@@ -110,6 +114,7 @@ class Guard(Holder):
         self._ended = False
         self.overrun = ""  # why the command must be ended
         self.unfinished = ""  # why the final sweep is not whole
+        self._sockets = Appeared(self._root_fd, self._prefix, table)
         self.left: list[str] = []  # protected names that could not be taken away
         self.kept: list[str] = []  # names of tools that a new repository below the top brought
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
@@ -135,7 +140,9 @@ class Guard(Holder):
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
         if self._waiting:
             return 0.0
-        wanted = self._watcher.timeout()
+        wanted, sockets = self._watcher.timeout(), self._sockets.timeout()
+        if sockets is not None:
+            wanted = sockets if wanted is None else min(wanted, sockets)
         if not self._again_at:
             return wanted
         again = max(0.0, self._again_at - time.monotonic())
@@ -146,13 +153,16 @@ class Guard(Holder):
         ops: list[MountOp] = []
         for name in self._watcher.read():
             target = self._prefix + name.path
-            if name.effect == "hide":
+            if name.effect == "socket":
+                self._sockets.add(name.path)
+            elif name.effect == "hide":
                 ops.append(Mask(target, name.directory))
             elif name.effect == "readonly" or name.known:
                 # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))
             else:
                 self._waiting[name.path] = None
+        ops += self._sockets.operations()
         if ops:
             self._mask(ops)
         if len(self._waiting) > MOST_WAITING:

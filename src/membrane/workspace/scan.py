@@ -30,19 +30,20 @@ import time
 from ..errors import HostError
 from ..plan.model import ScanHit
 from ..value import Value
-from . import protect
+from . import protect, sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Literal, TypeAlias
 
     from ..policy.match import PatternSet
     from ..policy.model import PathRule
 
-    Effect: TypeAlias = Literal["hide", "readonly", "protect"]
+    Effect: TypeAlias = Literal["hide", "readonly", "protect", "socket"]
     # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
-    # g protect because the directory has the layout of a repository, s its content decides and it stays writable
+    # g protect because the directory has the layout of a repository, s its content decides and it stays writable,
+    # k socket
     Hit: TypeAlias = tuple[str, str, bool, bool]
     # inode, mtime, ctime (negative: racy, list again), context given, context settled,
     # (path, context) of subdirectories, hits
@@ -52,6 +53,7 @@ RACY = 2_000_000_000  # ns: the coarsest time stamp of a file system in use (FAT
 LONGEST_PATH = 3_800  # bytes: below PATH_MAX (4096) with room for one name
 LARGEST_INDEX = 512 << 20  # bytes
 MOST_LINKS_ASKED = 2_000  # hidden files whose link count is read at each start (2 µs each)
+MOST_NAMES_ASKED = 500_000  # names that are looked at for further links of those
 PROGRESS_AFTER = 1.0  # seconds
 PROGRESS_EVERY = 64  # directories between two looks at the clock
 
@@ -61,8 +63,16 @@ DATA = 0x1001  # objects, refs and logs of a repository; not watched either
 CLOSED = -1  # not walked
 UNREADABLE = 0x1002  # settled context of a directory that could not be listed
 
-EFFECTS: dict[str, Effect] = {"h": "hide", "x": "hide", "r": "readonly", "p": "protect", "g": "protect", "s": "protect"}
-_FORMAT = ("membrane scan", 2, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+EFFECTS: dict[str, Effect] = {
+    "h": "hide",
+    "x": "hide",
+    "r": "readonly",
+    "p": "protect",
+    "g": "protect",
+    "s": "protect",
+    "k": "socket",
+}
+_FORMAT = ("membrane scan", 3, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:
@@ -205,7 +215,10 @@ def scan(
     for path, entry in entries.items():
         special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
-            if code != "s":
+            if code == "k":
+                if sockets.covered(f"{root}/{hit}"):
+                    hits.append(ScanHit(hit, "hide", False))
+            elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
                 special = special or code in "pg"
         if special:
@@ -221,7 +234,10 @@ def scan(
         known = {hit.path for hit in hits}
         also = [hit for hit in found.hits if hit.path not in known]
         hits += also
-    warnings += _hard_links(root, hits)
+    linked, told = _hard_links(root, hits)
+    if linked:
+        hits += _other_names(root, entries, linked)
+    warnings += told
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
     return ScanResult(
         tuple(hits),
@@ -254,7 +270,7 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
                 hits[path] = ScanHit(path, "protect", True)  # whatever it holds, it can be opened again later
             continue
         for hit in entry[6]:
-            if hit[0] not in known:
+            if hit[0] not in known and hit[1] != "k":
                 new = appeared(path, entry, old, hit)
                 if new is not None:
                     hits.setdefault(new.path, new)
@@ -376,6 +392,7 @@ def list_directory(
     if len(shown) > LONGEST_PATH // 4 and len(os.fsencode(shown)) > LONGEST_PATH:
         return _closed(path, context, patterns, status), 0
     names: list[tuple[str, str, bool, bool]] = []  # name, folded, directory, link
+    bound: set[str] = set()  # those of sockets
     keys: set[str] = set()
     fold, layout = protect.fold, protect.LAYOUT
     try:
@@ -386,7 +403,10 @@ def list_directory(
                 if key in layout:
                     keys.add(key)
                 directory = item.is_dir(follow_symlinks=False)
-                names.append((name, key, directory, False if directory else item.is_symlink()))
+                link = False if directory else item.is_symlink()
+                names.append((name, key, directory, link))
+                if not directory and not link and not item.is_file(follow_symlinks=False) and _is_socket(item):
+                    bound.add(name)
         searchable = status.st_mode & 0o111 == 0o111 or not names or _searchable(place, names[0][0])
     except (FileNotFoundError, NotADirectoryError):
         return None, 0
@@ -405,6 +425,8 @@ def list_directory(
     for name, key, directory, link in names:
         full = below + name
         code, child = place_of(settled, name, key, full, directory, link)
+        if name in bound and code in ("", "r"):
+            code = "k"
         if code:
             hits.append((full, code, directory, link))
         if directory and child != CLOSED:
@@ -420,6 +442,13 @@ def list_directory(
         tuple(subs),
         tuple(hits),
     ), len(names)
+
+
+def _is_socket(item: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISSOCK(item.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def _searchable(place: str | int, name: str) -> bool:
@@ -451,15 +480,19 @@ def _unreadable(path: str, entry: Entry) -> str:
     return f"{path}: this directory can not be read here, so it is {how} as a whole"
 
 
-def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
-    """Hidden files that have a second name: the mask covers one name, not the file.
+def _hard_links(root: str, hits: Iterable[ScanHit]) -> tuple[dict[tuple[int, int], ScanHit], list[str]]:
+    """Files that a rule covers and that have a second name: a mount binds one name, not the file.
 
     A link made elsewhere does not show in the directory, so each file is asked, up to ``MOST_LINKS_ASKED``.
+
+    Returns:
+        The files by device and inode, and what is to be said.
     """
     out = []
+    linked: dict[tuple[int, int], ScanHit] = {}
     left = MOST_LINKS_ASKED
     for hit in hits:
-        if hit.effect == "hide" and not hit.directory and not hit.link:
+        if not hit.directory and not hit.link:
             left -= 1
             if left < 0:
                 break
@@ -468,10 +501,37 @@ def _hard_links(root: str, hits: Iterable[ScanHit]) -> list[str]:
             except OSError:
                 continue
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
-                out.append(f"{hit.path}: the hidden file has {status.st_nlink} hard links; the other names show it")
+                linked[(status.st_dev, status.st_ino)] = hit
+                what, how = ("hidden", "show") if hit.effect == "hide" else ("read-only", "can be written, and change")
+                where = "those outside of this tree"
+                if hit.effect != "protect":  # those are linked by installers, by the thousand
+                    out.append(f"{hit.path}: the {what} file has {status.st_nlink} hard links; {where} {how} it")
     if left < 0:
-        out.append(f"only {MOST_LINKS_ASKED} of the hidden files were checked for hard links")
-    return out
+        out.append(f"only {MOST_LINKS_ASKED} of the files that are covered were checked for hard links")
+    return linked, out
+
+
+def _other_names(root: str, entries: dict[str, Entry], linked: dict[tuple[int, int], ScanHit]) -> Iterator[ScanHit]:
+    """The other names of these files in the tree, covered like the first; up to ``MOST_NAMES_ASKED`` are looked at."""
+    inodes = {inode for _device, inode in linked}
+    known = {hit.path for hit in linked.values()}
+    left = MOST_NAMES_ASKED
+    for path in entries:
+        try:
+            with os.scandir(f"{root}/{path}" if path else root) as listing:
+                for item in listing:
+                    left -= 1
+                    if item.inode() not in inodes:
+                        continue
+                    status = item.stat(follow_symlinks=False)
+                    first = linked.get((status.st_dev, status.st_ino))
+                    name = f"{path}/{item.name}" if path else item.name
+                    if first is not None and name not in known:
+                        yield ScanHit(name, first.effect, False)
+        except OSError:
+            continue
+        if left <= 0:
+            return
 
 
 # ---------------------------------------------------------------- the index between runs

@@ -339,6 +339,8 @@ class Watcher:
                 pass  # it is gone again, and it was there
             if not link:
                 code, child = self._patterns.place(entry[4], name, key, full, False, False)
+        if not directory and code in ("", "r") and self._is_socket(full):
+            code = "k"
         if code:
             self._hit(path, entry, self._index.entries.get(path), (full, code, directory, link), event=True)
         elif full in self._also:
@@ -347,6 +349,12 @@ class Watcher:
             self._return(pointer, "protect", False)
         if directory and child not in (CLOSED, DATA):
             self._urgent.append((full, child, True))
+
+    def _is_socket(self, path: str) -> bool:
+        try:
+            return stat.S_ISSOCK(os.lstat(self._prefix + path).st_mode)
+        except OSError:
+            return False
 
     def _hit(self, path: str, entry: Entry, start: Entry | None, hit: Hit, *, event: bool) -> None:
         if hit[1] == "s":

@@ -145,7 +145,7 @@ def readings(
         if kind:
             found += _read(request, kind, name, value)
         elif name == b"destination" and request.method in ("COPY", "MOVE"):
-            found.append(request.replace(path=_path(value, name)))
+            found.append(request.replace(path=_path(request, value, name)))
     if query and (b"%" in query or b"method" in query.lower()):
         found += [_with_method(request, value, b"_method") for value in _method_parameters(query)]
     return tuple(dict.fromkeys(found))
@@ -157,18 +157,18 @@ def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[H
     if kind == "method":
         return [_with_method(request, value, name)]
     if kind == "path":
-        return [request.replace(path=_path(value, name))]
+        return [request.replace(path=_path(request, value, name))]
     if value in (b"", b"/"):
         return []
     # A prefix is cut off by some, at the first place where it stands, and put before the path by others.
-    prefix = _path(value, name, relative=True)
-    joined = request.replace(path=_path(prefix.encode() + request.path.encode(), name))
+    prefix = _path(request, value, name, relative=True)
+    joined = request.replace(path=_path(request, prefix.encode() + request.path.encode(), name))
     out = [joined, request.replace(path=prefix)]
     for whole in (request.path, _unescaped(request.path)):
         for cut in (value.decode("latin-1"), prefix, prefix.rstrip("/")):
             if cut and cut in whole:
                 rest = whole.split(cut, 1)[1]
-                out.append(request.replace(path=_path(b"/" + rest.encode("latin-1"), name)))
+                out.append(request.replace(path=_path(request, b"/" + rest.encode("latin-1"), name)))
     return out
 
 
@@ -178,11 +178,15 @@ def _unescaped(path: str) -> str:
     return unquote_to_bytes(path).decode("latin-1")
 
 
-def _path(value: bytes, name: bytes, *, relative: bool = False) -> str:
-    """The path of a value that is one, or a URL."""
+def _path(request: HttpRequest, value: bytes, name: bytes, *, relative: bool = False) -> str:
+    """The path of a value that is one, or a URL of the request's own host."""
     scheme, mark, rest = value.partition(b"://")
     if mark and b"/" not in scheme:
-        value = b"/" + rest.partition(b"/")[2]
+        authority, _, below = rest.partition(b"/")
+        shown = f"[{request.host}]" if ":" in request.host else request.host
+        if authority.lower() not in (shown.encode(), f"{shown}:{request.port}".encode()):
+            raise BadOverride(name)
+        value = b"/" + below
     try:
         path = value.partition(b"?")[0].decode("latin-1")
         return canonical_path(f"/{path}" if relative and path[:1] != "/" else path)

@@ -179,13 +179,13 @@ def _unescaped(path: str) -> str:
 
 
 def _path(request: HttpRequest, value: bytes, name: bytes, *, relative: bool = False) -> str:
-    """The path of a value that is one, or a URL of the request's own server."""
+    """The path of a value that is one, or a URL of the request's own host."""
     scheme, mark, rest = value.partition(b"://")
     if mark and b"/" not in scheme:
         authority, _, below = rest.partition(b"/")
-        host = request.host.encode("latin-1")
-        if authority.lower() not in (host, b"%s:%d" % (host, request.port)):
-            raise BadOverride(name)  # what takes the path may take the host as well
+        shown = f"[{request.host}]" if ":" in request.host else request.host
+        if authority.lower() not in (shown.encode(), f"{shown}:{request.port}".encode()):
+            raise BadOverride(name)
         value = b"/" + below
     try:
         path = value.partition(b"?")[0].decode("latin-1")

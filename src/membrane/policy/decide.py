@@ -631,10 +631,11 @@ def _read_as(path: str) -> frozenset[str]:
     """The path as servers may read it that decode again, fold letter case, or leave out what is no part of a name.
 
     A deny holds for all of them: parameters of a segment (RFC 3986 section 3.3), a query or fragment that was encoded,
-    dots and blanks at the end of a segment and the stream of a file (Windows), an empty segment.
+    dots and blanks at the end of a segment and the stream of a file (Windows), an empty segment, an encoded slash.
     """
     whole = _folded(path)
     forms = {path, whole}
+    forms |= {form.replace(match.SLASH, "/") for form in forms}
     for mark in "?#":
         forms |= {form.partition(mark)[0] for form in forms}
     forms |= {"/".join(segment.partition(";")[0] for segment in form.split("/")) for form in forms}

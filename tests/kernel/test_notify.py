@@ -112,7 +112,14 @@ def observe(
         fds = socket.recv_fds(ours, 1, 2)[1]
         assert fds, "the filter was not installed"
         scope = Scope(
-            "s", Policy(), str(workspace), (str(workspace),), os.geteuid(), os.getegid(), tuple(os.getgroups()), False
+            "s",
+            Policy(),
+            str(workspace),
+            ((str(workspace), ()),),
+            os.geteuid(),
+            os.getegid(),
+            tuple(os.getgroups()),
+            False,
         )
         source = Notifications(scope.replace(reads=reads), *fds, lambda _line: None)
         ours.send(b"g")

@@ -48,6 +48,15 @@ while True:
             with open(f"r{n}/.git/config", "w") as file: file.write("[core]\n\tbare = " + "x" * 1000000)
         except OSError: pass
 """,
+    "many settings of git configuration": r"""
+begun()
+while True:
+    for n in range(1500):
+        try:
+            os.makedirs(f"r{n}/.git", exist_ok=True)
+            with open(f"r{n}/.git/config", "w") as file: file.write("[core]\n" + "\tbare = false\n" * 9000)
+        except OSError: pass
+""",
     "deep pointers": r"""
 deep = "/".join("d" * 20 for _ in range(150))
 os.makedirs(deep)

@@ -27,14 +27,15 @@ import time
 from abc import ABC, abstractmethod
 
 from . import clock, homes, installed, ports, runs
-from .errors import HostError, MembraneError, PolicyError
+from .errors import MembraneError, PolicyError
 from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
-from .host.channel import MESSAGE, receive
+from .host.channel import receive
 from .host.facts import CAP_SYS_ADMIN, effective_capabilities
 from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
 from .plan import mounts
+from .plan.build import identity, receipt
 from .plan.model import Listen, ReadOnly
 from .trace import record, walls
 from .trace.tracer import Scope, Tracer, root_of
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from .dataplane import Network
     from .masks import Masked
     from .opening import Opening
-    from .plan.model import HostFacts, MountOp, SandboxPlan
+    from .plan.model import HostFacts, MountOp
     from .policy.model import PathRule, Policy
     from .trace.live import LiveLog
     from .workspace.gitedit import Editor
@@ -322,7 +323,7 @@ class Boundary(ABC):
                     table=table,
                 )
             )
-        bindings = _rule_bindings(self.plan)
+        bindings = receipt(self.plan)
         launch.wait_ready()
         if self._held is not None:
             self._held.on_change()
@@ -348,7 +349,7 @@ class Boundary(ABC):
                 self.policy.levels,
                 (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
                 source,
-                _identity(self.plan),
+                identity(self.plan),
             )
         )
 
@@ -794,51 +795,3 @@ def _unguarded(guard: Guard) -> str:
 
 def _say_progress(count: int) -> None:
     say(f"looking at the workspace for the first time: {count} names so far")
-
-
-def _identity(plan: SandboxPlan) -> str:
-    """As whom the command runs."""
-    if plan.base_kuid:
-        return f"uid {plan.uid} as kuid {plan.base_kuid}"
-    # A root whose sandbox has no ids of its own: no CAP_SYS_ADMIN, or a workspace without id maps (overlayfs).
-    return f"uid {plan.uid}" if plan.uid else "uid 0 as itself"
-
-
-def _rule_bindings(plan: SandboxPlan) -> tuple[Binding, ...]:
-    return tuple(
-        Binding(binding.rule, ", ".join(binding.mechanisms), binding.status, False) for binding in plan.bindings
-    )
-
-
-def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
-    """Read from /proc what the command process has set on itself; it waits to be released.
-
-    Returns:
-        The pid of its parent, and what is in force.
-
-    Raises:
-        HostError: something that was set is not in force.
-    """
-    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        text = os.read(fd, MESSAGE).decode("ascii", "replace")
-    finally:
-        os.close(fd)
-    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-    wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
-    wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
-    out = []
-    for name, value in wanted:
-        if status.get(name, "").strip() != value:
-            raise HostError(
-                "confirm the confinement", f"{name} is {status.get(name)!r}, not {value}", target=f"pid {pid}"
-            )
-        out.append(Binding(name, f"/proc/PID/status {name} = {value}", "bound", True))
-    uids = {int(word) for word in status["Uid"].split()}
-    if uids != {plan.base_kuid + plan.uid}:
-        raise HostError("confirm the confinement", f"uids are {sorted(uids)}", target=f"pid {pid}")
-    for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
-        if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
-            raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
-        out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
-    return int(status["PPid"]), tuple(out)

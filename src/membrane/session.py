@@ -18,7 +18,7 @@ import os
 import select
 import time
 
-from .boundary import Boundary, read_back
+from .boundary import Boundary
 from .errors import HostError
 from .escaping import escape
 from .events import AccessDenied, Binding
@@ -34,6 +34,7 @@ from .host.channel import (
     SIGWINCH,
     send,
 )
+from .host.readback import read_back
 from .journal import open_for_caller, say
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""``boundary.read_back`` refuses a process that lacks one part of its confinement, whichever that is.
+"""``host/readback.py`` refuses a process that lacks one part of its confinement, whichever that is.
 
 Each case makes a real process that does what a command does before it waits for the word, but for one step, and the
 supervisor's check reads it from outside.  The control leaves nothing out, and passes.
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import pytest
 from children import run, unshare
 
-from membrane.boundary import read_back
 from membrane.errors import HostError
 from membrane.host import seccomp
 from membrane.host import syscalls as sc
+from membrane.host.readback import read_back
 from membrane.plan.build import build
 from membrane.plan.model import HostFacts, SandboxPlan
 from membrane.policy.model import Policy

@@ -33,12 +33,13 @@ import time
 
 from .. import runs
 from ..asking import KINDS
-from ..boundary import Boundary, read_back
+from ..boundary import Boundary
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import owner, view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_sender, send
 from ..host.launch import Launch
+from ..host.readback import read_back
 from ..host.spawner import Job, Spawner, release
 from ..opening import RunOptions, RunRequest, begin
 from ..plan import mounts

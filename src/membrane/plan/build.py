@@ -9,6 +9,7 @@ mechanism binds raises ``PolicyError`` naming it: there is no partial start.
 from __future__ import annotations
 
 from ..errors import PolicyError
+from ..events import Binding
 from . import hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
@@ -315,4 +316,19 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         inspect=network.inspects(policy),
         trust=trust,
         java_trust=java_trust,
+    )
+
+
+def identity(plan: SandboxPlan) -> str:
+    """As whom the command runs."""
+    if plan.base_kuid:
+        return f"uid {plan.uid} as kuid {plan.base_kuid}"
+    # A root whose sandbox has no ids of its own: no CAP_SYS_ADMIN, or a workspace without id maps (overlayfs).
+    return f"uid {plan.uid}" if plan.uid else "uid 0 as itself"
+
+
+def receipt(plan: SandboxPlan) -> tuple[Binding, ...]:
+    """Each rule of a plan with what binds it, for the record."""
+    return tuple(
+        Binding(binding.rule, ", ".join(binding.mechanisms), binding.status, False) for binding in plan.bindings
     )

@@ -22,6 +22,8 @@ Known limits: opens for reading are seen with ``reads`` only, and datagrams by s
 one socket to one place the first is told; a process is known from its first call that is told here, so a fork(2)
 without one is not seen; names are as of the call, and another thread can change the memory they were read from until
 the kernel reads it.
+
+One file of over 800 lines: a handler for each call of the table, which share how names are found and judged.
 """
 
 from __future__ import annotations

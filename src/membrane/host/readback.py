@@ -1,0 +1,54 @@
+"""What the kernel says of a process that has confined itself, before it is released.
+
+Theory of operation
+-------------------
+The process set its own limits and could have failed to, or lied.  So the supervisor reads them back from proc(5), by
+the pid that the launcher's kernel calls gave it, and ends the run when one is missing: a run never reports more
+protection than it has.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import HostError
+from ..events import Binding
+from .channel import MESSAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..plan.model import SandboxPlan
+
+
+def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
+    """Read from /proc what the command process has set on itself; it waits to be released.
+
+    Returns:
+        The pid of its parent, and what is in force.
+
+    Raises:
+        HostError: something that was set is not in force.
+    """
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, MESSAGE).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
+    wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
+    out = []
+    for name, value in wanted:
+        if status.get(name, "").strip() != value:
+            raise HostError(
+                "confirm the confinement", f"{name} is {status.get(name)!r}, not {value}", target=f"pid {pid}"
+            )
+        out.append(Binding(name, f"/proc/PID/status {name} = {value}", "bound", True))
+    uids = {int(word) for word in status["Uid"].split()}
+    if uids != {plan.base_kuid + plan.uid}:
+        raise HostError("confirm the confinement", f"uids are {sorted(uids)}", target=f"pid {pid}")
+    for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
+        if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
+            raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
+        out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
+    return int(status["PPid"]), tuple(out)

@@ -355,8 +355,8 @@ class Boundary(ABC):
 
     def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
         """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
-        if self._tracer is None:
-            return ()
+        if self._tracer is None or self.policy.file_rules is not None:
+            return ()  # under file rules a configuration is what the rules say: read-only, or allowGitConfig
         from .workspace.gitedit import editable
 
         return editable(found.hits, found.pins)
@@ -464,6 +464,9 @@ class Boundary(ABC):
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.launch.network_sockets()
         self._tables = [fd for role, fd in sockets if role == "table"]
+        if self.policy.open_sockets:  # nobody's are out of reach
+            while self._tables:
+                os.close(self._tables.pop())
         sockets = [pair for pair in sockets if pair[0] != "table"]
         from .dataplane import Network
 
@@ -531,15 +534,12 @@ class Boundary(ABC):
         caches = os.path.join(facts.state, "cache")
         runs.make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
-        found = scan(root, rules, cache_file, progress=_say_progress)
+        found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
         for warning in found.warnings:
-            if (
-                "hard links" in warning
-            ):  # a rule that does not hold: said to whoever wants to hear nothing, and recorded
-                self._unheld.append(Binding("hard links", warning, "partial", False))
-                say(f"warning: {escape(warning)}")
-            else:
-                self._warn(warning)
+            self._warn(warning)
+        for warning in found.linked:  # a rule that does not hold: said also to whoever wants to hear nothing
+            self._unheld.append(Binding("hard links", warning, "partial", False))
+            say(f"warning: {escape(warning)}")
         return found
 
     def _warn(self, text: str) -> None:

@@ -412,14 +412,13 @@ for path in {SETTINGS.split()!r}:
         fd = os.open(path, os.O_WRONLY)
         os.write(fd, b"1")
     attempt(path, change)
-for path in ("/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg"):
+for path in ("/proc/kcore", "/proc/kmsg", "/proc/kallsyms", "/dev/mem", "/dev/kmsg"):
     attempt("read " + path, lambda: os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 1) and None)
 attempt("control", lambda: open("/proc/self/comm", "w").write("name"))
-say("addresses", sum(int(line.split()[0], 16) for line in open("/proc/kallsyms")))
 """
     before = Path("/proc/sys/kernel/core_pattern").read_text()
     found = box.attack(script)
-    assert found.pop("control") == "ok" and found.pop("addresses") == 0
+    assert found.pop("control") == "ok"
     assert set(found.values()) <= {"EROFS", "EACCES", "ENOENT", "EPERM"}, found
     assert Path("/proc/sys/kernel/core_pattern").read_text() == before
 

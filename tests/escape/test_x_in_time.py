@@ -21,7 +21,14 @@ LIMIT = 2.0  # seconds that the command is given
 END = 1.0  # seconds after that in which a run ends
 MARGIN = 6.0  # seconds more for a machine that runs other tests at the same time
 PATIENCE = 30.0  # seconds until a run is given up
-MOUNTS = "cannot mask a name that appeared: move_mount: No space left"  # the kernel's limit of mounts ends a run too
+# What else ends such a run, with 125: the kernel's limit of mounts, and ours of protected names.
+OTHER_ENDS = (
+    "cannot mask a name that appeared: move_mount: No space left",
+    "protected names; it was killed",
+    "it made more than 500 protected names",
+    "times, though it is a protected name and was put aside each time",
+    "looking for protected names took longer than",
+)
 FLOODED = 1.0  # seconds of flood before the signal
 
 BEGIN = r"""
@@ -217,7 +224,7 @@ def _seconds(run: subprocess.Popen[bytes], since: float) -> tuple[int, float, st
 def test_a_run_ends_at_its_time_limit(flooded: Box, flood: str) -> None:
     run, began = _begin(flooded, FLOODS[flood], "--limit", f"time={LIMIT:.0f}s")
     status, seconds, told = _seconds(run, began)
-    assert status == 124 or (status == 125 and MOUNTS in told), told
+    assert status == 124 or (status == 125 and any(end in told for end in OTHER_ENDS)), told
     assert seconds < LIMIT + END + MARGIN, told
 
 
@@ -229,7 +236,7 @@ def test_a_run_ends_at_sigterm(flooded: Box, flood: str) -> None:
     except subprocess.TimeoutExpired:
         run.send_signal(signal.SIGTERM)
     status, seconds, told = _seconds(run, time.monotonic())
-    assert status == 128 + signal.SIGTERM or (status == 125 and MOUNTS in told), told
+    assert status == 128 + signal.SIGTERM or (status == 125 and any(end in told for end in OTHER_ENDS)), told
     assert seconds < END + MARGIN, told
 
 
@@ -238,7 +245,7 @@ def test_a_run_that_is_not_traced_ends_at_its_time_limit(flooded: Box, flood: st
     """Without the tracer nothing is refused in advance, so the guard sees all of it."""
     run, began = _begin(flooded, FLOODS[flood], "--no-trace", "--limit", f"time={LIMIT:.0f}s")
     status, seconds, told = _seconds(run, began)
-    assert status == 124 or (status == 125 and MOUNTS in told), told
+    assert status == 124 or (status == 125 and any(end in told for end in OTHER_ENDS)), told
     assert seconds < LIMIT + END + MARGIN, told
 
 
@@ -247,15 +254,17 @@ def test_masks_are_mounted_while_pointers_are_judged(flooded: Box, tmp_path: Pat
     script = r"""
 os.makedirs("p")
 with open("p/.git", "w") as file: file.write("gitdir: " + "a/" * 524000)
-with open(".env", "w") as file: file.write("late")
 begun()
 while True:
     try:
         open(".env").close()
+    except FileNotFoundError:
+        pass
     except OSError:
         break
 """
     run, began = _begin(flooded, script)
+    (flooded.workspace / ".env").write_text("late")  # from outside: the command may not make it
     status, seconds, told = _seconds(run, began)
     assert status == 0, told
     assert seconds < END + MARGIN, told

@@ -289,7 +289,7 @@ def test_an_unreadable_directory_is_covered_whole(tmp_path: Path, mode: int) -> 
 def test_a_hidden_file_with_a_second_name_is_warned_about(tmp_path: Path) -> None:
     make(tmp_path, ".env", "one.pem")
     os.link(tmp_path / ".env", tmp_path / "copy")
-    warnings = scan(str(tmp_path), rules(".env", "*.pem")).warnings
+    warnings = scan(str(tmp_path), rules(".env", "*.pem")).linked
     assert len(warnings) == 1
     assert warnings[0].startswith(".env: the hidden file has 2 hard links")
 
@@ -299,9 +299,9 @@ def test_a_second_name_made_later_elsewhere_is_warned_about(tmp_path: Path, monk
     make(root, "a/.env", "b/")
     age(root, monkeypatch)
     cache = str(tmp_path / "cache")
-    assert scan(str(root), rules(".env"), cache).warnings == ()
+    assert scan(str(root), rules(".env"), cache).linked == ()
     os.link(root / "a" / ".env", root / "b" / "copy")
-    assert len(scan(str(root), rules(".env"), cache).warnings) == 1
+    assert len(scan(str(root), rules(".env"), cache).linked) == 1
 
 
 def test_a_path_that_no_mount_can_name_is_covered_above(tmp_path: Path) -> None:
@@ -393,4 +393,4 @@ def test_many_hits_are_found_without_a_call_per_hit_and_rule(tmp_path: Path) -> 
         os.close(os.open(tmp_path / f"{number}.pem", os.O_CREAT | os.O_WRONLY))
     result = scan(str(tmp_path), rules(*(f"*.{suffix}" for suffix in ("a", "b", "c", "pem"))))
     assert len(result.hits) == 3_000
-    assert result.warnings == ("only 2000 of the files that are covered were checked for hard links",)
+    assert result.linked == ("only 2000 of the files that are covered were checked for hard links",)

@@ -271,12 +271,14 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
             kept.append(rule)
         elif kind in _CAN_NOT_BE_OPENED:
             warnings.append(f"{rule.path} is left out: {_CAN_NOT_BE_OPENED[kind]}")
-        elif kind == "dead" or inside(in_view(path, facts), "/run"):
+        elif inside(in_view(path, facts), "/run"):
             kept.append(rule)  # ours stands in its place, and asks for the service when somebody connects
             cause = "nobody listens on it" if kind == "dead" else "it does not exist"
             warnings.append(f"{rule.path}: {cause} yet; it opens when its service starts")
         else:
-            warnings.append(f"{rule.path} is left out: it does not exist, and nothing can be made in its place there")
+            # A service makes its socket anew when it starts, and what was mounted over the old one is gone then.
+            cause = "nobody listens on it" if kind == "dead" else "it does not exist"
+            warnings.append(f"{rule.path} is left out: {cause}; run again when its service runs")
     return kept, warnings
 
 

@@ -175,13 +175,17 @@ class Index:
 
 
 class ScanResult(Value):
-    """``hits``: parents before children.  ``pins``: directories to bind onto themselves first, shallow first."""
+    """``hits``: parents before children.  ``pins``: directories to bind onto themselves first, shallow first.
+
+    ``linked``: what is said of files that have other names (link(2)), for which a rule may not hold.
+    """
 
     hits: tuple[ScanHit, ...]
     warnings: tuple[str, ...]
     index: Index
     pins: tuple[str, ...] = ()
     whole: bool = True
+    linked: tuple[str, ...] = ()
 
 
 def scan(
@@ -190,6 +194,7 @@ def scan(
     cache_file: str | None = None,
     *,
     progress: Callable[[int], None] | None = None,
+    open_sockets: bool = False,
 ) -> ScanResult:
     """Find everything that the start must hide, bind read-only or pin.
 
@@ -198,6 +203,7 @@ def scan(
         rules: the path rules of the policy, in order.
         cache_file: where the index is kept between runs; None: nowhere.
         progress: called with the number of names listed so far, when the walk takes longer than a second.
+        open_sockets: those of others may be reached (``unix_sockets: all``).
 
     Raises:
         HostError: the workspace itself can not be listed.
@@ -216,7 +222,7 @@ def scan(
         special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
             if code == "k":
-                if sockets.covered(f"{root}/{hit}"):
+                if not open_sockets and sockets.covered(f"{root}/{hit}"):
                     hits.append(ScanHit(hit, "hide", False))
             elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
@@ -237,13 +243,13 @@ def scan(
     linked, told = _hard_links(root, hits)
     if linked:
         hits += _other_names(root, entries, linked)
-    warnings += told
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
     return ScanResult(
         tuple(hits),
         tuple(warnings),
         Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
         protect.pins(pinned, [path for path in gits if path]),
+        linked=tuple(told),
     )
 
 

@@ -125,7 +125,7 @@ def test_hostile_paths_are_shown_escaped_and_cut(box: Box) -> None:
     with asking(box, f"curl {CODE} '{PLAIN}{path}'") as terminal:
         question = terminal.expect(f"allow the request.*{ANSWER}", PATIENCE).group()
         assert len(question) < 1200
-        assert b"..." in question
+        assert b"characters are not shown" in question
         assert b"%1B%5B2J?" in question.upper()
         assert b"\x1b" not in question
         terminal.send("n\n")

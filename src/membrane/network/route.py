@@ -92,11 +92,12 @@ class Router:
         key = (address, port, protocol)
         known = self._arrivals.get(key)
         # A name may have been forgotten since: its address is then nobody's.
-        if known is not None and (not known.host or self._names.name(_plain(address)) == known.host):
+        plain = _plain(address)
+        if known is not None and (not is_fake(plain) or self._names.name(plain) == known.host):
             return known
-        route = self._arrive(_plain(address), port, protocol)
+        route = self._arrive(plain, port, protocol)
         # An address that no name has yet may get one later: that refusal is not remembered.
-        if isinstance(route, Relay) or not is_fake(_plain(address)):
+        if isinstance(route, Relay) or not is_fake(plain):
             _remember(self._arrivals, key, route)
         return route
 

@@ -20,10 +20,11 @@ import pytest
 from membrane import escaping
 from membrane.network import redact, sniff
 from membrane.network.bodies import Chunked
-from membrane.network.credentials import Scrubber, Secret
+from membrane.network.credentials import Secret
 from membrane.network.dns import LONGEST_QUERY, Answerer, Names, TcpMessages
 from membrane.network.http1 import Http1
 from membrane.network.requests import LONGEST_HEAD, Bound, Flaw, Gate
+from membrane.network.spellings import Scrubber, Spellings
 from membrane.policy import match
 from membrane.policy.model import Allow
 from membrane.trace import joining, learn, page, query, tracee
@@ -104,7 +105,7 @@ def _scrubbed(unit: bytes, size: int) -> Work:
     data = _octets(unit, size)
 
     def scrub() -> None:
-        scrubber = Scrubber([(b"sk-sk-sk-sk-sk-sk-x", b"sk-ab-cd-ef-gh-ij-y")])
+        scrubber = Scrubber(Spellings([(b"sk-sk-sk-sk-sk-sk-x", b"sk-ab-cd-ef-gh-ij-y")]))
         for at in range(0, size, 64):
             scrubber.feed(data[at : at + 64])
         scrubber.flush()

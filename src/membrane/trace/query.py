@@ -17,6 +17,7 @@ from typing import Any
 
 from ..summary import target_of
 from ..value import Value
+from ..workspace.names import Protected
 from ..workspace.protect import PROTECTED, fold
 from . import walls
 
@@ -368,22 +369,40 @@ def runs_later(path: str) -> str:
     parts = fold(path).strip("/").split("/")
     if parts[-2:-1] == ["hooks"] and parts[-1].endswith(".sample"):
         return ""  # git runs hooks by their exact names; a sample that gets one is told then
-    in_git = ".git" in parts[:-1]
-    for row in PROTECTED:
-        wanted = row.name.split("/")
-        places = range(len(parts)) if row.where == "tree" or in_git else ()
-        for at in places:
-            if row.where == "git" and ".git" not in parts[:at]:
-                continue
-            if all(_same(have, want) for have, want in zip(parts[at:], wanted, strict=False)) and len(
-                parts
-            ) - at >= len(wanted):
-                return row.reason
+    git = parts.index(".git") if ".git" in parts[:-1] else len(parts)
+    # Rows by the first component, so that a path costs its length and not that times the table.
+    found = [
+        (number, row)
+        for at, part in enumerate(parts)
+        for number, wanted, row in (*_EXACT.get(part, ()), *_STARRED)
+        if (row.where == "tree" or git < at)
+        and len(parts) - at >= len(wanted)
+        and all(_same(have, want) for have, want in zip(parts[at:], wanted, strict=False))
+    ]
+    if found:
+        first: Protected = min(found, key=lambda each: each[0])[1]
+        return first.reason
     folded = "/" + "/".join(parts)
     for pattern, why in LATER:
         if pattern.fullmatch(folded):
             return why
     return ""
+
+
+_Row = tuple[int, list[str], Protected]  # place in the table, components of the name
+
+
+def _rows_by_first() -> tuple[dict[str, list[_Row]], list[_Row]]:
+    """(rows of ``PROTECTED`` by the first component of their name, those whose first component has a star)."""
+    exact: dict[str, list[_Row]] = {}
+    starred: list[_Row] = []
+    for number, row in enumerate(PROTECTED):
+        wanted = row.name.split("/")
+        (starred if "*" in wanted[0] else exact.setdefault(wanted[0], [])).append((number, wanted, row))
+    return exact, starred
+
+
+_EXACT, _STARRED = _rows_by_first()
 
 
 def _same(have: str, want: str) -> bool:

@@ -182,6 +182,7 @@ class ScanResult(Value):
     index: Index
     pins: tuple[str, ...] = ()
     whole: bool = True
+    named: frozenset[str] = frozenset()  # hits whose own name a hide pattern matches
 
 
 def scan(
@@ -212,6 +213,7 @@ def scan(
     gits: list[str] = []
     warnings: list[str] = []
     first: list[str] = []
+    named: list[str] = []
     for path, entry in entries.items():
         special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
@@ -220,6 +222,8 @@ def scan(
                     hits.append(ScanHit(hit, "hide", False))
             elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
+                if code == "h" and hit != path:  # not a directory that can not be read
+                    named.append(hit)
                 special = special or code in "pg"
         if special:
             first.append(path)
@@ -244,6 +248,7 @@ def scan(
         tuple(warnings),
         Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
         protect.pins(pinned, [path for path in gits if path]),
+        named=frozenset(named),
     )
 
 

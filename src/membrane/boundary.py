@@ -101,7 +101,7 @@ class Boundary(ABC):
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that nobody counted
         self._reads: Reads | None = None  # of hidden files that are empty
-        self._git_files: list[MountOp] = []  # that tell git what is hidden
+        self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
         self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
         self._recording = False  # from the opening of the journal to the end of the run
@@ -310,7 +310,7 @@ class Boundary(ABC):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
-        operations += self._git_files
+        operations += self._beside
         operations += self._hold(facts, [root for root, _rules in roots])
         launch.send_late(operations, self.plan.environment)
         if not self.plan.trust:
@@ -386,7 +386,12 @@ class Boundary(ABC):
         made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
         if made.paths:
             files = emptied.configuration(made.lines, home, mounts.MASK_SOURCE)
-            self._git_files = [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
+            self._beside = [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
+            if any(rule.show_names for rule in rules):
+                shown, warnings = emptied.shown_names(root, self.policy, made.paths)
+                self._beside += [File(f"{root}/{path}", content) for path, content in shown]
+                for warning in warnings:
+                    self._warn(warning)
             environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
             self.plan = self.plan.replace(environment=environment)
         return made.paths

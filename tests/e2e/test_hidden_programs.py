@@ -119,3 +119,26 @@ def test_the_system_s_own_configuration_and_the_environment_stay(project: Box) -
     """What names another configuration of the system is the caller's word: then nothing is shown empty."""
     done = project.run("-q", "--env=GIT_CONFIG_NOSYSTEM=1", "--", "cat", ".env")
     assert "denied" in done.stderr
+
+
+@pytest.mark.parametrize("key", ["path", "pattern"])
+def test_names_of_variables_are_shown_where_the_policy_says_so(project: Box, key: str) -> None:
+    (project.workspace / ".env").write_text(f"# {SECRET}\nKEY={SECRET}\nexport OTHER='{SECRET}\nx={SECRET}'\n")
+    assert project.run("-q", "--", "cat", ".env").stdout == ""
+    project.allow("example.com", ignore=[".env", "keys/", {key: ".env", "show": "names"}])
+    script = "cat .env; git add -A; git ls-files; echo x >>.env || rm -f .env || chmod 600 .env"
+    done = project.run("-q", "--", "sh", "-c", script)
+    assert done.returncode != 0 and done.stdout == "KEY=\nexport OTHER=\nMakefile\nplain\n"
+    assert SECRET in (project.workspace / ".env").read_text()
+
+
+def test_names_are_not_shown_of_links_of_what_is_unclear_or_tracked(project: Box, tmp_path: Path) -> None:
+    project.allow("example.com", ignore=[{"path": "*.env", "show": "names"}])
+    (tmp_path / "outside").write_text("STOLEN=1\n")
+    (project.workspace / "link.env").symlink_to(tmp_path / "outside")
+    (project.workspace / "odd.env").write_text(f"A=1\n{SECRET}\n")
+    (project.workspace / "tracked.env").write_text("TRACKED=1\n")
+    git(project.workspace, "add", "tracked.env")
+    done = project.run("--", "sh", "-c", "cat .env; cat link.env odd.env tracked.env")
+    assert done.stdout == "KEY=\n"
+    assert "odd.env: its names are not shown: line 2 is no assignment" in done.stderr and SECRET not in done.stderr

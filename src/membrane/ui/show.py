@@ -100,7 +100,7 @@ def rule_text(rule: object) -> str:
             parts.append("protocol raw")
         return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
-        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
+        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"' + (", names shown" if rule.show_names else "")
     if isinstance(rule, FileRule):
         return f'{rule.effect} "{escape(rule.text)}"'
     if isinstance(rule, MountRule):

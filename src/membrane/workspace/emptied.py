@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ..policy.model import PathAccess
 from ..value import Value
 from .judge import open_file
 from .protect import fold
@@ -36,11 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..plan.model import ScanHit
+    from ..policy.decide import Decider
+    from ..policy.model import Policy
 
 MOST_SEARCHED = 128 << 20  # bytes of indexes that are searched at a start, over all names
 LARGEST_INDEX = 64 << 20  # bytes
 LARGEST_CONFIG = 256 << 10  # bytes of a git configuration, and of patterns that are kept in force
 MOST_NAMES = 1_000  # names that are judged; the rest is covered by what can not be opened
+MOST_SHOWN = 100  # files whose names of variables are shown
 DEEPEST = 128  # directories above a name in which its repository is looked for
 OTHERS = (".jj", ".hg", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "CVS")
 CONFIG, PATTERNS = "gitconfig", "git-ignore"  # names beside the masks
@@ -199,6 +203,38 @@ def configuration(lines: Iterable[bytes], home: str, place: str) -> tuple[tuple[
     text = f"# membrane: hidden names are not added\n[include]\n\tpath = {SYSTEM}\n"
     text += f"[core]\n\texcludesFile = {place}/{PATTERNS}\n"
     return (CONFIG, text.encode()), (PATTERNS, own + b"\n" + b"\n".join(lines) + b"\n")
+
+
+def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[tuple[str, bytes]], list[str]]:
+    """What ``show: names`` shows of files that may be empty, as (path, content), and what is to be said.
+
+    No link is followed: a file that is one somewhere on the way is shown empty.
+    """
+    from ..policy.decide import Decider
+    from .dotenv import Unclear, names_only
+
+    decider = Decider(policy)
+    out: list[tuple[str, bytes]] = []
+    warnings: list[str] = []
+    place = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path in sorted(paths):
+            if len(out) >= MOST_SHOWN or not _shows_names(decider, path):
+                continue
+            try:
+                out.append((path, names_only(_content(open_file(place, path), LARGEST_CONFIG))))
+            except Unclear as error:
+                warnings.append(f"{path}: its names are not shown: {error}")
+            except (OSError, ValueError):
+                continue  # a link, a directory, or larger than such files are
+    finally:
+        os.close(place)
+    return out, warnings
+
+
+def _shows_names(decider: Decider, path: str) -> bool:
+    rule = getattr(decider.decide(PathAccess(path, "read")), "rule", None)
+    return bool(getattr(rule, "show_names", False))
 
 
 def _configurations(directory: str) -> tuple[str, ...]:

@@ -100,6 +100,9 @@ def test_beyond_the_bounds_nothing_is_empty(tree: Path, monkeypatch: pytest.Monk
     git(tree, "add", "plain")
     monkeypatch.setattr(emptied, "MOST_NAMES", 1)
     assert len(find(tree).paths) == 1
+    monkeypatch.setattr(emptied, "MOST_NAMES", 1_000)
+    monkeypatch.setattr(emptied, "DEEPEST", 1)
+    assert find(tree).paths == {".env", "keys"}  # of the other one nobody has looked far enough up
     monkeypatch.setattr(emptied, "MOST_SEARCHED", 10)
     assert not find(tree).paths
 
@@ -136,6 +139,12 @@ def test_links_are_empty_where_what_they_lead_to_is(tree: Path) -> None:
     for name, target in (("a/.env", "../.env"), ("b/.env", "../plain"), ("c/.env", "/etc/hostname")):
         (tree / name).parent.mkdir()
         (tree / name).symlink_to(target)
+    other = tree.parent / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    (other / "file").write_text("x")
+    (tree / "d").mkdir()
+    (tree / "d" / ".env").symlink_to(other / "file")
     assert find(tree).paths == {".env", "sub/.env", "keys", "a/.env", "c/.env"}
 
 

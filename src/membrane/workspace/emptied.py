@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from ..policy.decide import Decider
     from ..policy.model import Policy
 
-MOST_SEARCHED = 128 << 20  # bytes of indexes that are searched at a start, over all names
+MOST_SEARCHED = 128 << 20  # bytes of indexes that are read and searched at a start, over all repositories and names
 LARGEST_INDEX = 64 << 20  # bytes
 LARGEST_CONFIG = 256 << 10  # bytes of a git configuration, and of patterns that are kept in force
 MOST_NAMES = 1_000  # names that are judged; the rest is covered by what can not be opened
-MOST_SHOWN = 100  # files whose names of variables are shown
+MOST_SHOWN = 16  # files whose names of variables are shown
+LARGEST_SHOWN = 64 << 10  # bytes of such a file
 DEEPEST = 128  # directories above a name in which its repository is looked for
 OTHERS = (".jj", ".hg", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "CVS")
 CONFIG, PATTERNS = "gitconfig", "git-ignore"  # names beside the masks
@@ -65,17 +66,20 @@ class _Repository:
     Attributes:
         top: its work tree, absolute.
         index: content; empty: nothing is tracked.  None: it can not be judged.
+
+    Args:
+        most: bytes of an index that are read; 0: it is not to be judged.
     """
 
-    def __init__(self, top: str) -> None:
+    def __init__(self, top: str, most: int) -> None:
         self.top = top
         self.index: bytes | None = None
-        if any(os.path.lexists(f"{top}/{name}") for name in OTHERS):
+        if most <= 0 or any(os.path.lexists(f"{top}/{name}") for name in OTHERS):
             return
         try:
             directory = _git_directory(top)
             if directory and not any(_sets_excludes(path) for path in _configurations(directory)):
-                self.index = _read_index(f"{directory}/index")
+                self.index = _read_index(f"{directory}/index", most)
         except (OSError, ValueError):
             pass
 
@@ -133,7 +137,11 @@ class Finder:
             target = os.path.realpath(self._prefix + path)
             inside = target.startswith(self._prefix)
             repository = self._of(path)
-            if self._is_plain(path) and (target[len(self._prefix) :] in paths if inside else target != self._root):
+            if inside:
+                empty = target[len(self._prefix) :] in paths
+            else:  # in another tree of the view, perhaps one that can be written
+                empty = target != self._root and self._around(os.path.dirname(target)) is None
+            if empty and self._is_plain(path):
                 paths[path] = True
                 lines += self._line(repository, path)
         if paths and not any("/" in text.rstrip("/") for text in patterns):
@@ -166,7 +174,10 @@ class Finder:
 
     def _of(self, path: str) -> _Repository | None:
         """The innermost repository whose work tree has ``path``."""
-        directory = os.path.dirname(self._prefix + path)
+        return self._around(os.path.dirname(self._prefix + path))
+
+    def _around(self, directory: str) -> _Repository | None:
+        """The same of what lies in an absolute directory."""
         asked: list[str] = []
         found: _Repository | None = None
         for _ in range(DEEPEST):
@@ -175,11 +186,14 @@ class Finder:
                 break
             asked.append(directory)
             if any(os.path.lexists(f"{directory}/{name}") for name in (".git", *OTHERS)):
-                found = _Repository(directory)
+                found = _Repository(directory, min(LARGEST_INDEX, self._left))
+                self._left -= len(found.index or b"")
                 break
             if directory == "/":
                 break
             directory = os.path.dirname(directory)
+        else:
+            found = _Repository(directory, 0)
         self._repositories.update(dict.fromkeys(asked, found))
         return found
 
@@ -222,7 +236,7 @@ def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[t
             if len(out) >= MOST_SHOWN or not _shows_names(decider, path):
                 continue
             try:
-                out.append((path, names_only(_content(open_file(place, path), LARGEST_CONFIG))))
+                out.append((path, names_only(_content(open_file(place, path), LARGEST_SHOWN))))
             except Unclear as error:
                 warnings.append(f"{path}: its names are not shown: {error}")
             except (OSError, ValueError):
@@ -276,10 +290,10 @@ def _may_set_excludes(path: str) -> bool:
         return True
 
 
-def _read_index(path: str) -> bytes | None:
+def _read_index(path: str, most: int) -> bytes | None:
     """The index, without a file: empty; None: names may be elsewhere, or not stand as a whole."""
     try:
-        data = _read(path, LARGEST_INDEX)
+        data = _read(path, most)
     except FileNotFoundError:
         return b""
     if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):

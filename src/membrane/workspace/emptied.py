@@ -29,7 +29,6 @@ import stat
 
 from ..policy.model import PathAccess
 from ..value import Value
-from .judge import open_file
 from .protect import fold
 
 TYPE_CHECKING = False
@@ -205,7 +204,9 @@ def configuration(lines: Iterable[bytes], home: str, place: str) -> tuple[tuple[
     (gitignore(5)).  An earlier run may have put a link there: none is followed.
     """
     own = b""
-    if home:
+    if home and os.path.lexists(f"{home}/.config/git/ignore"):
+        from .judge import open_file  # 5 ms that most runs spend while the view is made
+
         try:
             store = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -226,6 +227,7 @@ def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[t
     """
     from ..policy.decide import Decider
     from .dotenv import Unclear, names_only
+    from .judge import open_file
 
     decider = Decider(policy)
     out: list[tuple[str, bytes]] = []

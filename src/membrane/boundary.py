@@ -36,7 +36,7 @@ from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
 from .plan import mounts
 from .plan.build import identity, receipt
-from .plan.model import Listen, ReadOnly
+from .plan.model import File, Listen, ReadOnly
 from .trace import record, walls
 from .trace.tracer import Scope, Tracer, root_of
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .workspace.gitedit import Editor
     from .workspace.guard import Guard
     from .workspace.held import Held
+    from .workspace.reads import Reads
     from .workspace.scan import ScanResult
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
@@ -100,6 +101,8 @@ class Boundary(ABC):
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that nobody counted
+        self._reads: Reads | None = None  # of hidden files that are empty
+        self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
         self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
         self._recording = False  # from the opening of the journal to the end of the run
@@ -205,6 +208,8 @@ class Boundary(ABC):
                     self._editor.close()
                 if self._held is not None:
                     self._held.close()
+                if self._reads is not None:
+                    self._reads.close()
                 self._after_processes()
             self._stop_tracer()
         finally:
@@ -292,10 +297,13 @@ class Boundary(ABC):
         roots = self._writable_roots(facts)
         installed.refuse([root for root, _rules in roots])
         scans: list[tuple[str, ScanResult]] = []
+        empties: list[frozenset[str]] = []
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
-            operations += mounts.workspace(root, found.hits, found.pins, self._editable(found))
+            empty = self._emptied(root, rules, found) if root == facts.workspace else frozenset()
+            empties.append(empty)
+            operations += mounts.workspace(root, found.hits, found.pins, self._editable(found), empty)
             own = mounts.frozen(root, installed.trees())
             operations += own
             for op in own:
@@ -303,6 +311,7 @@ class Boundary(ABC):
                     self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
+        operations += self._beside
         operations += self._hold(facts, [root for root, _rules in roots])
         launch.send_late(operations, self.plan.environment)
         if not self.plan.trust:
@@ -311,7 +320,7 @@ class Boundary(ABC):
         from .workspace.guard import Guard  # while the view is made
 
         table = Table(self._tables.pop()) if self._tables else None
-        for root, found in scans:
+        for (root, found), empty in zip(scans, empties, strict=True):
             self.guards.append(
                 Guard(
                     root,
@@ -321,6 +330,7 @@ class Boundary(ABC):
                     mask=launch.mask,
                     report=self.journal.add,
                     table=table,
+                    empty=empty,
                 )
             )
         bindings = receipt(self.plan)
@@ -336,9 +346,11 @@ class Boundary(ABC):
             awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         source, why_not = self._attach_tracer(process, listener, error, roots)
+        reads = "notify" in source and self.policy.trace.mode == "full"
+        untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies
-        quiet = walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies)
+        quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
         events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
         self.journal.add(
             SessionStarted(
@@ -360,6 +372,41 @@ class Boundary(ABC):
         from .workspace.gitedit import editable
 
         return editable(found.hits, found.pins)
+
+    def _emptied(self, root: str, rules: tuple[PathRule, ...], found: ScanResult) -> frozenset[str]:
+        """Hidden names that are empty and can be read; git is told of them.
+
+        Rules over the host's tree (``files``) promise that what they hide can not be opened.
+        """
+        if not found.named or self.policy.file_rules is not None:
+            return frozenset()
+        from .workspace import emptied
+
+        home = self.opening.home
+        finder = emptied.Finder(root, home, dict(self.plan.environment))
+        made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
+        if made.paths:
+            files = emptied.configuration(made.lines, home, mounts.MASK_SOURCE)
+            self._beside = [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
+            if any(rule.show_names for rule in rules):
+                shown, warnings = emptied.shown_names(root, self.policy, made.paths)
+                self._beside += [File(f"{root}/{path}", content) for path, content in shown]
+                for warning in warnings:
+                    self._warn(warning)
+            environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
+            self.plan = self.plan.replace(environment=environment)
+        return made.paths
+
+    def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
+        """First reads of hidden files that are empty are told from now on; what is not, though it should be."""
+        if self.launch.reads is None:
+            return (walls.FIRST_READS,) if needed else ()
+        from .workspace.reads import Reads
+
+        fd, paths = self.launch.reads
+        shown = {watch: path[len(workspace.rstrip("/")) + 1 :] for watch, path in paths.items()}
+        self._reads = Reads(fd, shown, self.policy, self.journal.add)
+        return ()
 
     def _begin_edits(self, listener: int) -> None:
         """Everyday changes of ``.git/config`` are possible from now on."""
@@ -573,6 +620,8 @@ class Boundary(ABC):
             self._watch(guard.fileno(), guard.on_change)
         if self._held is not None:
             self._watch(self._held.fileno(), self._held.on_change)
+        if self._reads is not None:
+            self._watch(self._reads.fileno(), self._reads.on_change)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         self._begin()
         while not self._over() and not self.failure:

@@ -155,5 +155,11 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
             found = scan(root, rules)
             operations += mounts.workspace(root, found.hits, found.pins)
         return plan.replace(mounts=(*plan.mounts, *operations))
+    from .workspace.emptied import Finder
+
     found = scan(facts.workspace, policy.paths)
-    return plan.replace(mounts=(*plan.mounts, *mounts.workspace(facts.workspace, found.hits, found.pins)))
+    patterns = [rule.text for rule in policy.paths if rule.effect == "hide"]
+    finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
+    empty = finder.find(found.hits, found.named, patterns).paths
+    operations = list(mounts.workspace(facts.workspace, found.hits, found.pins, empty=empty))
+    return plan.replace(mounts=(*plan.mounts, *operations))

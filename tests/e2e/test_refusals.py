@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
 from world import names
 from world.box import Box
+
+from membrane.trace import walls
 
 OTHER4, OTHER6 = names.address("echo.test"), names.address("echo.test", 6)
 TRIES = """
@@ -178,17 +181,22 @@ def test_the_receipt_says_which_walls_are_silent(box: Box) -> None:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_read_of_a_hidden_file_is_told_or_said_to_be_silent(box: Box, full: bool) -> None:
-    """What the receipt says holds: for each of the two walls of reads, an event or its name among the silent ones."""
-    box.allow("example.com", ignore=["hidden"], trace={"mode": "full" if full else "auto"})
+    """What the receipt says holds: for each of the walls of reads, an event or its name among the silent ones."""
+    box.allow("example.com", ignore=["hidden", "tracked"], trace={"mode": "full" if full else "auto"})
     (box.workspace / "hidden").write_text("x")
+    (box.workspace / "tracked").write_text("x")
+    subprocess.run(["git", "init", "-q"], cwd=box.workspace, check=True)
+    subprocess.run(["git", "add", "tracked"], cwd=box.workspace, check=True)
     absent = box.home / ".ssh" / "id_rsa"
-    script = f"cat hidden; cat {absent}; echo x >> {absent}"
+    script = f"cat hidden; cat tracked; cat {absent}; echo x >> {absent}"
     done = box.run("-q", "--", "sh", "-c", script)
     assert "Permission denied" in done.stderr
     silent = json.loads(box.run("trace", "summary", "--json").stdout)["silent"]
     shown = [json.loads(line) for line in box.run("trace", "show", "--json", "--denied").stdout.splitlines()]
-    hidden = [e for e in shown if (e.get("path") or e["access"].get("path", "")).endswith("hidden")]
-    assert bool(hidden) == ("reads of hidden files" not in silent), (silent, shown)
+    (hidden,) = [e for e in shown if e.get("access", {}).get("path") == "hidden"]
+    assert hidden["reason"] == "hidden" and walls.FIRST_READS not in silent
+    tracked = [e for e in shown if (e.get("path") or e["access"].get("path", "")).endswith("tracked")]
+    assert bool(tracked) == ("other reads of hidden files and directories" not in silent), (silent, shown)
     reads = [e for e in shown if e.get("access", {}).get("path") == str(absent) and e["access"]["operation"] == "read"]
     assert bool(reads) == ("reads of what is not in the view" not in silent), (silent, shown)
     writes = [

@@ -69,7 +69,15 @@ def syscall(number, *arguments):
     return result
 
 def read(path):
-    return lambda: os.close(os.open(path, os.O_RDONLY))
+    "Open for reading.  A hidden file that may be read has nothing in it: then the value is 'empty'."
+    def action():
+        fd = os.open(path, os.O_RDONLY)
+        status = os.fstat(fd)
+        regular = status.st_mode & 0o170777 == 0o100444 and not os.path.realpath(path).startswith("/proc/")
+        empty = regular and not status.st_size and os.read(fd, 1) == b""
+        os.close(fd)
+        return "empty" if empty else None
+    return action
 
 def write(path, text="evil"):
     def action():

@@ -16,7 +16,7 @@ AS_USER = os.getuid() != 0
 
 
 def test_X01_a_mask_can_not_be_opened_up(box: Box) -> None:
-    """The mask belongs to the command's uid: only its read-only mount keeps the mode 000, at the start and later."""
+    """The mask belongs to the command's uid: only its read-only mount keeps the mode, at the start and later."""
     box.file(".env", "SECRET")
     box.file("plain", "x", 0o000)
     script = """
@@ -32,6 +32,7 @@ def answer(line):
     assert found.pop("control") == "ok"
     assert set(found.values()) <= {"EROFS", "EACCES", "EPERM"}, found
     with inside(box, script) as ask:
+        assert ask("later/.env") == "ENOENT ENOENT"
         box.file("later/.env", "SECRET")
         assert until(lambda: ask("later/.env"), "EACCES EROFS") == "EACCES EROFS"
     assert (box.workspace / "later" / ".env").read_text() == "SECRET"

@@ -169,7 +169,7 @@ def test_workspace_is_shared_by_the_commands(make: Maker, workspace: Path) -> No
 def test_file_rules_hold_for_every_command_and_for_new_names(make: Maker, workspace: Path) -> None:
     (workspace / "secret.key").write_text("hush")
     with make(Policy().hide("*.key").readonly("frozen")) as sandbox:
-        assert sandbox.shell("cat secret.key").exit_code == 1
+        assert sandbox.shell("cat secret.key; ! grep -q . secret.key").stdout == ""
         with sandbox.popen(
             ["sh", "-c", "echo ready; read x; cat later.key; echo $?"], stdin=PIPE, stdout=PIPE
         ) as process:
@@ -189,7 +189,7 @@ def test_a_mask_that_comes_while_a_view_is_made_is_in_it(make: Maker, workspace:
     """The view of the next command is made while this one runs; the hidden file is replaced just then."""
     random.seed(7)
     (workspace / "secret.key").write_text("hush")
-    patient = "n=0; while cat secret.key > /dev/null 2>&1; do n=$((n + 1)); [ $n -lt 600 ] || exit 9; sleep 0.05; done"
+    patient = "n=0; while grep -qs . secret.key; do n=$((n + 1)); [ $n -lt 600 ] || exit 9; sleep 0.05; done"
     with make(Policy().hide("*.key")) as sandbox:
         for number in range(40):
             with sandbox.popen(["true"], stdin=DEVNULL):
@@ -234,12 +234,14 @@ def test_what_one_command_leaves_opens_nothing_for_the_next(make: Maker, workspa
             assert name not in second.stdout.split(), second.stdout
         assert "made" in second.stdout.split(), "what is allowed works"
         assert "hush" not in first.stdout + second.stdout
-        assert second.stderr.count("Permission denied") >= 2, second.stderr
+        assert second.stderr.count("Invalid cross-device link") == second.stderr.count("resource busy") == 1, (
+            second.stderr
+        )
         assert {each.reason for each in first.denied} == {"protected name"}
         # A file of the same name in place of the hidden one, from outside, is hidden before long as well.
         (workspace / "next").write_text("hush again")
         os.replace(workspace / "next", workspace / "secret.key")
-        until(lambda: sandbox.run(["cat", "secret.key"]).exit_code == 1, "the mask")
+        until(lambda: sandbox.run(["grep", "-q", ".", "secret.key"]).exit_code == 1, "the mask")
     assert not (workspace / ".git" / "hooks" / "pre-commit").exists()
     assert (workspace / "secret.key").read_text() == "hush again"
     assert not {".vscode", ".idea", "moved", "other"} & set(os.listdir(workspace))

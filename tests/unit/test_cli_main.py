@@ -384,6 +384,7 @@ def test_plan_json(world: World, capsys: pytest.CaptureFixture[str]) -> None:
         "directory": False,
         "origin": "hide",
         "link": True,
+        "empty": False,
     }
     assert data["network"]["names"][0]["name"] == "pypi.org"
     assert data["network"]["networks"][0]["network"] == "10.0.0.0/24"

@@ -275,7 +275,7 @@ def test_every_key() -> None:
 presets: []
 profiles: [other]
 deny: ["*.tracker.example", {dest: https://a.example/x, http: [{methods: [DELETE]}]}]
-hide: [secrets/, {pattern: "*.key", best_effort: true}]
+hide: [secrets/, {pattern: "*.key", best_effort: true}, {path: .env, show: names}]
 readonly: [config/]
 mounts: [{path: ../lib}, {path: ~/x, mode: rw, target: /opt/x}, {type: git-root, mode: ro}]
 unix_sockets: [$SOCK, {path: "${DIR}/s", as: ssh-agent, allow: [key1]}]
@@ -299,10 +299,11 @@ workspace: live
     result = read(text, environ={"SOCK": "/run/s", "DIR": "/run/d"}, home="/home/u")
     got = result.policy
     assert [rule.http for rule in got.deny] == [None, (HttpRule(("DELETE",), ("/x",)),)]
-    assert [(rule.text, rule.effect, rule.best_effort) for rule in got.paths] == [
-        ("secrets/", "hide", False),
-        ("*.key", "hide", True),
-        ("config/", "readonly", False),
+    assert [(rule.text, rule.effect, rule.best_effort, rule.show_names) for rule in got.paths] == [
+        ("secrets/", "hide", False, False),
+        ("*.key", "hide", True, False),
+        (".env", "hide", False, True),
+        ("config/", "readonly", False, False),
     ]
     assert [(rule.path, rule.mode, rule.target, rule.git_root) for rule in got.mounts] == [
         ("../lib", "ro", "", False),
@@ -480,6 +481,9 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("ignore: ['#x']", "1:10", "comment"),
         ("ignore: [*.bak]", "1:11", 'quote a value that begins with "*"'),
         ("ignore: [{best_effort: true}]", "1:10", 'no "pattern"'),
+        ("ignore: [{path: a, pattern: a}]", "1:20", "the same"),
+        ("ignore: [{path: a, show: all}]", "1:26", "expected names"),
+        ("readonly: [{path: a, show: names}]", "1:22", "show"),
         ("ignore: [a]\nreadonly: [a]", "2:1", "readonly, and ignored in line 1"),
         ("allow: [a.com]\ndeny: [a.com]", "2:1", "takes back all of allow"),
         ("env: {pass: [A], set: {A: 1}}", "1:1", "A is set, and passed"),
@@ -605,6 +609,7 @@ def test_project_key_that_tightens(text: str) -> None:
         ("extra_ca: [x.pem]", "extra_ca", 1),
         ("profiles: [agent]", "profiles", 1),
         ("presets: [two]", "presets", 1),
+        ("ignore:\n  - {path: .env, show: names}", "ignore", 2),
     ],
 )
 def test_project_key_that_widens(text: str, key: str, line: int) -> None:

@@ -158,6 +158,36 @@ def test_a_mask_can_be_neither_read_nor_written_nor_opened_up(host: Path) -> Non
     assert (host / "work" / ".env").read_text() == "secret"
 
 
+@pytest.mark.parametrize("kind", ["Empty", "EmptyName", "EmptyFile"])
+def test_what_is_empty_can_be_read_and_nothing_else(host: Path, kind: str) -> None:
+    (host / "work" / "vault").mkdir()
+    (host / "work" / "vault" / "deep").write_text("secret")
+
+    def attempts() -> list[Any]:
+        path = f"{WORK}/.env"
+        answers: list[Any] = [Path(path).read_text(), oct(os.stat(path).st_mode), os.listdir(f"{WORK}/vault")]
+        return answers + [
+            result(action)
+            for action in (
+                lambda: os.close(os.open(path, os.O_WRONLY)),
+                lambda: os.chmod(path, 0o644),
+                lambda: os.truncate(path, 0),
+                lambda: os.unlink(path),
+                lambda: os.link(path, f"{WORK}/other"),
+                lambda: os.chdir(f"{WORK}/vault"),
+                touch(f"{WORK}/vault/new"),
+                read(f"{WORK}/vault/deep"),
+                lambda: os.chmod(f"{MASK_SOURCE}/empty-file", 0o644),
+            )
+        ]
+
+    rows = ((kind, f"{WORK}/.env"), (kind, f"{WORK}/vault"))
+    refused = ["EACCES", "EROFS", "EACCES", "EBUSY", "EXDEV", "ok", "EROFS", "ENOENT", "EROFS"]
+    assert inside(plan(host), attempts, rows) == ["", "0o100444", [], *refused]
+    assert inside(plan(host), attempts)[0] == "secret"  # the control
+    assert (host / "work" / "vault" / "deep").read_text() == "secret"
+
+
 @pytest.mark.parametrize("said_directory", [True, False])
 @pytest.mark.parametrize("name", [".env", "src"])
 def test_a_mask_fits_what_is_there_whatever_the_plan_says(host: Path, name: str, said_directory: bool) -> None:

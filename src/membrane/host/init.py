@@ -74,6 +74,10 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
                     os.close(fd)
             else:
                 view.workspace_operation(masks, *row)
+        watch = masks.take_watch()
+        if watch >= 0:
+            send(channel, b"I", marshal.dumps(masks.told), (watch,))
+            os.close(watch)
         masks.close()
         view.seal(plan.mounts)
 

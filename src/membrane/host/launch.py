@@ -65,6 +65,8 @@ class Launch:
         self.terminal = -1  # pty master
         self.listener = -1  # of the command's notifications
         self.listener_error = 0  # why there is none
+        self._empty_files: list[str] = []
+        self.reads: tuple[int, dict[int, str]] | None = None  # what tells first reads, and of what by watch
         self.kept: dict[str, int] = {}  # directories below covers, by what they are for (``Keep``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
@@ -129,6 +131,7 @@ class Launch:
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
         rows = [_row(op) for op in ops]
+        self._empty_files = [row[1] for row in rows if row[0] == "EmptyFile"]
         try:
             send_data(self.init, b"W", marshal.dumps((rows, tuple(environment))))
         except ConnectionError:
@@ -178,6 +181,11 @@ class Launch:
             if kind == b"O":
                 if fds:  # else no descriptor was left for it
                     self.kept[os.fsdecode(payload)] = fds[0]
+                continue
+            if kind == b"I":
+                if fds:  # as above
+                    told = marshal.loads(payload)  # noqa: S302 - from our own pid 1
+                    self.reads = fds[0], {watch: self._empty_files[number] for watch, number in told.items()}
                 continue
             if kind == b"E":
                 raise _from_message(payload)
@@ -275,7 +283,10 @@ class Launch:
 def _row(op: MountOp) -> tuple[str, str, bytes]:
     """What ``view.workspace_operation`` takes."""
     if isinstance(op, Mask):
-        return "Mask" if op.link else "MaskName", op.target, b""
+        kind = "Empty" if op.empty else "Mask"
+        if not op.link:
+            kind += "File" if op.empty and not op.directory else "Name"
+        return kind, op.target, b""
     if isinstance(op, Keep):
         return "Keep", op.target, os.fsencode(op.file)
     return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""

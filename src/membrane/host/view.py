@@ -43,6 +43,8 @@ PROC_FILES = frozenset(
         *("stat", "swaps", "sys", "sysvipc", "thread-self", "tty", "uptime", "version", "vmstat"),
     )
 )
+MOST_TOLD = 32  # hidden files whose first read is told: each costs 30 µs of the start
+_IN_OPEN, _IN_ONESHOT = 0x20, 0x80000000  # inotify(7)
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -323,9 +325,16 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
         if op.target == MASK_SOURCE:
             os.close(os.open(f"{NEW_ROOT}{MASK_SOURCE}/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o000))
             os.mkdir(f"{NEW_ROOT}{MASK_SOURCE}/directory", 0o000)
+            for kind, mode in (("empty-file", 0o444), ("empty-directory", 0o555)):
+                place = f"{NEW_ROOT}{MASK_SOURCE}/{kind}"
+                if kind == "empty-file":
+                    os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, mode))
+                else:
+                    os.mkdir(place)
+                os.chmod(place, mode)  # whatever our mask is
             # Each its own read-only mount: a clone of it is read-only from the start.  The command's uid owns the
             # masks and could change their modes.
-            for kind in ("file", "directory"):
+            for kind in ("file", "directory", "empty-file", "empty-directory"):
                 fd = os.open(f"{NEW_ROOT}{MASK_SOURCE}/{kind}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
                 _bind_onto_itself(fd, read_only=True)
     elif isinstance(op, Directory):
@@ -393,7 +402,9 @@ def _mount(kind: str, target: str, root: _Root, flags: int, data: str | None = N
 
 
 class Masks:
-    """Covers objects with an inaccessible file or directory; what it opens for one is kept for the next.
+    """Covers objects with an inaccessible or an empty file or directory; what it opens for one is kept for the next.
+
+    An empty one can be read (modes 0444 and 0555): programs go on as without the file that it covers.
 
     By descriptor and not by ``/proc/self/fd``: a helper that enters the namespaces later is in no process list there.
     """
@@ -402,7 +413,10 @@ class Masks:
         """``root``: of the view.  ``late``: commands run in it."""
         self._root = root
         self._late = late
-        self._sources: dict[bool, tuple[bytes, int]] = {}  # by whether it is a directory: path, descriptor
+        self._sources: dict[str, tuple[bytes, int]] = {}  # by name: path, descriptor
+        self._watch = -1  # inotify(7)
+        self.told: dict[int, int] = {}  # watches: of which call of ``cover_file`` the first read is told
+        self._files = 0  # its calls
         self._directory = False  # what the last one was
         self._parent = ""
         self._parent_fd = -1
@@ -416,24 +430,63 @@ class Masks:
             os.chdir("/")
         self._parent, self._parent_fd = "", -1
 
-    def cover(self, fd: int) -> None:
+    def cover(self, fd: int, *, empty: bool = False) -> None:
         """Cover an O_PATH descriptor's object; the descriptor is closed."""
         try:
-            self._like_the_last(lambda directory: self._move(fd, directory))
+            self._like_the_last(lambda directory: self._move(fd, directory, empty))
         finally:
             os.close(fd)
 
-    def cover_name(self, path: str) -> None:
+    def cover_name(self, path: str, *, empty: bool = False) -> None:
         """Cover ``path``, which was no link when it was looked at, by one system call instead of five.
 
         No link on the way is followed.  One that has taken the last name's place since then is, as mount(2) does.
         """
         name = self._enter(path)
         try:
-            self._like_the_last(lambda directory: sc.mount(self._source(directory)[0], name, None, sc.MS_BIND))
+            self._like_the_last(lambda directory: sc.mount(self._source(directory, empty)[0], name, None, sc.MS_BIND))
         except (FileNotFoundError, NotADirectoryError):
             self._confirm_sources()  # the callers take that for a name that is gone
             raise
+
+    def cover_file(self, path: str) -> None:
+        """Cover ``path``, a file when it was looked at, by an empty one of its own, whose first open is told."""
+        self._files += 1
+        if len(self.told) >= MOST_TOLD or self._late or not self._can_watch():
+            self.cover_name(path, empty=True)
+            return
+        name = self._enter(path)
+        place = sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
+        try:
+            if stat.S_ISDIR(os.stat(place).st_mode):
+                self._like_the_last(lambda directory: self._move(place, directory, True))
+                return
+            source = f"{self._root}{MASK_SOURCE}/empty-{len(self.told)}"
+            fd = os.open(source, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o444)
+            os.fchmod(fd, 0o444)  # whatever our mask is
+            os.close(fd)
+            tree = sc.open_tree(source, sc.OPEN_TREE_CLONE)
+            try:
+                sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+                sc.move_mount(tree, b"", dirfd=place)
+            finally:
+                os.close(tree)
+        finally:
+            os.close(place)
+        self.told[sc.inotify_add_watch(self._watch, os.fsencode(source), _IN_OPEN | _IN_ONESHOT)] = self._files - 1
+
+    def _can_watch(self) -> bool:
+        if self._watch < 0:
+            try:
+                self._watch = sc.inotify_init()
+            except OSError:
+                return False  # the limit of instances is reached: nothing is told, which the receipt says
+        return True
+
+    def take_watch(self) -> int:
+        """The descriptor that tells first reads, once; -1: nothing is watched."""
+        fd, self._watch = self._watch, -1
+        return fd
 
     def open_final(self, path: str) -> int:
         """An O_PATH descriptor of ``path``, following only a final link, never one on the way.
@@ -483,22 +536,23 @@ class Masks:
             mount(not self._directory)
             self._directory = not self._directory
 
-    def _move(self, fd: int, directory: bool) -> None:
-        tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=self._source(directory)[1])
+    def _move(self, fd: int, directory: bool, empty: bool) -> None:
+        tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=self._source(directory, empty)[1])
         try:
             sc.move_mount(tree, b"", dirfd=fd)
         finally:
             os.close(tree)
 
-    def _source(self, directory: bool) -> tuple[bytes, int]:
-        source = self._sources.get(directory)
+    def _source(self, directory: bool, empty: bool) -> tuple[bytes, int]:
+        kind = ("empty-" if empty else "") + ("directory" if directory else "file")
+        source = self._sources.get(kind)
         if source is None:
-            path = f"{self._root}{MASK_SOURCE}/{'directory' if directory else 'file'}"
+            path = f"{self._root}{MASK_SOURCE}/{kind}"
             try:
                 fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError as error:  # the callers take ENOENT for a name that is gone
                 raise OSError(errno.EIO, f"no mask: {error.strerror}", error.filename) from None
-            source = self._sources[directory] = os.fsencode(path), fd
+            source = self._sources[kind] = os.fsencode(path), fd
         return source
 
     def _enter(self, path: str) -> str:
@@ -582,7 +636,8 @@ def _seal(path: str) -> None:
 def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:
     """One operation below the workspace, after the pivot: no link on the way is followed.
 
-    ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link.
+    ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link; Empty and EmptyName are
+    the same with what is empty and can be read, EmptyFile is EmptyName for a file whose first read is told.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
     bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well
@@ -597,10 +652,13 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
         _seed(target, content)
         return
     try:
-        if kind == "MaskName":
-            masks.cover_name(target)
+        if kind == "EmptyFile":
+            masks.cover_file(target)
             return
-        if kind == "Mask":
+        if kind in ("MaskName", "EmptyName"):
+            masks.cover_name(target, empty=kind == "EmptyName")
+            return
+        if kind in ("Mask", "Empty"):
             fd = masks.open_final(target)
         else:
             # With O_PATH and O_NOFOLLOW a final link is opened itself (openat2(2)).
@@ -608,11 +666,11 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
     except (FileNotFoundError, NotADirectoryError):
         return  # gone since the scan, or a dangling link: nothing to bind
     except OSError as error:
-        if error.errno == errno.ELOOP and kind == "Mask" and _is_link(target):
+        if error.errno == errno.ELOOP and kind in ("Mask", "Empty") and _is_link(target):
             return  # to itself, or in a circle: there is nothing behind it to hide
         raise OSError(error.errno, error.strerror, target) from error
-    if kind == "Mask":
-        masks.cover(fd)
+    if kind in ("Mask", "Empty"):
+        masks.cover(fd, empty=kind == "Empty")
         return
     link = stat.S_ISLNK(os.stat(fd).st_mode)
     _bind_onto_itself(fd, read_only=kind == "ReadOnly")

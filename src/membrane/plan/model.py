@@ -187,12 +187,14 @@ class Mask(Value):
     """Nothing below can be read or written: an inaccessible (mode 000) file or directory is bound over it.
 
     ``link``: the name may be a symbolic link; then what it leads to is covered.
+    ``empty``: what is bound over it is empty and can be read (modes 0444 and 0555).
     """
 
     target: str
     directory: bool
     origin: str = ""
     link: bool = True
+    empty: bool = False
 
 
 class ReadOnly(Value):

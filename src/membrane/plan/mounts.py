@@ -610,11 +610,16 @@ def pins(roots: Sequence[str], paths: Iterable[str]) -> list[MountOp]:
 
 
 def workspace(
-    root: str, hits: Iterable[ScanHit], pins: Iterable[str], kept: Iterable[tuple[str, str]] = ()
+    root: str,
+    hits: Iterable[ScanHit],
+    pins: Iterable[str],
+    kept: Iterable[tuple[str, str]] = (),
+    empty: frozenset[str] = frozenset(),
 ) -> tuple[MountOp, ...]:
     """Pins, then read-only names, then masks, for what the scan found below ``root``.
 
     ``kept``: files, and for each a directory among the read-only names, for a ``Keep``.
+    ``empty``: hidden paths that are empty and can be read (``workspace.emptied``).
     """
     prefix = root.rstrip("/") + "/"
     hits = sorted(hits, key=lambda hit: (hit.effect == "hide", hit.path.count("/"), hit.path))
@@ -628,7 +633,8 @@ def workspace(
         ops += by_parent.pop(path, ())  # shallow pins come first: what lies between the two is pinned later
     for hit in hits:
         if hit.effect == "hide":
-            ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link))  # by the ten thousand: see ``Value``
+            # By the ten thousand: see ``Value``.
+            ops.append(Mask(prefix + hit.path, hit.directory, "", hit.link, hit.path in empty))
         else:
             ops.append(ReadOnly(prefix + hit.path, hit.link, hit.effect))
     return tuple(ops)

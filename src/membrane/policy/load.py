@@ -411,14 +411,19 @@ class _Loader:
     def _patterns(self, key: str, node: Node) -> None:
         effect: PathEffect = "readonly" if key == "readonly" else "hide"
         for item in node.sequence(key).items:
-            best_effort = False
+            best_effort = show_names = False
             scalar: Node = item
             if isinstance(item, Mapping):
-                taken = item.take("pattern")
+                taken = item.take("pattern", "path")
                 best_effort = self._flag(item, "best_effort")
+                shown = item.take("show") if effect == "hide" else None
                 item.finish(f"an entry of {key}")
                 if not taken:
                     item.refuse(f'an entry of {key} has no "pattern"')
+                if shown:
+                    shown[1].scalar("show").choice("show", ("names",))
+                    show_names = True
+                    self._widens(key, item)  # of what another level hides, something is shown
                 scalar = taken[1]
             text = scalar.scalar(f"an entry of {key}").string(f"an entry of {key}")
             pattern = self._checked(scalar, f'the pattern "{text}"', Pattern, text)
@@ -427,7 +432,7 @@ class _Loader:
             self._expressions += pattern.is_expression
             if self._expressions > MOST_EXPRESSIONS:
                 item.refuse(f"there are more than {MOST_EXPRESSIONS} patterns with more than a name or one star")
-            self.levels[self.level].paths.append(PathRule(text, self._origin(item), effect, best_effort))
+            self.levels[self.level].paths.append(PathRule(text, self._origin(item), effect, best_effort, show_names))
 
     def _mounts(self, key: str, node: Node) -> None:
         for item in node.sequence(key).items:

@@ -99,12 +99,14 @@ class PathRule(Value):
     """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace.
 
     The effect "git-config" has no pattern: the ``config`` of each ``.git`` is not protected.
+    ``show_names``: what is hidden shows the names of its variables (``workspace.dotenv``).
     """
 
     text: str
     origin: Origin
     effect: PathEffect
     best_effort: bool = False
+    show_names: bool = False
 
 
 class FileRule(Value):

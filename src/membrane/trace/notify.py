@@ -371,6 +371,8 @@ class Notifications:
             result, error = self._creates(place, known)
         else:
             result = self._opens(place, bool(writes), exclusive, flags)
+            if not result and not writes and not flags & os.O_PATH:
+                self._tell_empty(known, place)
             self._tell_refusal(known, place, result, "write" if writes else "read")
         names = self._flags.get(flags)
         if names is None:
@@ -835,9 +837,9 @@ class Notifications:
         if result == "EROFS":
             there = place.status or place.above
             # Python tries to cache each module that it imports, and goes on without: that is no refusal to anybody.
-            ours = there is not None and "/__pycache__/" not in path and self._may(there, 2)
+            ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
         elif result == "EACCES":
-            ours = place.status is not None and not place.status.st_mode & 0o777  # a mask
+            ours = place.status is not None and _is_mask(place.status)
         elif not self._outside(path) or path.startswith(_PRIVATE):
             ours = False
         elif operation == "read":
@@ -847,6 +849,14 @@ class Notifications:
             ours = os.path.lexists(place.path) or (place.above is None and os.path.isdir(os.path.dirname(place.path)))
         if ours:
             self._judge(known, path, result, operation, place.status)
+
+    def _tell_empty(self, known: Known | None, place: notify.Place) -> None:
+        """A hidden file that is opened for reading and is empty: nothing fails, and it is a refusal all the same."""
+        path = os.fsdecode(place.path)
+        if place.readonly and place.status is not None and _is_mask(place.status) and not self._outside(path):
+            verdict = self._decide(PathAccess(self._shown(path), "read", stat.S_ISDIR(place.status.st_mode)))
+            if isinstance(verdict, Deny) and verdict.reason == "hidden":
+                self._judge(known, path, "", "read", place.status)
 
     def _judge(
         self, known: Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
@@ -907,6 +917,17 @@ class Notifications:
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)
+
+
+def _is_mask(status: os.stat_result) -> bool:
+    """Does it look like what covers a hidden name (``host.view.Masks``)?"""
+    mode = status.st_mode
+    return not mode & 0o777 or (stat.S_IMODE(mode) == (0o555 if stat.S_ISDIR(mode) else 0o444) and _is_empty(status))
+
+
+def _is_empty(status: os.stat_result) -> bool:
+    """No byte, no directory in it."""
+    return status.st_nlink == 2 if stat.S_ISDIR(status.st_mode) else not status.st_size
 
 
 def _kind(status: os.stat_result) -> str:

@@ -11,6 +11,8 @@ claimed.  Pure data, on the start-up path: plain tuples.
 from __future__ import annotations
 
 DENIED, OPENED = "AccessDenied", "FileOpened with its errno"
+ANY_OPEN = "FileOpened, with its errno"
+FIRST_READS = "the first read of each of 32 hidden files that are empty"
 EITHER = "AccessDenied, or FileOpened with its errno"
 CALL = "AccessDenied of the call"
 SILENT = ""
@@ -23,7 +25,8 @@ WALLS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("writes to what is not in the view", "mounts", EITHER, DENIED, DENIED, SILENT),
     ("raw sockets", "seccomp, capabilities", CALL, CALL, CALL, SILENT),
     ("other socket families and system calls", "seccomp", CALL, SILENT, SILENT, SILENT),
-    ("reads of hidden files", "mounts", OPENED, SILENT, DENIED, SILENT),
+    (FIRST_READS, "mounts", DENIED, DENIED, DENIED, DENIED),
+    ("other reads of hidden files and directories", "mounts", ANY_OPEN, SILENT, DENIED, SILENT),
     ("reads of what is not in the view", "mounts", SILENT, SILENT, DENIED, SILENT),
     ("signals and tracing across the boundary", "namespaces, Landlock", SILENT, SILENT, SILENT, SILENT),
     ("limits: memory, processes, files, sizes", "rlimits", SILENT, SILENT, SILENT, SILENT),

@@ -100,7 +100,7 @@ def rule_text(rule: object) -> str:
             parts.append("protocol raw")
         return "  ".join(filter(None, parts))
     if isinstance(rule, PathRule):
-        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"'
+        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"' + (", names shown" if rule.show_names else "")
     if isinstance(rule, FileRule):
         return f'{rule.effect} "{escape(rule.text)}"'
     if isinstance(rule, MountRule):
@@ -185,7 +185,7 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         source = "" if op.source == op.target else f"from {escape(op.source)}"
         return words, escape(op.target), "  ".join(filter(None, (source, escape(op.origin))))
     if kind == "Mask":
-        return "hidden", escape(op.target), escape(op.origin)
+        return "hidden", escape(op.target), escape(op.origin) or ("reads as empty" if op.empty else "")
     if kind == "ReadOnly":
         return "read-only", escape(op.target), escape(op.origin)
     if kind == "Symlink":

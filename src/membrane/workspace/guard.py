@@ -78,6 +78,7 @@ class Guard(Holder):
         mask: mounts operations inside the sandbox.
         report: takes events.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
+        empty: hidden names that were covered by what is empty, and are again when somebody outside replaces them.
     """
 
     def __init__(
@@ -90,11 +91,13 @@ class Guard(Holder):
         mask: Callable[[Sequence[MountOp]], None],
         report: Callable[[Event], None],
         table: Table | None = None,
+        empty: frozenset[str] = frozenset(),
     ) -> None:
         self._root = root
         self._prefix = root.rstrip("/") + "/"
         self._index = result.index
         self._shown = shown
+        self._empty = empty
         self._store = store
         self._mask = mask
         self._report = report
@@ -156,7 +159,7 @@ class Guard(Holder):
             if name.effect == "socket":
                 self._sockets.add(name.path)
             elif name.effect == "hide":
-                ops.append(Mask(target, name.directory))
+                ops.append(Mask(target, name.directory, empty=name.path in self._empty))
             elif name.effect == "readonly" or name.known:
                 # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))

@@ -186,6 +186,7 @@ class ScanResult(Value):
     pins: tuple[str, ...] = ()
     whole: bool = True
     linked: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()  # hits whose own name a hide pattern matches
 
 
 def scan(
@@ -218,6 +219,7 @@ def scan(
     gits: list[str] = []
     warnings: list[str] = []
     first: list[str] = []
+    named: list[str] = []
     for path, entry in entries.items():
         special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
@@ -226,6 +228,8 @@ def scan(
                     hits.append(ScanHit(hit, "hide", False))
             elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
+                if code == "h" and hit != path:  # not a directory that can not be read
+                    named.append(hit)
                 special = special or code in "pg"
         if special:
             first.append(path)
@@ -250,6 +254,7 @@ def scan(
         Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
         protect.pins(pinned, [path for path in gits if path]),
         linked=tuple(told),
+        named=frozenset(named),
     )
 
 

@@ -289,8 +289,11 @@ class Boundary(ABC):
                 "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
             )
         roots = self._writable_roots(facts)
+        from .workspace.commits import remember  # while the view is made
+
         installed.refuse([root for root, _rules in roots])
         scans: list[tuple[str, ScanResult]] = []
+        tips = {root: remember(root) for root, _rules in roots}
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
@@ -320,6 +323,7 @@ class Boundary(ABC):
                     mask=launch.mask,
                     report=self.journal.add,
                     table=table,
+                    tips=tips[root],
                 )
             )
         bindings = _rule_bindings(self.plan)
@@ -334,6 +338,8 @@ class Boundary(ABC):
         if self._tracer is not None:
             awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
+        if self._tracer is not None:
+            self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(process, listener, error, roots)
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies

@@ -295,9 +295,12 @@ class Boundary(ABC):
                 "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
             )
         roots = self._writable_roots(facts)
+        from .workspace.commits import remember  # while the view is made
+
         installed.refuse([root for root, _rules in roots])
         scans: list[tuple[str, ScanResult]] = []
         empties: list[frozenset[str]] = []
+        tips = {root: remember(root) for root, _rules in roots}
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
@@ -331,6 +334,7 @@ class Boundary(ABC):
                     report=self.journal.add,
                     table=table,
                     empty=empty,
+                    tips=tips[root],
                 )
             )
         bindings = receipt(self.plan)
@@ -345,6 +349,8 @@ class Boundary(ABC):
         if self._tracer is not None:
             awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
+        if self._tracer is not None:
+            self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(process, listener, error, roots)
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()

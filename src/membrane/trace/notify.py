@@ -7,9 +7,10 @@ will say, answer, and only then write the event down.  The prediction is made fr
 what is there); every event carries ``requested``.  What the kernel did is not seen.
 
 Two things are more than a record.  A name of the workspace that must not be made (``workspace.prevent``) is refused
-with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.
-Everything else goes on and is decided by the kernel, but for git's own way of changing a ``config`` that is bound
-read-only: that call waits for the supervisor's word (``edits``).
+with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.  A
+refusal also spoils the ``index.lock`` of git that met it (``locks``). Everything else goes on and is decided by the
+kernel, but for git's own way of changing a ``config`` that is bound read-only: that call waits for the supervisor's
+word (``edits``).
 
 Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
 and what eBPF can not tell whole: programs without a name, arguments that it cuts.
@@ -55,6 +56,7 @@ from ..policy.model import Deny, PathAccess, SocketAccess
 from .changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_first, is_switch
 from .lines import Lines
+from .locks import INDEX, LOCK, Locks
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
 
@@ -166,6 +168,7 @@ class Notifications:
         self._decider: Any = None
         self._preventions: dict[str, Prevention] = {}  # by the tree
         self._ahead: list[tuple[str, Ahead]] | None = None
+        self._locks = Locks()
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
@@ -368,7 +371,12 @@ class Notifications:
         writes = flags & 3 or flags & (os.O_CREAT | os.O_TRUNC)
         error = 0
         if creates and place.status is None:
-            result, error = self._creates(place, known)
+            fresh = exclusive and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_WRONLY
+            result, error = self._creates(place, known, fresh=fresh)
+            if not result and place.path.endswith(LOCK):
+                self._locks.made(place.path, thread)
+        elif writes and not exclusive and self._is_passed(place):
+            result, error = "EACCES", self._refuse_change(known, place)
         else:
             result = self._opens(place, bool(writes), exclusive, flags)
             if not result and not writes and not flags & os.O_PATH:
@@ -403,10 +411,12 @@ class Notifications:
 
     def _on_truncate(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         place = self._place(thread, _CWD, a[0], follow=True)
-        result = self._opens(place, True, False, 1)
+        result, error = self._opens(place, True, False, 1), 0
+        if self._is_passed(place):
+            result, error = "EACCES", self._refuse_change(known, place)
         self._tell_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
-        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), 0
+        return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), error
 
     def _on_unlink(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._remove(thread, known, _CWD, a[0], directory=False)
@@ -427,6 +437,9 @@ class Notifications:
             if is_directory != directory:
                 result = "ENOTDIR" if directory else "EISDIR"
         self._tell_refusal(known, place, result, "write")
+        self._spoil(place, result)
+        if not result:
+            self._removed(place.path)
         path = os.fsdecode(place.path)
         return FileRemoved(path, directory, result, True, self._outside(path), "notify"), 0
 
@@ -466,11 +479,13 @@ class Notifications:
             result, error = "EACCES", errno.EACCES
             self._refuse_setting(known, to.path, why)
         elif source.status is not None:  # also in the place of what is there: that was judged, and this was not
-            error = self._refuse_foreign(thread, known, source)
+            error = self._refuse_foreign(thread, known, source) or self._refuse_index(known, source.path, to.path)
             error = error or self._prevent(known, to.path, _kind(source.status), source=source.path)
             if not error and flags & _RENAME_EXCHANGE and to.status is not None:
                 error = self._prevent(known, source.path, _kind(to.status), source=to.path)
             result = _name(error)
+            if not error:
+                self._removed(source.path)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
         return FileRenamed(path, target, result, True, outside, "notify"), error
@@ -529,7 +544,10 @@ class Notifications:
             source = notify.Place(self._view.base(thread, where[0]))
         else:
             source = self._place(thread, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
-        if error := self._refuse_foreign(thread, known, source):
+        error = self._refuse_foreign(thread, known, source)
+        if not error and self._is_passed(source):
+            error = self._refuse_change(known, source)
+        if error:
             path = os.fsdecode(source.path)
             return FileCreated(path, "link", path, _name(error), True, self._outside(path), "notify"), error
         return self._make(thread, known, where[2], where[3], "link", source.path)
@@ -543,7 +561,7 @@ class Notifications:
         return FileCreated(path, kind, os.fsdecode(to), result, True, self._outside(path), "notify"), error
 
     def _creates(
-        self, place: notify.Place, known: Known | None, kind: str = "file", to: bytes = b""
+        self, place: notify.Place, known: Known | None, kind: str = "file", to: bytes = b"", *, fresh: bool = False
     ) -> tuple[str, int]:
         """(result, errno to refuse with) of making a name."""
         if place.error:
@@ -555,9 +573,10 @@ class Notifications:
         elif place.above is not None and not self._may(place.above, 3):
             return "EACCES", 0
         else:
-            error = self._prevent(known, place.path, kind, to)
+            error = self._prevent(known, place.path, kind, to, fresh=fresh)
             return _name(error), error
         self._tell_refusal(known, place, result, "write")
+        self._spoil(place, result)
         return result, 0
 
     def _changing(self, row: Change) -> Callable[..., tuple[Event, int]]:
@@ -577,7 +596,9 @@ class Notifications:
         elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
             result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         self._tell_refusal(known, place, result, "write")
-        if row.what == "mode" and a[row.first] & stat.S_ISGID:
+        if row.what == "mode" and a[row.first] & 0o111 and self._is_passed(place):
+            result, error = "EACCES", self._refuse_change(known, place)
+        elif row.what == "mode" and a[row.first] & stat.S_ISGID:
             error = self._set_group_id(thread, row, a, place)
             result = _name(max(error, 0))
             if error == errno.EPERM:
@@ -753,10 +774,19 @@ class Notifications:
         workspace = self._scope.workspace
         return not (path == workspace or path.startswith(workspace + "/"))
 
-    def _prevent(self, known: Known | None, name: bytes, kind: str, to: bytes = b"", source: bytes = b"") -> int:
+    def _prevent(
+        self,
+        known: Known | None,
+        name: bytes,
+        kind: str,
+        to: bytes = b"",
+        source: bytes = b"",
+        *,
+        fresh: bool = False,
+    ) -> int:
         """The errno with which making or renaming a name is refused; 0: it goes on.
 
-        ``to``: what a link would lead to; ``source``: what is renamed.
+        ``to``: what a link would lead to; ``source``: what is renamed; ``fresh``: as ``objection``.
         """
         path = os.fsdecode(name)
         if path in self._scope.awaited:
@@ -778,11 +808,13 @@ class Notifications:
                     target=os.fsdecode(to),
                     source=lies[len(root) + 1 :],
                     hard=kind == "link",
+                    fresh=fresh,
                 )
             except OSError as failed:
                 why = f"it can not be looked at ({failed.strerror})"
             if why:
                 self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
+                self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
         for root, ahead in self._rules():
             reason = ahead.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
@@ -791,8 +823,48 @@ class Notifications:
                 verdict = self._decide(access)
                 rule = verdict.rule if isinstance(verdict, Deny) else None
                 self._deny(known, access, reason, None if rule is None else str(rule.origin))
+                self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
         return 0
+
+    def _is_passed(self, place: notify.Place) -> bool:
+        """Is it a file of tools that was let be made as a commit has it?"""
+        if place.status is None or not stat.S_ISREG(place.status.st_mode):
+            return False
+        return any(
+            prevention.passed and os.fsdecode(place.path[len(os.fsencode(root)) + 1 :]) in prevention.passed
+            for root, prevention in self._preventions.items()
+            if place.path.startswith(os.fsencode(root) + b"/")
+        )
+
+    def _removed(self, path: bytes) -> None:
+        for root, prevention in self._preventions.items():
+            if prevention.passed:
+                prevention.removed(os.fsdecode(path)[len(root) + 1 :])
+
+    def _refuse_change(self, known: Known | None, place: notify.Place) -> int:
+        self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), "protected name")
+        return errno.EACCES
+
+    def _spoil(self, place: notify.Place, result: str) -> None:
+        """A name that is bound read-only was to be made or removed: git goes on after that (``locks``)."""
+        if result == "EROFS" and not self._outside(os.fsdecode(place.path)):
+            self._locks.spoil(self._thread, self._shown(os.fsdecode(place.path)))
+
+    def _refuse_index(self, known: Known | None, source: bytes, to: bytes) -> int:
+        """The errno for git's end of a checkout in which something was refused, or is not as it should be."""
+        if not source.endswith(LOCK):
+            return 0
+        name = self._locks.taken(source)
+        if not to.endswith(INDEX):
+            return 0
+        if not name:
+            name = next((unlike for one in self._preventions.values() if (unlike := one.unlike())), "")
+        if not name:
+            return 0
+        hint = f"{name} can not be made, changed or removed in here as this needs it: do it outside of the sandbox"
+        self._deny(known, PathAccess(self._shown(os.fsdecode(to)), "write"), "protected name", None, hint)
+        return errno.EACCES
 
     def _opened(self, path: str) -> bool:
         """Did the policy take this name out of the protected ones (``git_config: writable``)?"""
@@ -808,7 +880,7 @@ class Notifications:
         fd = notify.sc_openat2(self._root, os.fsencode(root), False)
         if fd < 0:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
-        return Prevention(fd)
+        return Prevention(fd, dict(self._scope.tips).get(root, b""))
 
     def _rules(self) -> list[tuple[str, Ahead]]:
         """The path rules of each tree, by the beginning of its paths."""

@@ -9,7 +9,7 @@ of the sandbox either: it is given what it reads by descriptor.
 
 One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
 
-    supervisor -> tracer   P prepare · L process, roots, awaited, edits (+ listener, + root of the sandbox): attach
+    supervisor -> tracer   P prepare · L process, roots, awaited, tips, edits (+ listener, + root): attach
                            Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
     tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
                            t totals ("-": not written), the last message: it has told everything
@@ -110,6 +110,7 @@ class Scope(Value):
     shared: bool = False
     reads: bool = False  # opens for reading and look-ups of programs are wanted
     awaited: tuple[str, ...] = ()  # paths that may not be made
+    tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
 
 
 class Tracer:
@@ -136,6 +137,7 @@ class Tracer:
         self._finished = False  # it has written everything
         self.on_synced: Callable[[int], None] | None = None
         self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
+        self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
         self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
@@ -174,7 +176,7 @@ class Tracer:
         names = tuple(name for name, fd in held.items() if fd >= 0)
         fds = tuple(held[name] for name in names)
         try:
-            told = (process, roots, self.awaited, self.on_edit is not None, names)
+            told = (process, roots, self.awaited, self.tips, self.on_edit is not None, names)
             send(self._channel, b"L", marshal.dumps(told), fds)
         except OSError:
             pass  # told below
@@ -474,7 +476,7 @@ class _Loop:
             return True
         if kind != b"L":
             return False
-        process, roots, awaited, edits, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        process, roots, awaited, tips, edits, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
         held = dict(zip(names, fds, strict=True))
         root = held["root"]
         sources = []
@@ -482,7 +484,7 @@ class _Loop:
             sources.append("ebpf")
         if "listener" in held:
             sources.append("notify")
-            scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited))
+            scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited), tips=tuple(tips))
             quiet = self._spans is not None
             table = None
             if "table" in held:

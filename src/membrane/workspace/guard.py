@@ -6,8 +6,10 @@ The mounts made at the start bind what existed then.  The kernel drops a mount w
 file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
 outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
 read-only mount, and a protected name that is not what git itself writes loses its name: it is renamed where it is
-(``judge.put_aside``), to one that nobody obeys.  When no process of the sandbox is left, what was put aside goes to
-the quarantine, if it can, and the tree is compared with the index of the start once more.
+(``judge.put_aside``), to one that nobody obeys.  A name of tools stays as a commit from before the run has it
+(``commits``); what was that once and is changed is put aside, and put back as it was.  When no process of the sandbox
+is left, what was put aside goes to the quarantine, if it can, and the tree is compared with the index of the start
+once more.
 
 No grace: each name is judged as soon as it is seen, and again when it is opened or written.  A file that somebody
 holds open for writing could be changed through a mapping, which no event tells: it is judged again every few
@@ -23,6 +25,7 @@ be looked at is not benign.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from ..events import AccessDenied, NameQuarantined, access_as_data
@@ -37,6 +40,7 @@ from .judge import (
     open_up,
     pointer_target,
     put_aside,
+    put_back,
     quarantine,
     tree_row,
 )
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
+    from .commits import Committed
     from .scan import ScanResult
 
 DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
@@ -79,6 +84,7 @@ class Guard(Holder):
         report: takes events.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
         empty: hidden names that were covered by what is empty, and are again when somebody outside replaces them.
+        tips: the commits that the repository had before the run (``commits.remember``).
     """
 
     def __init__(
@@ -92,6 +98,7 @@ class Guard(Holder):
         report: Callable[[Event], None],
         table: Table | None = None,
         empty: frozenset[str] = frozenset(),
+        tips: bytes = b"",
     ) -> None:
         self._root = root
         self._prefix = root.rstrip("/") + "/"
@@ -101,6 +108,9 @@ class Guard(Holder):
         self._store = store
         self._mask = mask
         self._report = report
+        self._tips = tips
+        self._committed: Committed | None = None
+        self._good: dict[str, tuple[bytes, bytes]] = {}  # files of tools: what of a commit they were seen to be last
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
         self._waiting: dict[str, None] = {}  # protected names to judge
@@ -232,6 +242,12 @@ class Guard(Holder):
                 self._put_aside(path)
             return
         there = os.path.lexists(self._prefix + path)
+        if self._tips and tree_row(path) is not None:
+            like = self._is_as_committed(path)
+            if like is None:
+                self._waiting[path] = None  # the rest of the work is done in the next turn
+            if like is not False:
+                return
         try:
             why = judge(self._root_fd, path, holder=self)
         except (FileNotFoundError, NotADirectoryError):
@@ -244,6 +260,79 @@ class Guard(Holder):
             self._put_aside(path)
         elif not there and tree_row(path) is not None:
             self._tell(path)  # it was there for a moment, and nothing that it could have held is benign
+
+    def _is_as_committed(self, path: str) -> bool | None:
+        """Is a name of tools, with all below it, as commits from before the run have it?  None: not known yet."""
+        from .commits import Committed, Later
+
+        if self._committed is None:
+            self._committed = Committed(self._root_fd, self._tips)
+        self._committed.until = 0.0 if self._ended else time.monotonic() + SLICE
+        stack, left = [path], MOST_KEPT
+        try:
+            while stack:
+                one = stack.pop()
+                try:
+                    self.let_go(one)
+                    fd = open_file(self._root_fd, one)
+                except (FileNotFoundError, NotADirectoryError):
+                    if one == path:
+                        return self._committed.may_be(path, "file") or self._committed.may_be(path, "directory")
+                    continue
+                try:
+                    below = self._below(fd, one, left)
+                finally:
+                    os.close(fd)
+                if below is None:
+                    return False
+                left -= len(below)
+                stack += below
+        except Later:
+            return None
+        except OSError:
+            return False
+        return True
+
+    def _below(self, fd: int, path: str, most: int) -> list[str] | None:
+        """What else is to be looked at; None: this is not as a commit has it."""
+        assert self._committed is not None
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISDIR(mode):
+            if not stat.S_ISREG(mode) or self.hold(fd, path):
+                return None
+            partly = not self._ended and (self._judged in self._written or self._judged in self._unwatched)
+            if not self._committed.differs(fd, path, partly=partly):
+                if self._committed.found is not None and len(self._good) < MOST_UNWATCHED:
+                    self._good[path] = self._committed.found
+                return []
+            return [] if self._is_mended(path) else None
+        if not self._committed.may_be(path, "directory"):
+            return None
+        if not self._ended:
+            self._watcher.watch_listing(fd, self._judged)
+        with os.scandir(fd) as listing:
+            names = [entry.name for _, entry in zip(range(most + 1), listing, strict=False)]
+        if len(names) > most:
+            return None
+        aside = {aside for _path, aside in self._aside}
+        return [below for name in names if (below := f"{path}/{name}") not in aside]
+
+    def _is_mended(self, path: str) -> bool:
+        """Put a file aside that a commit has otherwise, and back what it was before: git thinks that it is there.
+
+        git merged two of them, say.  It can not write its index then (``trace.locks``), and all is as it was.
+        """
+        assert self._committed is not None
+        if path not in self._good and path == self._judged:
+            return False
+        self._put_aside(path)
+        entry = self._good.get(path)
+        if entry is not None:
+            try:
+                put_back(self._root_fd, path, *self._committed.content(entry))
+            except OSError:
+                pass  # then it is missing, which git shows
+        return True
 
     def _is_held_open(self, path: str) -> bool:
         """A file that stands as it stood at the start was opened: is it kept open for writing, or mapped?
@@ -325,6 +414,8 @@ class Guard(Holder):
         self.left += [self._shown + path for path in self._stuck if self._is_bad(path)]
         if self._aside:
             self._move_out(until)
+        if self._committed is not None:
+            self._committed.close()
         os.close(self._root_fd)
 
     def _is_bad(self, path: str) -> bool:

@@ -572,6 +572,27 @@ def put_aside(root_fd: int, path: str) -> str:
     return f"{parent}/{aside}" if parent else aside
 
 
+def put_back(root_fd: int, path: str, data: bytes, mode: int) -> None:
+    """Make a file that is not there, with this content.
+
+    Raises:
+        OSError: something is there, or it can not be made.
+    """
+    parent, _, name = path.rpartition("/")
+    directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, mode, dir_fd=directory)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+    finally:
+        os.close(directory)
+
+
 # ---------------------------------------------------------------- quarantine
 
 

@@ -11,6 +11,9 @@ content of a file that would get the name of a configuration, what a directory h
 A file that is opened to be made has no content yet: ``config``, a ``.git`` that points elsewhere, the state of a rebase
 are let through then, and the guard judges each write.
 
+What a commit from before the run holds under a name of tools may be made (``commits``), and is remembered as passed:
+``unlike`` says of one whether it has become something else.
+
 In a repository that was made below the top in this session the names of tools stay: a clone brings them, and taking
 them away would have the next ``git commit -a`` delete them.  They are told at the end.
 
@@ -21,6 +24,7 @@ what gets past that is put aside by the guard.  All work is bounded; what is bey
 from __future__ import annotations
 
 import os
+import stat
 
 from .gitdir import REFUSED
 from .judge import _open, _stat, is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
@@ -41,7 +45,12 @@ from .protect import (
     is_git_layout,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .commits import Committed
+
 _MOST_CONTEXTS = 4096
+_MOST_PASSED = 4096
 _MOST_MADE = 16_384  # directories of this session that are remembered
 _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
@@ -55,19 +64,63 @@ class Prevention:
 
     Args:
         root_fd: O_PATH descriptor of it, as the command sees it; owned from now on.
+        tips: the commits that its repository had before the run (``commits.remember``).
     """
 
-    def __init__(self, root_fd: int) -> None:
+    def __init__(self, root_fd: int, tips: bytes = b"") -> None:
         self._root_fd = root_fd
+        self._tips = tips
+        self._committed: Committed | None = None
+        self.passed: dict[str, None] = {}  # names of tools that were let be made since a commit holds them
         self._contexts: dict[str, tuple[int, str, str]] = {"": (TREE, "", "")}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
         self._repositories: dict[str, None] = {}  # those with a .git that was made as well: clones, worktrees, modules
 
     def close(self) -> None:
+        if self._committed is not None:
+            self._committed.close()
         os.close(self._root_fd)
 
+    def removed(self, path: str) -> None:
+        """The command removes or renames it."""
+        if self.passed:
+            below = f"{path}/"
+            for one in [one for one in self.passed if one == path or one.startswith(below)]:
+                del self.passed[one]
+
+    def unlike(self) -> str:
+        """A name that was let be made and is not as a commit has it; empty: there is none."""
+        if self._committed is None:
+            return ""
+        for path in self.passed:
+            try:
+                if not stat.S_ISDIR(_stat(self._root_fd, path).st_mode) and self._committed.objection(path):
+                    return path
+            except OSError:
+                return path  # not removed by the command: the guard has put it aside
+        return ""
+
+    def _is_committed(self, path: str, kind: str) -> bool:
+        if self._committed is None:
+            from .commits import Committed  # most sessions never need it
+
+            self._committed = Committed(self._root_fd, self._tips)
+        if not self._committed.may_be(path, kind):
+            return False
+        if len(self.passed) >= _MOST_PASSED and path not in self.passed:
+            return False
+        self.passed[path] = None
+        return True
+
     def objection(
-        self, path: str, *, kind: str = "file", target: str = "", source: str = "", hard: bool = False
+        self,
+        path: str,
+        *,
+        kind: str = "file",
+        target: str = "",
+        source: str = "",
+        hard: bool = False,
+        fresh: bool = False,
     ) -> str:
         """Why ``path`` may not be made; empty when nothing is known against it.
 
@@ -77,12 +130,15 @@ class Prevention:
             target: what a symbolic link would hold.
             source: what is renamed or linked, relative to the tree; empty: it is made.
             hard: a hard link is made of ``source``.
+            fresh: it is opened as git makes a file of the work tree: new, for writing only (entry.c, ``create_file``).
         """
         parent, _, name = path.rpartition("/")
         key = fold(name)
         directory, link = kind == "directory", kind == "symlink"
         context, above, why = self._context(parent)
         why = why or self._name(path, context, above, key, kind, target, source, hard)
+        if why and self._tips and not source and not hard and (fresh or kind == "directory"):
+            return "" if self._is_committed(path, kind) else why
         if why or context < 0:
             return why
         if (key in LAYOUT and not context & NAMED) or context & KIND == GIT_MODULES:

@@ -450,6 +450,15 @@ class Watcher:
         self._held[path] = watch
         return _writers(fd)
 
+    def watch_listing(self, fd: int, report: str) -> None:
+        """Have ``read`` return ``report`` when a name appears in a directory that is open for reading."""
+        if not self._watching or len(self._contents) >= MOST_FILES:
+            return
+        try:
+            self._contents[syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _LISTED)] = report
+        except OSError:
+            return  # the tracer refuses what no commit holds there, and the end looks once more
+
     def follow(self, pointer: str, target: str) -> bool:
         """Return ``pointer`` again when a name on the way to its target is replaced; False: there are too many."""
         at = 0

@@ -1,0 +1,304 @@
+"""What the commits that a repository had before the run hold under a protected name.
+
+Theory of operation
+-------------------
+A branch that tracks ``.vscode`` or ``.mcp.json`` is checked out inside as outside: a name that a commit from before
+the run holds may be made there, with exactly the bytes and the right to be executed that it has in such a commit.
+
+``remember`` reads the names of the commits from the refs before the command begins; the command can change the refs,
+and not what was remembered.  ``Committed`` goes from there to parents and trees, lazily, and believes an object only
+when its hash is the name by which it was reached (``objects``).  Everything is bounded: what is not found in time is
+not committed.
+
+Symbolic links are never let through: what they lead to could be the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from .judge import _open, open_file, tree_row
+from .protect import GIT_NAMES, LAYOUT, fold
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .objects import Objects
+
+MOST_REFS = 1_024
+LARGEST_REFS = 256 << 10  # bytes of packed-refs that are read
+MOST_COMMITS = 20_000
+MOST_BLOBS = 512  # different contents of one path that are compared with a file
+MOST_PATHS = 4_096
+LONGEST = 2.0  # seconds of work in one session
+DIRECTORY, FILE, EXECUTABLE = b"40000", b"100644", b"100755"
+_HEX = frozenset(b"0123456789abcdef")
+_PLACES = ("refs/heads", "refs/remotes", "refs/tags")
+
+
+def remember(root: str) -> bytes:
+    """The names of the commits of the refs of ``root``/.git: a byte with their size (20 or 32), then one after another.
+
+    Empty where no such directory is, or nothing in it can be read.  At most ``MOST_REFS``.
+    """
+    try:
+        fd = os.open(f"{root}/.git", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    found: dict[bytes, None] = {}
+    try:
+        for name in ("HEAD", "ORIG_HEAD", "refs/stash"):
+            _take(found, _read(fd, name, 128))
+        for place in _PLACES:
+            _loose(fd, place, found)
+        packed = _read(fd, "packed-refs", LARGEST_REFS)
+        for line in packed.split(b"\n") if packed else ():
+            if len(found) >= MOST_REFS:
+                break
+            if line[:1] not in (b"#", b"^"):
+                _take(found, line.partition(b" ")[0])
+    finally:
+        os.close(fd)
+    width = len(next(iter(found), b""))
+    return bytes((width,)) + b"".join(name for name in found if len(name) == width) if found else b""
+
+
+def _loose(fd: int, place: str, found: dict[bytes, None]) -> None:
+    stack = [place]
+    while stack and len(found) < MOST_REFS:
+        at = stack.pop()
+        try:
+            directory = _open(fd, at, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            with os.scandir(directory) as listing:
+                for _, entry in zip(range(MOST_REFS), listing, strict=False):
+                    if entry.is_dir(follow_symlinks=False):
+                        stack.append(f"{at}/{entry.name}")
+                    elif len(found) < MOST_REFS:
+                        _take(found, _read(fd, f"{at}/{entry.name}", 128))
+        except OSError:
+            continue
+        finally:
+            os.close(directory)
+        if len(stack) > MOST_REFS:
+            return
+
+
+def _read(fd: int, name: str, most: int) -> bytes:
+    try:
+        opened = open_file(fd, name)
+    except OSError:
+        return b""
+    try:
+        return os.read(opened, most) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(opened)
+
+
+def _take(found: dict[bytes, None], text: bytes) -> None:
+    text = text.strip()
+    if len(text) in (40, 64) and _HEX.issuperset(text):
+        found[bytes.fromhex(text.decode("ascii"))] = None
+
+
+class Later(Exception):
+    """There is no answer yet."""
+
+
+class Committed:
+    """What may stand under protected names of one tree.
+
+    Args:
+        root_fd: the tree; stays the caller's.
+        tips: as ``remember`` gave it, not empty.
+
+    ``until``: time.monotonic() after which ``Later`` is raised; the work goes on where it was at the next question.
+    """
+
+    def __init__(self, root_fd: int, tips: bytes) -> None:
+        from .objects import Objects
+
+        width = tips[0]
+
+        self._root_fd = root_fd
+        self._objects: Objects = Objects(root_fd, ".git", width)
+        self._todo = [tips[at : at + width] for at in range(1, len(tips), width)][::-1]
+        self._seen = set(self._todo)
+        self._later: list[bytes] = []
+        self._roots: dict[bytes, None] = {}  # trees of commits, in the order in which they were found
+        self._order: list[bytes] = []
+        self._trees: dict[bytes, dict[bytes, tuple[bytes, bytes]] | None] = {}
+        self._paths: dict[str, tuple[int, dict[tuple[bytes, bytes], None]]] = {}  # how far, and what it is there
+        self._width = width
+        self._left = LONGEST
+        self.found: tuple[bytes, bytes] | None = None  # mode and name of what ``differs`` has found a file to be
+        self.until = 0.0  # 0: it is not divided
+
+    def close(self) -> None:
+        self._objects.close()
+
+    def may_be(self, path: str, kind: str) -> bool:
+        """Does a commit hold this path as a "file" or a "directory"?"""
+        wanted = (DIRECTORY,) if kind == "directory" else (FILE, EXECUTABLE)
+        return is_tool(path) and any(mode in wanted for mode, _name in self._at(path))
+
+    def objection(self, path: str, *, partly: bool = False) -> str:
+        """Why the regular file at ``path`` is not as a commit has it; empty: it is.
+
+        ``partly``: it is being written, and may be the beginning of one.
+
+        Raises:
+            OSError: it can not be looked at.
+        """
+        if not is_tool(path):
+            return "no commit from before this run counts here"
+        fd = open_file(self._root_fd, path)
+        try:
+            return self.differs(fd, path, partly=partly)
+        finally:
+            os.close(fd)
+
+    def differs(self, fd: int, path: str, *, partly: bool) -> str:
+        """As ``objection``, of a file that is open for reading."""
+        from .objects import LARGEST, named
+
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return "it is not a regular file"
+        if status.st_size > LARGEST:
+            return f"it is larger than {LARGEST} bytes"
+        data = b""
+        while len(data) <= LARGEST and (piece := os.pread(fd, 1 << 20, len(data))):
+            data += piece
+        name = named(b"blob", data, self._width)
+        executable = bool(status.st_mode & 0o111)
+        self.found = None
+        count = 0
+        for mode, blob in self._at(path):
+            if mode not in (FILE, EXECUTABLE) or (executable and mode != EXECUTABLE):
+                continue
+            if blob == name:
+                self.found = (mode, blob)
+                return ""
+            count += 1
+            if count > MOST_BLOBS:
+                break
+            if partly:
+                if not data:
+                    return ""
+                if 0 < self.until < time.monotonic():
+                    raise Later
+                found = self._objects.read(blob)
+                if found is not None and found[1].startswith(data):
+                    return ""
+        return "no commit from before this run has it so"
+
+    def content(self, entry: tuple[bytes, bytes]) -> tuple[bytes, int]:
+        """(bytes, permission bits) of a file that was found.
+
+        Raises:
+            OSError: its object is not there any more.
+        """
+        found = self._objects.read(entry[1])
+        if found is None:
+            raise OSError("its object is not there any more")
+        return found[1], 0o777 if entry[0] == EXECUTABLE else 0o666
+
+    # ------------------------------------------------------------ the walk
+
+    def _at(self, path: str) -> Iterator[tuple[bytes, bytes]]:
+        """(mode, name) of what stands at ``path`` in the commits, each once; what was found before comes first."""
+        if path not in self._paths and len(self._paths) >= MOST_PATHS:
+            return
+        at, found = self._paths.get(path, (0, {}))
+        yield from tuple(found)
+        parts = [os.fsencode(part) for part in path.split("/")]
+        while True:
+            began = time.monotonic()
+            if 0 < self.until < began:
+                raise Later
+            if self._left <= 0 or (at >= len(self._order) and not self._next_commit()):
+                break
+            entry = None
+            if at < len(self._order):
+                entry = self._entry(self._order[at], parts)
+                at += 1
+            self._left -= time.monotonic() - began
+            new = entry is not None and entry not in found
+            if new and entry is not None:
+                found[entry] = None
+            self._paths[path] = (at, found)
+            if new and entry is not None:
+                yield entry
+        self._paths[path] = (at, found)
+
+    def _next_commit(self) -> bool:
+        """Look at one commit more; False: there is none."""
+        if not self._todo:
+            self._todo, self._later = self._later[::-1], []
+        if not self._todo:
+            return False
+        found = self._objects.read(self._todo.pop())
+        if found is None:
+            return True
+        kind, text = found
+        for line in text.partition(b"\n\n")[0].split(b"\n"):
+            key, _, value = line.partition(b" ")
+            if kind == b"commit" and key not in (b"tree", b"parent"):
+                break  # they are the first ones (gitformat-commit(5))
+            if kind == b"tag" and key != b"object":
+                break
+            if len(value) != 2 * self._width or not _HEX.issuperset(value):
+                continue
+            name = bytes.fromhex(value.decode("ascii"))
+            if key == b"tree":
+                if name not in self._roots:
+                    self._roots[name] = None
+                    self._order.append(name)
+            elif name not in self._seen and len(self._seen) < MOST_COMMITS:
+                self._seen.add(name)
+                self._later.append(name)
+        return True
+
+    def _entry(self, tree: bytes, parts: list[bytes]) -> tuple[bytes, bytes] | None:
+        for part in parts[:-1]:
+            entry = self._tree(tree).get(part)
+            if entry is None or entry[0] != DIRECTORY:
+                return None
+            tree = entry[1]
+        return self._tree(tree).get(parts[-1])
+
+    def _tree(self, name: bytes) -> dict[bytes, tuple[bytes, bytes]]:
+        known = self._trees.get(name)
+        if known is not None:
+            return known
+        found = self._objects.read(name)
+        entries: dict[bytes, tuple[bytes, bytes]] = {}
+        if found is not None and found[0] == b"tree":
+            data, at = found[1], 0
+            while at < len(data):
+                end = data.find(b"\0", at)
+                if end < 0:
+                    break
+                mode, _, label = data[at:end].partition(b" ")
+                at = end + 1 + self._width
+                entries[label] = (mode, data[end + 1 : at])
+        if len(self._trees) >= 1024:
+            self._trees.clear()
+        self._trees[name] = entries
+        return entries
+
+
+def is_tool(path: str) -> bool:
+    """Is it, or is it below, a name of tools, and no part of it git's own?"""
+    parts = path.split("/")
+    if any(fold(part) in GIT_NAMES or fold(part) in LAYOUT for part in parts):
+        return False
+    return any(tree_row("/".join(parts[:count])) is not None for count in range(1, len(parts) + 1))

@@ -42,7 +42,7 @@ from .trace.tracer import Scope, Tracer, root_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .dataplane import Network
@@ -385,23 +385,33 @@ class Boundary(ABC):
         Rules over the host's tree (``files``) promise that what they hide can not be opened.
         """
         if not found.named or self.policy.file_rules is not None:
+            self._configure_git(root, ())
             return frozenset()
         from .workspace import emptied
 
-        home = self.opening.home
-        finder = emptied.Finder(root, home, dict(self.plan.environment))
+        finder = emptied.Finder(root, self.opening.home, dict(self.plan.environment))
         made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
-        if made.paths:
-            files = emptied.configuration(made.lines, home, mounts.MASK_SOURCE)
-            self._beside = [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
-            if any(rule.show_names for rule in rules):
-                shown, warnings = emptied.shown_names(root, self.policy, made.paths)
-                self._beside += [File(f"{root}/{path}", content) for path, content in shown]
-                for warning in warnings:
-                    self._warn(warning)
-            environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
-            self.plan = self.plan.replace(environment=environment)
+        self._configure_git(root, made.lines if made.paths else ())
+        if made.paths and any(rule.show_names for rule in rules):
+            shown, warnings = emptied.shown_names(root, self.policy, made.paths)
+            self._beside += [File(f"{root}/{path}", content) for path, content in shown]
+            for warning in warnings:
+                self._warn(warning)
         return made.paths
+
+    def _configure_git(self, root: str, lines: Iterable[bytes]) -> None:
+        """Tell git inside who the caller is, and what is hidden and empty."""
+        from .workspace import callers, emptied
+
+        settings, patterns = "", b""
+        if self.policy.view == "project":
+            settings, patterns = callers.settings(dict(self.opening.facts.environ), root)
+        if not settings and not patterns and not lines:
+            return
+        files = emptied.configuration(lines, self.opening.home, mounts.MASK_SOURCE, settings, patterns)
+        self._beside += [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
+        environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
+        self.plan = self.plan.replace(environment=environment)
 
     def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
         """First reads of hidden files that are empty are told from now on; what is not, though it should be."""

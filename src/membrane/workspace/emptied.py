@@ -197,11 +197,14 @@ class Finder:
         return found
 
 
-def configuration(lines: Iterable[bytes], home: str, place: str) -> tuple[tuple[str, bytes], ...]:
+def configuration(
+    lines: Iterable[bytes], home: str, place: str, settings: str = "", patterns: bytes = b""
+) -> tuple[tuple[str, bytes], ...]:
     """The two files for git, as (name, content), to be made in the directory ``place`` of the view.
 
-    ``home``: as for ``Finder``; its ``.config/git/ignore`` is what git would read by default, and reads no more
-    (gitignore(5)).  An earlier run may have put a link there: none is followed.
+    ``settings`` and ``patterns``: the caller's (``callers.settings``).  ``home``: as for ``Finder``; its
+    ``.config/git/ignore`` is what git would read by default, and reads no more (gitignore(5)).  An earlier run may have
+    put a link there: none is followed.
     """
     own = b""
     if home and os.path.lexists(f"{home}/.config/git/ignore"):
@@ -216,8 +219,8 @@ def configuration(lines: Iterable[bytes], home: str, place: str) -> tuple[tuple[
         except (OSError, ValueError):
             pass
     text = f"# membrane: hidden names are not added\n[include]\n\tpath = {SYSTEM}\n"
-    text += f"[core]\n\texcludesFile = {place}/{PATTERNS}\n"
-    return (CONFIG, text.encode()), (PATTERNS, own + b"\n" + b"\n".join(lines) + b"\n")
+    text += f"{settings}[core]\n\texcludesFile = {place}/{PATTERNS}\n"
+    return (CONFIG, text.encode()), (PATTERNS, b"\n".join((patterns, own, *lines, b"")))
 
 
 def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[tuple[str, bytes]], list[str]]:

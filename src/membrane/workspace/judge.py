@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from .names import Protected
 
+LARGEST_INDEX = 64 << 20  # bytes of an index (0.2 s); a larger one is not benign
 LONGEST_PART = 255  # characters of one component of a path that a pointer names: NAME_MAX (limits.h)
 DEEPEST_TARGET = 128  # components of it, as seen from the workspace
 LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
@@ -56,7 +57,7 @@ MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 
 REDIRECT = "git " + NEVER["commondir"]
 _STATES = ("rebase-merge", "rebase-apply", "sequencer")
-_STATE_NAMES = frozenset().union(*(checked(place) for place in ("git", *_STATES)))
+_STATE_NAMES = frozenset(fold(name) for place in ("git", *_STATES) for name in checked(place))
 _TREE_PARTS = tuple((row.name.lower().split("/"), row) for row in TREE_ROWS)
 # What git obeys in a repository that is one by its layout.
 _OBEYED = (
@@ -75,6 +76,17 @@ class Holder:
     def hold(self, fd: int, path: str) -> str:
         """It is open for reading, and will be read; what is said against it counts."""
         return ""
+
+    def is_same(self, path: str, status: os.stat_result) -> bool:
+        """Was this file, which nobody has changed since, judged benign before?"""
+        return False
+
+    def is_benign(self, path: str, status: os.stat_result) -> None:
+        """It was judged so."""
+
+    def is_hidden(self, path: str) -> bool:
+        """Does a rule hide this file of the work tree?"""
+        return False
 
 
 _NOBODY = Holder()
@@ -134,19 +146,73 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         why = holder.hold(fd, path)
         if why:
             return why
-        if status.st_size > LARGEST_READ:
-            return f"it is larger than {LARGEST_READ} bytes"
-        data = read_bounded(fd, LARGEST_READ)
+        is_index = validator is _VALIDATORS["index"]
+        if is_index and holder.is_same(path, status):
+            return ""
+        most = LARGEST_INDEX if is_index else LARGEST_READ
+        if status.st_size > most:
+            return f"it is larger than {most} bytes"
+        data = read_bounded(fd, most)
     except OSError as error:
         return f"it can not be read ({error.strerror})"
     finally:
         os.close(fd)
-    if len(data) > LARGEST_READ:
-        return f"it is larger than {LARGEST_READ} bytes"
+    if len(data) > most:
+        return f"it is larger than {most} bytes"
     if not data:
         return ""  # created and not written yet: the write is reported again
+    if is_index:
+        from .gitindex import index
+
+        why = index(data, _hash_size(root_fd, parent))
+        if not why:
+            holder.is_benign(path, status)
+        return why
     text = data.decode("utf-8", "surrogateescape")
+    if key == "merge_rr":
+        return _judge_rerere(root_fd, path, text, holder)
     return judge_repository(root_fd, parent, holder) if key == "head" else validator(root_fd, path, text)
+
+
+def _hash_size(root_fd: int, parent: str) -> int:
+    """Bytes of the name of an object in a repository."""
+    from .gitindex import hash_size
+
+    above = parent.rsplit("/", 2)
+    linked = len(above) == 3 and fold(above[1]) == "worktrees"
+    try:
+        fd = open_file(root_fd, f"{above[0] if linked else parent}/config".lstrip("/"))
+    except OSError:
+        return hash_size("")
+    try:
+        return hash_size(read_bounded(fd, LARGEST_READ).decode("utf-8", "surrogateescape"))
+    except OSError:
+        return hash_size("")
+    finally:
+        os.close(fd)
+
+
+def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
+    """``MERGE_RR``: git outside opens what it names, through links and past the masks of the sandbox."""
+    from .gitindex import rerere
+
+    place = _parent(path)
+    if fold(place.rpartition("/")[2]) not in GIT_NAMES:
+        return "its work tree is somewhere else"
+    base = f"{_parent(place)}/" if _parent(place) else ""
+
+    def look(name: str) -> str:
+        try:
+            mode = _stat(root_fd, base + name).st_mode
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"it can not be looked at ({error.strerror})"
+        if not stat.S_ISREG(mode):
+            return "it is not a regular file"
+        return "it is hidden" if not stat.S_IMODE(mode) or holder.is_hidden(base + name) else ""
+
+    return rerere(text, look)
 
 
 def _leads_through_a_link(root_fd: int, path: str) -> bool:
@@ -168,6 +234,8 @@ def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
     known = _VALIDATORS.get(key)
     if known is not None:
         return known
+    if key.startswith("sharedindex."):
+        return _VALIDATORS["index"]
     if key not in _STATE_NAMES:
         return None  # the patterns of ``state`` take time to load, and most sessions never need them
     from .state import VALIDATORS
@@ -415,6 +483,8 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "config": _judge_config,
     "config.worktree": _judge_config,
     "head": lambda _root_fd, _path, _text: "",  # ``judge_repository``
+    "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: octets
+    "merge_rr": lambda _root_fd, _path, _text: "",  # ``_judge_rerere``
     ".gitmodules": _judge_modules,
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,

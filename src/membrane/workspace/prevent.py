@@ -27,6 +27,7 @@ from .judge import _open, _stat, is_probe_target, judge, judge_repository, judge
 from .names import HOOK
 from .protect import (
     CHECKED,
+    DATA,
     GIT,
     GIT_MODULES,
     GIT_NAMES,
@@ -108,7 +109,8 @@ class Prevention:
         if context == _EMPTY:
             return "git takes what is in it for the address of a remote"
         if context < 0:
-            return ""
+            away = link and context == DATA and "annex" not in map(fold, path.split("/"))  # git-annex(1) makes links
+            return "it is a symbolic link, and git outside would write or remove what it leads to" if away else ""
         if context & KIND in (TREE, PACKAGE) and not context & NAMED and self._by_layout(parent, above, key, kind):
             context = GIT
         code = classify(context, key, directory, link)

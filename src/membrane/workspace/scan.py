@@ -213,7 +213,9 @@ def scan(
     warnings: list[str] = []
     first: list[str] = []
     for path, entry in entries.items():
-        special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
+        kind = entry[4] & protect.KIND
+        data = kind in (protect.GIT_WRITTEN, protect.GIT_OBJECTS)
+        special = kind > protect.PACKAGE and not data and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
             if code == "k":
                 if sockets.covered(f"{root}/{hit}"):

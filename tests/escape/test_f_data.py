@@ -17,6 +17,7 @@ from escape_box import Box
 from test_f_guard import git, repository
 
 from membrane.workspace.gitindex import index, rerere
+from membrane.workspace.protect import GIT, GIT_INFO, GIT_LINKED, GIT_MODULES, NAMED, TREE, root_context
 
 # The writer of an index by its format, inside and outside.
 WRITER = """
@@ -129,6 +130,47 @@ if _results["record"] == "ok": put(".git/MERGE_RR", (record + "\\t" + {path!r} +
         git(place, "commit", "--allow-empty", "-qm", "two")
         kept = place / ".git/rr-cache" / ("a" * 40) / "postimage"
         assert (kept.exists() and kept.read_text() == "secret\n") is obeyed
+
+
+@pytest.mark.needs_tool("git")
+@pytest.mark.parametrize("name", ["info/attributes", "foo", "config.worktree", "commondir", "COMMIT_EDITMSG",
+                                  "worktrees/w/COMMIT_EDITMSG", "worktrees/w/logs/HEAD"])  # fmt: skip
+def test_F70_a_tree_that_is_a_git_directory_itself(box: Box, tmp_path: Path, name: str) -> None:
+    """The common directory of a linked worktree is a tree of its own: its root is a ``.git``, by its path."""
+    repository(box)
+    tree = tmp_path / "tree"
+    git(box.workspace, "worktree", "add", "-q", "-b", "w", str(tree))
+    (box.workspace / ".git/worktrees/tree").rename(box.workspace / ".git/worktrees/w")
+    (tree / ".git").write_text(f"gitdir: {box.workspace}/.git/worktrees/w\n")
+    link = name.endswith(("HEAD", "EDITMSG"))
+    make = "os.symlink('/tmp/x', name)" if link else "write(name, 'x')()"
+    script = f"""
+name = {str(box.workspace / ".git" / name)!r}
+if os.path.lexists(name): os.remove(name)
+attempt("make", lambda: {make})
+attempt("git", write({str(box.workspace / ".git" / "worktrees/w/ORIG_HEAD")!r}, ""))
+"""
+    assert box.attack(script, workspace=tree) == {"make": "EACCES", "git": "ok"}
+    assert not (box.workspace / ".git" / name).exists()
+    assert box.control(script) == {"make": "ok", "git": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/w/.git", GIT), ("/w/.git/modules/a", GIT_MODULES), ("/w/.git/worktrees/a", GIT_LINKED),
+     ("/w/.Git/info", GIT_INFO), ("/w/.git/refs", GIT), ("/w/.git/x/.git/modules", GIT_MODULES)],
+)  # fmt: skip
+def test_what_a_tree_is_by_its_path(path: str, kind: int) -> None:
+    assert root_context(path) == kind | NAMED
+    assert root_context("/w/git") == root_context("/w/x.git") == root_context("/") == TREE
+
+
+def test_a_tree_that_ends_in_git_and_looks_like_a_repository_is_one(tmp_path: Path) -> None:
+    for place in (tmp_path / "x.git", tmp_path / "y", tmp_path / ".git" / "modules" / "m"):
+        for name in ("HEAD", "objects", "refs"):
+            (place / name).mkdir(parents=True)
+    assert root_context(str(tmp_path / "x.git")) == root_context(str(tmp_path / ".git/modules/m")) == GIT | NAMED
+    assert root_context(str(tmp_path / "y")) == TREE
 
 
 # ---------------------------------------------------------------- the formats

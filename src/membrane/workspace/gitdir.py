@@ -59,6 +59,8 @@ ROWS = (
     Row("rr-cache", ("git",), "data", "rerere", "git-rerere(1)"),
     Row("lfs", ("git",), "data", "git-lfs", "git-lfs/git-lfs, docs/spec.md"),
     Row("annex", ("git",), "data", "git-annex", "git-annex.branchable.com/internals"),
+    Row("subtree-cache", _TOP, "data", "git-subtree", "contrib/subtree/git-subtree.sh"),
+    Row("filter-repo", _TOP, "data", "git-filter-repo", "git-filter-repo(1), INTERNALS"),
     Row("NOTES_MERGE_WORKTREE", _TOP, "data", "notes merge", "notes-merge.c"),
     Row("fsmonitor--daemon", _TOP, "data", "fsmonitor--daemon", "builtin/fsmonitor--daemon.c"),
     *_files(_TOP, "all", _LAYOUT, "HEAD"),

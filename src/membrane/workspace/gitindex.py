@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_EXTENSIONS = 64
-_MOST_UNPACKED = 256 << 20  # bytes of paths
+_MOST_UNPACKED = 64 << 20  # bytes of paths
 _NO_INDEX = "it is not an index that git writes"
 # A component that git takes for a way out of the tree, or for its own directory (path.c, is_ntfs_dotgit).
 _BAD = re.compile(rb"/(?:\.{0,2}|(?:\.git|git~1)[ .]*(?::[^/\0]*)?)(?=[/\0\\])", re.IGNORECASE)

@@ -35,6 +35,7 @@ from .protect import (
     classify,
     fold,
     read_bounded,
+    root_context,
     settled,
 )
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from .names import Protected
 
-LARGEST_INDEX = 64 << 20  # bytes of an index (0.2 s); a larger one is not benign
+LARGEST_INDEX = 32 << 20  # bytes of an index (0.5 s)
 LONGEST_PART = 255  # characters of one component of a path that a pointer names: NAME_MAX (limits.h)
 DEEPEST_TARGET = 128  # components of it, as seen from the workspace
 LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
@@ -178,18 +179,15 @@ def _hash_size(root_fd: int, parent: str) -> int:
     """Bytes of the name of an object in a repository."""
     from .gitindex import hash_size
 
-    above = parent.rsplit("/", 2)
-    linked = len(above) == 3 and fold(above[1]) == "worktrees"
+    parts = parent.split("/")
+    if len(parts) > 1 and fold(parts[-2]) == "worktrees":
+        parent = "/".join(parts[:-2])
     try:
-        fd = open_file(root_fd, f"{above[0] if linked else parent}/config".lstrip("/"))
+        fd = open_file(root_fd, f"{parent}/config".lstrip("/"))
+        with open(fd, "rb") as file:
+            return hash_size(file.read(LARGEST_READ).decode("utf-8", "surrogateescape"))
     except OSError:
         return hash_size("")
-    try:
-        return hash_size(read_bounded(fd, LARGEST_READ).decode("utf-8", "surrogateescape"))
-    except OSError:
-        return hash_size("")
-    finally:
-        os.close(fd)
 
 
 def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
@@ -390,7 +388,7 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
 
 def _judge_commondir(root_fd: int, path: str, text: str) -> str:
     parts = path.split("/")
-    if len(parts) >= 4 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
+    if len(parts) >= 3 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
         return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT_LINKED else REDIRECT
     return REDIRECT
 
@@ -447,7 +445,7 @@ def pointer_target(root_fd: int, path: str, text: str) -> str:
 
 def _is_looked_at(root_fd: int, place: str) -> bool:
     """Would a repository at this place be judged, through whatever is made on the way?"""
-    context, there, unmade = TREE, "", 0
+    context, there, unmade = root_context(_own_path(root_fd)), "", 0
     for part in place.split("/"):
         if not unmade:
             context = settled(context, _layout_keys(root_fd, there))
@@ -535,7 +533,7 @@ def _own_path(fd: int) -> str:
 
 def _context_at(root_fd: int, parts: list[str]) -> int:
     """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
-    context, path = TREE, ""
+    context, path = root_context(_own_path(root_fd)), ""
     for part in parts:
         context = settled(context, _layout_keys(root_fd, path))
         context = classify(context, fold(part), True, False)

@@ -23,7 +23,17 @@ from __future__ import annotations
 import os
 
 from .gitdir import REFUSED
-from .judge import _open, _stat, is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
+from .judge import (
+    _open,
+    _own_path,
+    _stat,
+    is_probe_target,
+    judge,
+    judge_repository,
+    judged_by_content,
+    reason,
+    tree_row,
+)
 from .names import HOOK
 from .protect import (
     CHECKED,
@@ -40,6 +50,7 @@ from .protect import (
     classify,
     fold,
     is_git_layout,
+    root_context,
 )
 
 _MOST_CONTEXTS = 4096
@@ -60,7 +71,8 @@ class Prevention:
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
-        self._contexts: dict[str, tuple[int, str, str]] = {"": (TREE, "", "")}
+        self._top = (root_context(_own_path(root_fd)), "", "")
+        self._contexts: dict[str, tuple[int, str, str]] = {"": self._top}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
         self._repositories: dict[str, None] = {}  # those with a .git that was made as well: clones, worktrees, modules
 
@@ -153,7 +165,7 @@ class Prevention:
                 del self._repositories[next(iter(self._repositories))]
             self._repositories[parent] = None
             self._contexts.clear()
-            self._contexts[""] = (TREE, "", "")
+            self._contexts[""] = self._top
 
     # ------------------------------------------------------------ where it stands
 
@@ -174,7 +186,7 @@ class Prevention:
             if f"/{place}/".find("/modules/") < 0:
                 if len(self._contexts) >= _MOST_CONTEXTS:
                     self._contexts.clear()
-                    self._contexts[""] = (TREE, "", "")
+                    self._contexts[""] = self._top
                 self._contexts[place] = found
             if end < 0:
                 return found

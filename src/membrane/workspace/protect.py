@@ -266,6 +266,28 @@ def is_git_layout(keys: set[str]) -> bool:
     return "head" in keys and ("commondir" in keys or ("objects" in keys and "refs" in keys))
 
 
+def root_context(root: str) -> int:
+    """The context of a tree that is watched: git's own names hold where it is a git directory, or a part of one.
+
+    The common directory of a linked worktree, or what a rule mounts.  Any other name than ``.git`` must end in it, and
+    the directory look like a repository.
+    """
+    parts = root.split("/")
+    for number in range(len(parts) - 1, -1, -1):
+        if fold(parts[number]) in GIT_NAMES:
+            context = GIT | NAMED
+            for at in range(number + 1, len(parts)):
+                context = classify(context, fold(parts[at]), True, False)
+                if context < 0:
+                    return GIT | NAMED  # nothing that git reads a name from; what holds for a repository is stricter
+                if context & KIND == GIT_MODULES and os.path.lexists("/".join((*parts[: at + 1], "HEAD"))):
+                    context = GIT | NAMED
+            return context
+    if not fold(parts[-1]).endswith(".git"):
+        return TREE
+    return GIT | NAMED if all(os.path.lexists(f"{root}/{name}") for name in ("HEAD", "objects", "refs")) else TREE
+
+
 def settled(context: int, keys: set[str]) -> int:
     """The context of a directory once its own names are known."""
     kind = context & KIND

@@ -68,7 +68,8 @@ if _results["evil"] == "ok": put(".git/index", evil)
 
 
 @pytest.mark.needs_tool("git")
-@pytest.mark.parametrize("name", [".git/logs/HEAD", ".git/logs", ".git/objects/pack", ".git/rr-cache", ".git/refs/x"])
+@pytest.mark.parametrize("name", [".git/logs/HEAD", ".git/logs", ".git/objects/pack", ".git/rr-cache", ".git/refs/x",
+                                  ".git/packed-refs"])  # fmt: skip
 @pytest.mark.parametrize("tracer", [True, False])
 def test_F69_links_among_the_data(box: Box, tmp_path: Path, name: str, tracer: bool) -> None:
     repository(box)
@@ -90,6 +91,17 @@ say("there", wait_for(lambda: not os.path.islink(here), 3))
         assert found["link"] == "ok"
         assert found["there"] == ("timeout" if name == ".git/refs/x" else "ok")  # git follows no link of a ref
     assert (before / name).is_symlink()
+
+
+@pytest.mark.parametrize("name", [".git/logs/HEAD", ".git/refs/heads/x", ".git/COMMIT_EDITMSG", ".git/objects/ab"])
+def test_F69_git_outside_does_not_wait_for_a_fifo(box: Box, tmp_path: Path, name: str) -> None:
+    for path in ("HEAD", "logs/x", "refs/heads/y", "objects/y"):
+        box.file(f".git/{path}")
+    script = f"attempt('fifo', lambda: os.mkfifo({name!r})); os.mkfifo('fifo')"
+    before = tmp_path / "copy"
+    shutil.copytree(box.workspace, before)
+    assert box.attack(script) == {"fifo": "EACCES"}
+    assert box.control(script, cwd=before) == {"fifo": "ok"}
 
 
 @pytest.mark.needs_tool("git")

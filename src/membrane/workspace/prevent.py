@@ -120,6 +120,8 @@ class Prevention:
             return "" if sample or REFUSED in key else f"{HOOK}: {name}"
         if context == _EMPTY:
             return "git takes what is in it for the address of a remote"
+        if kind == "fifo" and (context == DATA or (context >= 0 and context & NAMED)):
+            return "git outside would wait for whoever opens its other end"
         if context < 0:
             away = link and context == DATA and "annex" not in map(fold, path.split("/"))  # git-annex(1) makes links
             return "it is a symbolic link, and git outside would write or remove what it leads to" if away else ""

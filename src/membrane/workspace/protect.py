@@ -85,6 +85,7 @@ _PLACES = {
     "rebase-apply": GIT_APPLY,
     "sequencer": GIT_SEQUENCER,
 }
+_LINKED = GIT_DATA_NAMES | {"packed-refs"}
 # Data in which a link would have git outside write or remove something elsewhere.
 _DATA = {"logs": GIT_WRITTEN, "rr-cache": GIT_WRITTEN, "notes_merge_worktree": GIT_WRITTEN, "objects": GIT_OBJECTS}
 _PLACE_OF = {
@@ -229,8 +230,8 @@ def _in_git(kind: int, key: str, directory: bool, link: bool) -> int:
         return DATA  # put aside by the guard: git obeys no such name
     row = find(_PLACE_OF[kind], key)
     if row == "file":
-        # HEAD may be a link (git-config(1), core.preferSymlinkRefs), packed-refs one of git-new-workdir.
-        plain = not directory and (not link or key in ("head", "packed-refs"))
+        # HEAD may be a link (git-config(1), core.preferSymlinkRefs): git replaces it and does not write through it.
+        plain = not directory and (not link or key == "head")
         return PACKAGE | NAMED if plain else PROTECT
     if row == "data":
         return _DATA[key] | NAMED if key in _DATA and directory else DATA if directory else PROTECT
@@ -365,7 +366,7 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
         out.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode)))
 
     for hit in hits:
-        if hit.link and fold(hit.path.rpartition("/")[2]) in GIT_DATA_NAMES and _in_named(hit.path):
+        if hit.link and fold(hit.path.rpartition("/")[2]) in _LINKED and _in_named(hit.path):
             continue  # a git directory of links to another's data, as repo(1) and git-new-workdir make it
         if hit.link:
             follow(_parent(hit.path), _readlink(f"{root}/{hit.path}"))

@@ -93,6 +93,23 @@ say("there", wait_for(lambda: not os.path.islink(here), 3))
     assert (before / name).is_symlink()
 
 
+@pytest.mark.needs_tool("git")
+def test_F69_an_index_may_be_written_where_it_is(box: Box) -> None:
+    """go-git opens it with O_TRUNC and writes it in pieces."""
+    repository(box)
+    script = """
+import time
+data = index_of(file="2\\n", other="3\\n")
+fd = os.open(".git/index", os.O_WRONLY | os.O_TRUNC)
+for at in range(0, len(data), 50):
+    os.write(fd, data[at:at + 50]); time.sleep(0.05)
+os.close(fd)
+"""
+    assert box.attack(WRITER + script) == {}
+    assert git(box.workspace, "ls-files").stdout == "file\nother\n"
+    assert not box.moved() and not box.record("AccessDenied")
+
+
 @pytest.mark.parametrize("name", [".git/logs/HEAD", ".git/refs/heads/x", ".git/COMMIT_EDITMSG", ".git/objects/ab"])
 def test_F69_git_outside_does_not_wait_for_a_fifo(box: Box, tmp_path: Path, name: str) -> None:
     for path in ("HEAD", "logs/x", "refs/heads/y", "objects/y"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_EXTENSIONS = 64
 _MOST_UNPACKED = 64 << 20  # bytes of paths
+SHORT = "it is an index without an end"
 _NO_INDEX = "it is not an index that git writes"
 # A component that git takes for a way out of the tree, or for its own directory (path.c, is_ntfs_dotgit).
 _BAD = re.compile(rb"/(?:\.{0,2}|(?:\.git|git~1)[ .]*(?::[^/\0]*)?)(?=[/\0\\])", re.IGNORECASE)
@@ -34,13 +35,16 @@ def index(data: bytes, hash_size: int = 20) -> str:
         data: the whole file (gitformat-index(5)).
         hash_size: bytes of the name of an object in this repository.
     """
-    if len(data) < 12 or data[:4] != b"DIRC" or data[4:7] != b"\0\0\0" or data[7] not in (2, 3, 4):
+    if len(data) < 12:
+        return SHORT
+    if data[:4] != b"DIRC" or data[4:7] != b"\0\0\0" or data[7] not in (2, 3, 4):
         return _NO_INDEX
     count = int.from_bytes(data[8:12], "big")
-    if count > len(data) // (40 + hash_size):
-        return _NO_INDEX
     places: list[int] = []
-    names = (_packed if data[7] == 4 else _plain)(data, count, hash_size, places)
+    try:
+        names = (_packed if data[7] == 4 else _plain)(data, count, hash_size, places)
+    except EOFError:
+        return SHORT  # git looks for what is not there, and ends
     if names is None or not _is_read_so(data, places, hash_size):
         return _NO_INDEX
     found = _BAD.search(b"\0/" + b"\0/".join(names) + b"\0") if names else None
@@ -93,24 +97,30 @@ def _is_read_so(data: bytes, places: list[int], hash_size: int) -> bool:
 
 
 def _plain(data: bytes, count: int, hash_size: int, places: list[int]) -> list[bytes] | None:
-    """The paths of version 2 or 3; those of a split index that stand in the shared one are empty, and left out."""
+    """The paths of version 2 or 3; those of a split index that stand in the shared one are empty, and left out.
+
+    Raises:
+        EOFError: the file ends before the last of them.
+    """
     at, base, end = 12, 40 + hash_size, len(data)
     names = []
     for _ in range(count):
         places.append(at)
         flags = at + base
         if flags + 4 > end:
-            return None
+            raise EOFError
         first = data[flags]
         begin = flags + (4 if first & 0x40 else 2)
         length = (first & 0x0F) << 8 | data[flags + 1]
         stop = begin + length
         if length == 0xFFF:
             stop = data.find(b"\0", begin)
-        elif stop >= end or data[stop]:
+        elif stop >= end:
+            raise EOFError
+        elif data[stop]:
             return None
         if stop < 0:
-            return None
+            raise EOFError
         if stop > begin:
             names.append(data[begin:stop])
         at += (stop - at + 8) & ~7
@@ -127,19 +137,21 @@ def _packed(data: bytes, count: int, hash_size: int, places: list[int]) -> list[
         places.append(at)
         flags = at + base
         if flags + 4 > end:
-            return None
+            raise EOFError
         begin = flags + (4 if data[flags] & 0x40 else 2)
         strip, more = 0, 0x80
         for number in range(6):  # varint.c, decode_varint
             if begin >= end:
-                return None
+                raise EOFError
             strip, more = ((strip + (number > 0)) << 7) | (data[begin] & 0x7F), data[begin] & 0x80
             begin += 1
             if not more:
                 break
         stop = data.find(b"\0", begin)
-        if more or stop < 0 or strip > len(before):
+        if more or strip > len(before):
             return None
+        if stop < 0:
+            raise EOFError
         before = before[: len(before) - strip] + data[begin:stop]
         work += len(before)
         if work > _MOST_UNPACKED:

@@ -206,6 +206,9 @@ class Guard(Holder):
         since = self._written.setdefault(self._judged, self._since or now)
         return "it is held open for writing" if now - since > PATIENCE else ""
 
+    def is_written(self, path: str) -> bool:
+        return path in self._written
+
     def is_same(self, path: str, status: os.stat_result) -> bool:
         watched = path not in self._written and path not in self._unwatched
         return watched and self._benign.get(path) == _identity(status)

@@ -8,7 +8,8 @@ of the sandbox is left.
 
 Both run outside of the sandbox, with the rights of the caller, on a tree that the agent may be changing: nothing is
 opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
-below descriptors), nothing is read without a bound, and nothing is overwritten.
+below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
+files, since whoever judges and whoever moves open names in the same few ways.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class Holder:
         """It is open for reading, and will be read; what is said against it counts."""
         return ""
 
+    def is_written(self, path: str) -> bool:
+        """Is it open for writing?"""
+        return False
+
     def is_same(self, path: str, status: os.stat_result) -> bool:
         """Was this file, which nobody has changed since, judged benign before?"""
         return False
@@ -103,7 +108,8 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         holder: is told of each file before it is opened and before it is read.
 
     Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever can not be
-    read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes.
+    read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes,
+    of an index ``LARGEST_INDEX``.
     """
     parent, _, name = path.rpartition("/")
     key, above = fold(name), fold(parent.rpartition("/")[2])
@@ -163,9 +169,11 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     if not data:
         return ""  # created and not written yet: the write is reported again
     if is_index:
-        from .gitindex import index
+        from .gitindex import SHORT, index
 
         why = index(data, _hash_size(root_fd, parent))
+        if why == SHORT and holder.is_written(path):
+            return ""  # some write it where it is, as go-git does; it is judged again, and not for long
         if not why:
             holder.is_benign(path, status)
         return why

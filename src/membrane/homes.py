@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 LARGEST = 16 << 20  # bytes of one state file
+LARGEST_MERGED = 4 << 20  # bytes of one whose keys are merged; of larger ones the later writer's is taken
+DEEPEST_MERGED = 16  # objects within each other whose keys are merged: each level compares all below
+LARGEST_INDENTED = 8 << 20  # characters; blanks before each line can be a thousand times what they are put before
 MOST_REPLACED = 32  # files in ``.replaced``; the oldest go first
 LOCK_WAIT = 1.0  # seconds for another run that brings files together; after that the next run does it
 _BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
@@ -128,18 +131,35 @@ def _merge(before: bytes | None, older: bytes, newer: bytes) -> tuple[bytes, boo
     """(text, whether nothing was overruled) of two JSON objects; None when one of them is none."""
     import json
 
+    if max(len(older), len(newer), len(before or b"")) > LARGEST_MERGED:
+        return None
     try:
         one, two = json.loads(older), json.loads(newer)
         base = json.loads(before) if before else {}
         if not isinstance(one, dict) or not isinstance(two, dict):
             return None
-        result, whole = _merged(base if isinstance(base, dict) else {}, one, two)
-        return json.dumps(result, ensure_ascii=False, indent=2).encode("utf-8", "surrogatepass"), whole
+        result, whole = _merged(base if isinstance(base, dict) else {}, one, two, DEEPEST_MERGED)
+        return _text(result).encode("utf-8", "surrogatepass"), whole
     except (ValueError, RecursionError):
         return None
 
 
-def _merged(base: dict[str, Any], older: dict[str, Any], newer: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _text(value: dict[str, Any]) -> str:
+    import json
+
+    out: list[str] = []
+    size = 0
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
+        out.append(piece)
+        size += len(piece)
+        if size > LARGEST_INDENTED:
+            return json.dumps(value, ensure_ascii=False)
+    return "".join(out)
+
+
+def _merged(
+    base: dict[str, Any], older: dict[str, Any], newer: dict[str, Any], depth: int
+) -> tuple[dict[str, Any], bool]:
     out: dict[str, Any] = {}
     whole = True
     for key in (*newer, *(key for key in older if key not in newer)):
@@ -148,8 +168,8 @@ def _merged(base: dict[str, Any], older: dict[str, Any], newer: dict[str, Any]) 
             value = two
         elif two == was:
             value = one
-        elif isinstance(one, dict) and isinstance(two, dict):
-            value, inner = _merged(was if isinstance(was, dict) else {}, one, two)
+        elif depth > 0 and isinstance(one, dict) and isinstance(two, dict):
+            value, inner = _merged(was if isinstance(was, dict) else {}, one, two, depth - 1)
             whole = whole and inner
         else:
             value, whole = two, False

@@ -69,14 +69,14 @@ def test_git_works_where_the_git_directory_is_elsewhere(box: Box, layout: Callab
     plan = box.run("plan", cwd=tree)
     assert f"mount {common} rw" in plan.stdout, plan.stdout
 
-    (common / "writable").write_text("")  # the control: the directory is the caller's, and in the view
+    (common / "ORIG_HEAD").write_text("")  # the control: the directory is the caller's, and in the view
     attack = (
-        f"rm {common}/writable; echo x > {common}/hooks/post-checkout; git config core.fsmonitor evil; "
+        f"rm {common}/ORIG_HEAD; echo x > {common}/hooks/post-checkout; git config core.fsmonitor evil; "
         f"echo '[core]' >> {common}/config; mv {common}/hooks {common}/h; true"
     )
     before = (common / "config").read_bytes()
     assert box.run("-q", "--", "sh", "-c", attack, cwd=tree).returncode == 0
-    assert not (common / "writable").exists()
+    assert not (common / "ORIG_HEAD").exists()
     assert (common / "config").read_bytes() == before
     assert not (common / "hooks/post-checkout").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,3 +238,19 @@ def test_without_a_kept_home_nothing_is_copied(tmp_path: Path) -> None:
     homes.prepare([], "", str(agent), ["state"])
     homes.keep("", str(agent), ["state"])
     assert os.listdir(tmp_path) == ["agent"]
+
+
+def test_a_planted_state_file_costs_little(agent: Agent) -> None:
+    """Blanks a thousand times what they stand before, and comparisons of all that is below at each level."""
+
+    def planted(leaf: str, depth: int, wide: int) -> str:
+        return '{"a":' * depth + "[" * 400 + ",".join(["1"] * wide) + "]" * 400 + f',"z":{leaf}' + "}" * depth
+
+    for depth, wide in ((1, 500_000), (400, 400_000), (1, 3_000_000)):
+        for name, leaf in (("one", "1"), ("two", "2")):
+            agent.begin(name).write_text(planted(leaf, depth, wide))
+        began = time.process_time()
+        agent.end("one")
+        agent.end("two")
+        assert time.process_time() - began < 5
+        assert agent.shared.joinpath(agent.NAME).stat().st_size <= homes.LARGEST

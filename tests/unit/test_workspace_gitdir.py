@@ -46,7 +46,7 @@ def test_the_row_of_a_path_is_found(row: protect.Protected) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        (GIT, "HEAD", "free"), (GIT, "index.lock", "free"), (GIT, "objects", DATA), (GIT, "config", PROTECT),
+        (GIT, "HEAD", "free"), (GIT, "index.lock", "free"), (GIT, "refs", DATA), (GIT, "config", PROTECT),
         (GIT, "config.lock", "free"), (GIT, "commondir", PROTECT), (GIT_LINKED, "commondir", PROTECT),
         (GIT, "locked", PROTECT), (GIT_LINKED, "locked", "free"), (GIT, "remotes", PROTECT), (GIT, "foo", PROTECT),
         (GIT, "BISECT_NAMES", CHECKED), (GIT, "tAb1Xyz", "free"), (GIT, "hooks.membrane-refused-1", DATA),
@@ -54,7 +54,7 @@ def test_the_row_of_a_path_is_found(row: protect.Protected) -> None:
     ],
 )  # fmt: skip
 def test_in_a_git_directory_what_git_does_not_write_is_protected(kind: int, name: str, expected: object) -> None:
-    code = classify(kind | NAMED, protect.fold(name), name in ("objects", "remotes"), False)
+    code = classify(kind | NAMED, protect.fold(name), name in ("refs", "remotes"), False)
     assert (code >= 0) if expected == "free" else code == expected
 
 

@@ -10,7 +10,8 @@ read.  ``find`` answers with what a name is there.
 Places: ``git`` is a ``.git`` or a submodule's below ``modules``, ``linked`` one of a linked worktree below
 ``worktrees``; the others are directories in those, by their names.
 
-Kinds: ``file`` is a regular file that names no program and no other place; ``data`` a directory of such; ``checked``
+Kinds: ``file`` is a regular file that names no program and no other place; ``data`` a directory of such (links there
+are refused: git outside appends to logs, writes to ``rr-cache`` and removes packs through them); ``checked``
 a file that git may take a program or an option from, so its content decides, each time; ``held`` likewise, and it
 can not be changed where it stood at the start; ``probe`` a name that git makes and removes to learn what the file
 system can do, also as a symbolic link: a refusal there would change the new repository for good; ``place`` a directory
@@ -58,18 +59,23 @@ ROWS = (
     Row("rr-cache", ("git",), "data", "rerere", "git-rerere(1)"),
     Row("lfs", ("git",), "data", "git-lfs", "git-lfs/git-lfs, docs/spec.md"),
     Row("annex", ("git",), "data", "git-annex", "git-annex.branchable.com/internals"),
+    Row("subtree-cache", _TOP, "data", "git-subtree", "contrib/subtree/git-subtree.sh"),
+    Row("filter-repo", _TOP, "data", "git-filter-repo", "git-filter-repo(1), INTERNALS"),
     Row("NOTES_MERGE_WORKTREE", _TOP, "data", "notes merge", "notes-merge.c"),
     Row("fsmonitor--daemon", _TOP, "data", "fsmonitor--daemon", "builtin/fsmonitor--daemon.c"),
-    *_files(_TOP, "all", _LAYOUT, "HEAD index"),
+    *_files(_TOP, "all", _LAYOUT, "HEAD"),
+    Row("index", _TOP, "checked", "all", "gitformat-index(5)", "paths that stay in the tree and out of .git"),
     *_files(("git",), "pack-refs", _LAYOUT, "packed-refs packed-refs.new"),
     *_files(("git",), "fetch --depth", _LAYOUT, "shallow shallow_??????"),
     *_files(("git",), "init, from its template", "git-init(1), TEMPLATE DIRECTORY", "description"),
     *_files(_ANY, "all: renamed into place when it is whole", "lockfile.h", "*.lock"),
-    *_files(_TOP, "update-index --split-index", "git-update-index(1), SPLIT INDEX", "sharedindex.* sharedindex_??????"),
+    *_files(_TOP, "update-index --split-index", "git-update-index(1), SPLIT INDEX", "sharedindex_??????"),
+    Row("sharedindex.*", _TOP, "checked", "update-index --split-index", "git-update-index(1), SPLIT INDEX", "as index"),
     *_files(_TOP, "commit --only, stash, am", "builtin/commit.c, builtin/stash.c", "index.stash.*"),
     *_files(_TOP, "reset, merge, rebase, fetch, cherry-pick, revert", "gitrevisions(7)",
             "ORIG_HEAD FETCH_HEAD MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD AUTO_MERGE"),
-    *_files(_TOP, "merge", "branch.h, builtin/merge.c", "MERGE_MSG MERGE_MODE MERGE_RR MERGE_AUTOSTASH SQUASH_MSG"),
+    *_files(_TOP, "merge", "branch.h, builtin/merge.c", "MERGE_MSG MERGE_MODE MERGE_AUTOSTASH SQUASH_MSG"),
+    Row("MERGE_RR", _TOP, "checked", "rerere", "rerere.c", "files of the work tree that no rule hides, and no links"),
     *_files(_TOP, "rebase --apply", "builtin/rebase.c", "rebased-patches"),
     *_files(_TOP, "notes merge", "notes-merge.c", "NOTES_MERGE_REF NOTES_MERGE_PARTIAL NOTES_EDITMSG"),
     *_files(_TOP, "commit, tag, branch --edit-description, add", "git-commit(1), FILES",
@@ -197,6 +203,9 @@ def find(place: str, key: str) -> str:
     return ""
 
 
+DATA_NAMES = frozenset(_fold(row.name) for row in ROWS if row.kind == "data")
+
+
 def checked(place: str) -> frozenset[str]:
-    """The folded names in a place whose content decides."""
-    return frozenset(key for key, kind in _TABLES[place][0].items() if kind == "checked")
+    """The names in a place whose content decides, as git spells them."""
+    return frozenset(row.name for row in ROWS if row.kind == "checked" and place in row.places and "*" not in row.name)

@@ -68,6 +68,7 @@ MOST_KEPT = 1_000  # names of tools in new repositories that are told at the end
 SLICE = 0.003  # seconds of one background step, and of judgements in one turn
 AGAIN = 0.02  # seconds between two looks at names that somebody may write to unseen
 PATIENCE = 1.0  # seconds that somebody may hold a protected name open for writing
+SETTLED = 100_000_000  # ns after which a change of a file shows in its times
 IN_TURNS = 0.05  # share of the time for names that can not be watched
 LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
 
@@ -124,6 +125,8 @@ class Guard(Holder):
         self._aside: list[tuple[str, str]] = []  # (name, what it is called now; empty: it was removed)
         self._stuck: dict[str, None] = {}  # names that could not be put aside
         self._kept: dict[str, None] = {}
+        self._benign: dict[str, tuple[int, int, int, int]] = {}  # large files that were judged, as they were
+        self._hidden: frozenset[str] | None = None  # what rules hid at the start
         self._ended = False
         self.overrun = ""  # why the command must be ended
         self.unfinished = ""  # why the final sweep is not whole
@@ -215,6 +218,33 @@ class Guard(Holder):
             return ""
         since = self._written.setdefault(self._judged, self._since or now)
         return "it is held open for writing" if now - since > PATIENCE else ""
+
+    def is_written(self, path: str) -> bool:
+        return path in self._written
+
+    def is_same(self, path: str, status: os.stat_result) -> bool:
+        watched = path not in self._written and path not in self._unwatched
+        return watched and self._benign.get(path) == _identity(status)
+
+    def is_benign(self, path: str, status: os.stat_result) -> None:
+        if (
+            time.time_ns() - status.st_ctime_ns > SETTLED
+        ):  # a second change in the same tick of the clock would not show
+            if len(self._benign) >= MOST_KEPT:
+                self._benign.clear()
+            self._benign[path] = _identity(status)
+
+    def is_hidden(self, path: str) -> bool:
+        if self._hidden is None:
+            self._hidden = frozenset(
+                hit[0] for entry in self._index.entries.values() for hit in entry[6] if hit[1] in "hx"
+            )
+        at = len(path)
+        while at > 0:
+            if path[:at] in self._hidden:
+                return True
+            at = path.rfind("/", 0, at)
+        return False
 
     def _look_again(self, until: float) -> None:
         """At names that may be written unseen: all that are open for writing wait anew, the others take turns."""
@@ -483,3 +513,7 @@ class Guard(Holder):
             if not closed or self.left:
                 break
         return hits
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -8,7 +8,8 @@ of the sandbox is left.
 
 Both run outside of the sandbox, with the rights of the caller, on a tree that the agent may be changing: nothing is
 opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
-below descriptors), nothing is read without a bound, and nothing is overwritten.
+below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
+files, since whoever judges and whoever moves open names in the same few ways.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .protect import (
     classify,
     fold,
     read_bounded,
+    root_context,
     settled,
 )
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from .names import Protected
 
+LARGEST_INDEX = 32 << 20  # bytes of an index (0.5 s)
 LONGEST_PART = 255  # characters of one component of a path that a pointer names: NAME_MAX (limits.h)
 DEEPEST_TARGET = 128  # components of it, as seen from the workspace
 LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
@@ -56,7 +59,7 @@ MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 
 REDIRECT = "git " + NEVER["commondir"]
 _STATES = ("rebase-merge", "rebase-apply", "sequencer")
-_STATE_NAMES = frozenset().union(*(checked(place) for place in ("git", *_STATES)))
+_STATE_NAMES = frozenset(fold(name) for place in ("git", *_STATES) for name in checked(place))
 _TREE_PARTS = tuple((row.name.lower().split("/"), row) for row in TREE_ROWS)
 # What git obeys in a repository that is one by its layout.
 _OBEYED = (
@@ -76,6 +79,21 @@ class Holder:
         """It is open for reading, and will be read; what is said against it counts."""
         return ""
 
+    def is_written(self, path: str) -> bool:
+        """Is it open for writing?"""
+        return False
+
+    def is_same(self, path: str, status: os.stat_result) -> bool:
+        """Was this file, which nobody has changed since, judged benign before?"""
+        return False
+
+    def is_benign(self, path: str, status: os.stat_result) -> None:
+        """It was judged so."""
+
+    def is_hidden(self, path: str) -> bool:
+        """Does a rule hide this file of the work tree?"""
+        return False
+
 
 _NOBODY = Holder()
 
@@ -90,7 +108,8 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         holder: is told of each file before it is opened and before it is read.
 
     Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever can not be
-    read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes.
+    read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes,
+    of an index ``LARGEST_INDEX``.
     """
     parent, _, name = path.rpartition("/")
     key, above = fold(name), fold(parent.rpartition("/")[2])
@@ -134,19 +153,72 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         why = holder.hold(fd, path)
         if why:
             return why
-        if status.st_size > LARGEST_READ:
-            return f"it is larger than {LARGEST_READ} bytes"
-        data = read_bounded(fd, LARGEST_READ)
+        is_index = validator is _VALIDATORS["index"]
+        if is_index and holder.is_same(path, status):
+            return ""
+        most = LARGEST_INDEX if is_index else LARGEST_READ
+        if status.st_size > most:
+            return f"it is larger than {most} bytes"
+        data = read_bounded(fd, most)
     except OSError as error:
         return f"it can not be read ({error.strerror})"
     finally:
         os.close(fd)
-    if len(data) > LARGEST_READ:
-        return f"it is larger than {LARGEST_READ} bytes"
+    if len(data) > most:
+        return f"it is larger than {most} bytes"
     if not data:
         return ""  # created and not written yet: the write is reported again
+    if is_index:
+        from .gitindex import SHORT, index
+
+        why = index(data, _hash_size(root_fd, parent))
+        if why == SHORT and holder.is_written(path):
+            return ""  # some write it where it is, as go-git does; it is judged again, and not for long
+        if not why:
+            holder.is_benign(path, status)
+        return why
     text = data.decode("utf-8", "surrogateescape")
+    if key == "merge_rr":
+        return _judge_rerere(root_fd, path, text, holder)
     return judge_repository(root_fd, parent, holder) if key == "head" else validator(root_fd, path, text)
+
+
+def _hash_size(root_fd: int, parent: str) -> int:
+    """Bytes of the name of an object in a repository."""
+    from .gitindex import hash_size
+
+    parts = parent.split("/")
+    if len(parts) > 1 and fold(parts[-2]) == "worktrees":
+        parent = "/".join(parts[:-2])
+    try:
+        fd = open_file(root_fd, f"{parent}/config".lstrip("/"))
+        with open(fd, "rb") as file:
+            return hash_size(file.read(LARGEST_READ).decode("utf-8", "surrogateescape"))
+    except OSError:
+        return hash_size("")
+
+
+def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
+    """``MERGE_RR``: git outside opens what it names, through links and past the masks of the sandbox."""
+    from .gitindex import rerere
+
+    place = _parent(path)
+    if fold(place.rpartition("/")[2]) not in GIT_NAMES:
+        return "its work tree is somewhere else"
+    base = f"{_parent(place)}/" if _parent(place) else ""
+
+    def look(name: str) -> str:
+        try:
+            mode = _stat(root_fd, base + name).st_mode
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"it can not be looked at ({error.strerror})"
+        if not stat.S_ISREG(mode):
+            return "it is not a regular file"
+        return "it is hidden" if not stat.S_IMODE(mode) or holder.is_hidden(base + name) else ""
+
+    return rerere(text, look)
 
 
 def _leads_through_a_link(root_fd: int, path: str) -> bool:
@@ -168,6 +240,8 @@ def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
     known = _VALIDATORS.get(key)
     if known is not None:
         return known
+    if key.startswith("sharedindex."):
+        return _VALIDATORS["index"]
     if key not in _STATE_NAMES:
         return None  # the patterns of ``state`` take time to load, and most sessions never need them
     from .state import VALIDATORS
@@ -322,7 +396,7 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
 
 def _judge_commondir(root_fd: int, path: str, text: str) -> str:
     parts = path.split("/")
-    if len(parts) >= 4 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
+    if len(parts) >= 3 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
         return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT_LINKED else REDIRECT
     return REDIRECT
 
@@ -379,7 +453,7 @@ def pointer_target(root_fd: int, path: str, text: str) -> str:
 
 def _is_looked_at(root_fd: int, place: str) -> bool:
     """Would a repository at this place be judged, through whatever is made on the way?"""
-    context, there, unmade = TREE, "", 0
+    context, there, unmade = root_context(_own_path(root_fd)), "", 0
     for part in place.split("/"):
         if not unmade:
             context = settled(context, _layout_keys(root_fd, there))
@@ -415,6 +489,8 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "config": _judge_config,
     "config.worktree": _judge_config,
     "head": lambda _root_fd, _path, _text: "",  # ``judge_repository``
+    "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: octets
+    "merge_rr": lambda _root_fd, _path, _text: "",  # ``_judge_rerere``
     ".gitmodules": _judge_modules,
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
@@ -465,7 +541,7 @@ def _own_path(fd: int) -> str:
 
 def _context_at(root_fd: int, parts: list[str]) -> int:
     """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
-    context, path = TREE, ""
+    context, path = root_context(_own_path(root_fd)), ""
     for part in parts:
         context = settled(context, _layout_keys(root_fd, path))
         context = classify(context, fold(part), True, False)

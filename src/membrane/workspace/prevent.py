@@ -27,10 +27,21 @@ import os
 import stat
 
 from .gitdir import REFUSED
-from .judge import _open, _stat, is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
+from .judge import (
+    _open,
+    _own_path,
+    _stat,
+    is_probe_target,
+    judge,
+    judge_repository,
+    judged_by_content,
+    reason,
+    tree_row,
+)
 from .names import HOOK
 from .protect import (
     CHECKED,
+    DATA,
     GIT,
     GIT_MODULES,
     GIT_NAMES,
@@ -43,6 +54,7 @@ from .protect import (
     classify,
     fold,
     is_git_layout,
+    root_context,
 )
 
 TYPE_CHECKING = False
@@ -72,7 +84,8 @@ class Prevention:
         self._tips = tips
         self._committed: Committed | None = None
         self.passed: dict[str, None] = {}  # names of tools that were let be made since a commit holds them
-        self._contexts: dict[str, tuple[int, str, str]] = {"": (TREE, "", "")}
+        self._top = (root_context(_own_path(root_fd)), "", "")
+        self._contexts: dict[str, tuple[int, str, str]] = {"": self._top}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
         self._repositories: dict[str, None] = {}  # those with a .git that was made as well: clones, worktrees, modules
 
@@ -163,8 +176,11 @@ class Prevention:
             return "" if sample or REFUSED in key else f"{HOOK}: {name}"
         if context == _EMPTY:
             return "git takes what is in it for the address of a remote"
+        if kind == "fifo" and (context == DATA or (context >= 0 and context & NAMED)):
+            return "git outside would wait for whoever opens its other end"
         if context < 0:
-            return ""
+            away = link and context == DATA and "annex" not in map(fold, path.split("/"))  # git-annex(1) makes links
+            return "it is a symbolic link, and git outside would write or remove what it leads to" if away else ""
         if context & KIND in (TREE, PACKAGE) and not context & NAMED and self._by_layout(parent, above, key, kind):
             context = GIT
         code = classify(context, key, directory, link)
@@ -207,7 +223,7 @@ class Prevention:
                 del self._repositories[next(iter(self._repositories))]
             self._repositories[parent] = None
             self._contexts.clear()
-            self._contexts[""] = (TREE, "", "")
+            self._contexts[""] = self._top
 
     # ------------------------------------------------------------ where it stands
 
@@ -228,7 +244,7 @@ class Prevention:
             if f"/{place}/".find("/modules/") < 0:
                 if len(self._contexts) >= _MOST_CONTEXTS:
                     self._contexts.clear()
-                    self._contexts[""] = (TREE, "", "")
+                    self._contexts[""] = self._top
                 self._contexts[place] = found
             if end < 0:
                 return found

@@ -26,6 +26,7 @@ import stat
 
 from ..plan.model import ScanHit
 from ..value import Value
+from .gitdir import DATA_NAMES as GIT_DATA_NAMES
 from .gitdir import NEVER, REFUSED, find
 from .names import TREE_ROWS, Protected
 
@@ -64,7 +65,9 @@ DATA = -2  # objects, refs and logs of a repository: nothing below is protected
 CHECKED = -3  # its content decides, and it stays writable: state of a rebase, a pick, a bisect
 
 TREE, PACKAGE, GIT, GIT_LINKED, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_MERGE, GIT_APPLY, GIT_SEQUENCER = range(10)
-FIRST_PARENT = 10  # further contexts: directories of the table that hold protected names
+GIT_WRITTEN = 10  # logs and the like: git writes to files there by their names, also through links
+GIT_OBJECTS = 11  # git packs and removes what is in its directories
+FIRST_PARENT = 12  # further contexts: directories of the table that hold protected names
 KIND = 0xFF
 # Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree, and is what
 # git does not write protected: anybody can plant HEAD, objects and refs in an ordinary directory, so a repository by
@@ -82,6 +85,9 @@ _PLACES = {
     "rebase-apply": GIT_APPLY,
     "sequencer": GIT_SEQUENCER,
 }
+_LINKED = GIT_DATA_NAMES | {"packed-refs"}
+# Data in which a link would have git outside write or remove something elsewhere.
+_DATA = {"logs": GIT_WRITTEN, "rr-cache": GIT_WRITTEN, "notes_merge_worktree": GIT_WRITTEN, "objects": GIT_OBJECTS}
 _PLACE_OF = {
     GIT: "git",
     GIT_LINKED: "linked",
@@ -188,6 +194,10 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         code = _by_layout(kind, key, directory, link)
         if code != TREE:
             return code
+    elif kind in (GIT_WRITTEN, GIT_OBJECTS):
+        if link:
+            return DATA if REFUSED in key else PROTECT
+        return context if directory and kind == GIT_WRITTEN else DATA
     elif kind in (GIT_MODULES, GIT_WORKTREES):
         if REFUSED in key:
             return DATA
@@ -220,11 +230,11 @@ def _in_git(kind: int, key: str, directory: bool, link: bool) -> int:
         return DATA  # put aside by the guard: git obeys no such name
     row = find(_PLACE_OF[kind], key)
     if row == "file":
-        # HEAD may be a link (git-config(1), core.preferSymlinkRefs), packed-refs one of git-new-workdir.
-        plain = not directory and (not link or key in ("head", "packed-refs"))
+        # HEAD may be a link (git-config(1), core.preferSymlinkRefs): git replaces it and does not write through it.
+        plain = not directory and (not link or key == "head")
         return PACKAGE | NAMED if plain else PROTECT
     if row == "data":
-        return DATA if directory or link else PROTECT
+        return _DATA[key] | NAMED if key in _DATA and directory else DATA if directory else PROTECT
     if row == "checked":
         return PROTECT if directory or link else CHECKED
     if row == "probe":
@@ -257,10 +267,32 @@ def is_git_layout(keys: set[str]) -> bool:
     return "head" in keys and ("commondir" in keys or ("objects" in keys and "refs" in keys))
 
 
+def root_context(root: str) -> int:
+    """The context of a tree that is watched: git's own names hold where it is a git directory, or a part of one.
+
+    The common directory of a linked worktree, or what a rule mounts.  Any other name than ``.git`` must end in it, and
+    the directory look like a repository.
+    """
+    parts = root.split("/")
+    for number in range(len(parts) - 1, -1, -1):
+        if fold(parts[number]) in GIT_NAMES:
+            context = GIT | NAMED
+            for at in range(number + 1, len(parts)):
+                context = classify(context, fold(parts[at]), True, False)
+                if context < 0:
+                    return GIT | NAMED  # nothing that git reads a name from; what holds for a repository is stricter
+                if context & KIND == GIT_MODULES and os.path.lexists("/".join((*parts[: at + 1], "HEAD"))):
+                    context = GIT | NAMED
+            return context
+    if not fold(parts[-1]).endswith(".git"):
+        return TREE
+    return GIT | NAMED if all(os.path.lexists(f"{root}/{name}") for name in ("HEAD", "objects", "refs")) else TREE
+
+
 def settled(context: int, keys: set[str]) -> int:
     """The context of a directory once its own names are known."""
     kind = context & KIND
-    if kind in _PLACE_OF or kind == GIT_WORKTREES or not is_git_layout(keys):
+    if kind in _PLACE_OF or kind in (GIT_WORKTREES, GIT_WRITTEN, GIT_OBJECTS) or not is_git_layout(keys):
         return context
     return GIT | (context & NAMED)
 
@@ -334,6 +366,8 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
         out.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode)))
 
     for hit in hits:
+        if hit.link and fold(hit.path.rpartition("/")[2]) in _LINKED and _in_named(hit.path):
+            continue  # a git directory of links to another's data, as repo(1) and git-new-workdir make it
         if hit.link:
             follow(_parent(hit.path), _readlink(f"{root}/{hit.path}"))
         elif hit.directory and fold(hit.path.rpartition("/")[2]) == "hooks":
@@ -346,6 +380,10 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
+
+
+def _in_named(path: str) -> bool:
+    return fold(_parent(path).rpartition("/")[2]) in GIT_NAMES
 
 
 def _readlink(path: str) -> str:

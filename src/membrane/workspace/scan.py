@@ -72,7 +72,7 @@ EFFECTS: dict[str, Effect] = {
     "s": "protect",
     "k": "socket",
 }
-_FORMAT = ("membrane scan", 3, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+_FORMAT = ("membrane scan", 4, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:
@@ -221,7 +221,9 @@ def scan(
     first: list[str] = []
     named: list[str] = []
     for path, entry in entries.items():
-        special = entry[4] & protect.KIND > protect.PACKAGE and entry[4] < READ_ONLY
+        kind = entry[4] & protect.KIND
+        data = kind in (protect.GIT_WRITTEN, protect.GIT_OBJECTS)
+        special = kind > protect.PACKAGE and not data and entry[4] < READ_ONLY
         for hit, code, directory, link in entry[6]:
             if code == "k":
                 if not open_sockets and sockets.covered(f"{root}/{hit}"):
@@ -267,7 +269,7 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
     The hits are names to judge (``protect.judge``) or to report; the new index has the old start as no memory, so
     ask again with the old one.
     """
-    entries, _ = _walk(index.root, index.entries, index.patterns, None, until)
+    entries, _ = _walk(index.root, index.entries, index.patterns, None, until, index.entries[""][3])
     hits: dict[str, ScanHit] = {}
     warnings: list[str] = []
     for path, entry in entries.items():
@@ -331,11 +333,15 @@ def _walk(
     patterns: Patterns,
     progress: Callable[[int], None] | None,
     until: float = 0.0,
+    context: int | None = None,
 ) -> tuple[dict[str, Entry], bool]:
-    """All entries, parents before children, and whether any differs from ``old``."""
+    """All entries, parents before children, and whether any differs from ``old``.
+
+    ``context``: of the tree, as it was at the start; None: this is the start.
+    """
     entries: dict[str, Entry] = {}
     changed = False
-    stack: list[tuple[str, int]] = [("", protect.TREE)]
+    stack: list[tuple[str, int]] = [("", protect.root_context(root) if context is None else context)]
     prefix = root.rstrip("/") + "/"
     lstat, get, pop = os.lstat, old.get, stack.pop
     listed = 0

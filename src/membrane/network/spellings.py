@@ -469,13 +469,13 @@ def _respelling(token: bytes, octet: int) -> bytes:
             digits = b"%d" % (97 + octet % 3)
         return head + digits.rjust(room, b"0") + b";" * close if len(digits) <= room else token
     if kind in b"uUx" or mark in b"%=":
-        head, close = (token[:2], b"") if kind in b"uUx" else (token[:1], b"")
+        head, tail = (token[:2], b"") if kind in b"uUx" else (token[:1], b"")
         if token[2:3] == b"{":
-            head, close = token[:3], b"}"
-        digits = b"%0*x" % (len(token) - len(head) - len(close), octet)
-        if len(head) + len(digits) + len(close) > len(token):
+            head, tail = token[:3], b"}"
+        digits = b"%0*x" % (len(token) - len(head) - len(tail), octet)
+        if len(head) + len(digits) + len(tail) > len(token):
             return token
-        return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper()) + close
+        return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper()) + tail
     if kind in b"01234567":
         digits = b"%0*o" % (len(token) - 1, octet)
         return b"\\" + digits if len(digits) == len(token) - 1 else token

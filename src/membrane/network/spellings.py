@@ -53,7 +53,7 @@ _NEAR = 64  # octets after the place where a stream was cut, in which the rest o
 _EAGER = 2  # characters of a value that have come when it is held back
 _REREAD = 4096  # octets that are held back and read again with every piece; above it with each eighth more
 _CUTS = b"\r\n\0"
-_INDENT = re.compile(rb"(?:(?<=\n)|(?<=\\n))[ \t]+")
+_INDENTS = re.compile(rb"\n[ \t]+"), re.compile(rb"\\n[ \t]+")  # each begins with text that is found fast
 _HEX_CUTS = b" \t:,;-"  # between two octets in hexadecimal
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM = _LETTERS + b"0123456789"
@@ -129,7 +129,9 @@ class Spellings:
             The text, and from where on it must be held back because a value may begin there.
         """
         self._left = WORK * len(text) + _WORK_AT_LEAST
-        level = _INDENT.sub(_level, text)
+        level = text
+        for indent in _INDENTS:
+            level = indent.sub(_level, level)
         shown, hold = self._text(level, DECODED, late, more, True)
         if level != text:
             shown = text if shown == level else _overwritten(text, level, shown, range(len(text)))
@@ -372,7 +374,8 @@ def _may_be_quoted(text: bytes) -> bool:
 
 def _level(indent: re.Match[bytes]) -> bytes:
     """Line ends for the blanks at the beginning of a line: lines are read as one, also those of YAML and LDIF."""
-    return b"\n" * (indent.end() - indent.start())
+    found = indent[0]
+    return found.rstrip(b" \t").ljust(len(found), b"\n")
 
 
 # ---------------------------------------------------------------- escapes

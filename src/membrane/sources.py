@@ -35,7 +35,8 @@ _MOST_PARTS = 256  # components of a path
 _MOST_LINKS = 40  # as the kernel
 _MOST_INTERPRETERS = 4
 _MOST_WORDS = 4096
-_BREAKS = str.maketrans(dict.fromkeys("\t\n'\"`;|&<>(){}=:@,$", " "))
+_BREAKS = str.maketrans(dict.fromkeys("\t\n'\"`;|&<>(){}=:@,$!", " "))
+_UNQUOTED = str.maketrans("", "", "'\"\\")
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/nix/")  # hard links there are the system's own
 
 
@@ -272,11 +273,16 @@ class Program:
         self.path = self._find(argv[0], entries)
         self._check_program(self.path, _MOST_INTERPRETERS)
         for text in argv[1:]:
-            for word in text.translate(_BREAKS).split()[:_MOST_WORDS]:
-                if "/" in word:
-                    self._check_argument(os.path.expanduser(word))
-                    if word[0] == "-":  # -I/path
-                        self._check_argument(word[word.index("/") :])
+            # As it is, and as a shell reads it: with variables, without what quotes.
+            for read in dict.fromkeys((text, os.path.expandvars(text), os.path.expandvars(text.translate(_UNQUOTED)))):
+                self._check_words(read)
+
+    def _check_words(self, text: str) -> None:
+        for word in text.translate(_BREAKS).split()[:_MOST_WORDS]:
+            if "/" in word:
+                self._check_argument(os.path.expanduser(word))
+                if word[0] == "-":  # -I/path
+                    self._check_argument(word[word.index("/") :])
 
     def _is_safe(self, path: str) -> bool:
         if not path.startswith("/"):
@@ -335,7 +341,8 @@ class Program:
         try:
             if cause := _chosen(found, path, self._trees):
                 raise self._refuse(cause)
-            if not found.error and stat.S_ISREG(found.status.st_mode):
+            regular = not found.error and stat.S_ISREG(found.status.st_mode)
+            if regular and found.path not in self.files:
                 self.files.append(found.path)
         finally:
             found.close()

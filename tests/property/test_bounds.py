@@ -26,7 +26,9 @@ from membrane.network.http1 import Http1
 from membrane.network.requests import LONGEST_HEAD, Bound, Flaw, Gate
 from membrane.network.spellings import Scrubber, Spellings
 from membrane.policy import match
-from membrane.policy.model import Allow
+from membrane.policy.decide import Decider
+from membrane.policy.load import Source, load
+from membrane.policy.model import Allow, HttpRequest
 from membrane.trace import joining, learn, page, query, tracee
 from membrane.workspace import gitconfig, protect
 
@@ -77,6 +79,14 @@ def _pattern(rule: tuple[str, str], size: int) -> Work:
 def _canonical(unit: str, size: int) -> Work:
     path = "/" + unit * (size // len(unit))
     return lambda: _quiet(match.canonical_path, path)
+
+
+def _denied(unit: str, size: int) -> Work:
+    decider = Decider(
+        load([Source("user", "u", "allow: [h]\ndeny: ['https://h/admin']")], presets={"default": ""}).policy
+    )
+    request = HttpRequest("h", 443, "https", "GET", "/" + unit * (size // len(unit)))
+    return lambda: decider.decide(request)
 
 
 def _config(text: tuple[str, str], size: int) -> Work:
@@ -259,6 +269,10 @@ rows("file under a pattern", 3800, _pattern, [
 ])  # fmt: skip
 rows("path made canonical", match._LONGEST_PATH, _canonical, [
     "%cc%81%cc%a3", "a%ef%bc%8e", "%ef%b7%ba", "%41", "%3b", ".", "./", ";", "..;/", "a/../", "/", "%",
+])  # fmt: skip
+rows("path under a deny", match._LONGEST_PATH, _denied, [
+    "%CC%81%CC%A3", "%CC%95%CC%96", "%CD%84%CC%96", "%EF%B7%BA", "a%CC%81", "%2541", ";", "a;/", "a/", "%3B", "..a/",
+    "a.",
 ])  # fmt: skip
 rows("git configuration", gitconfig.LARGEST_TEXT, _config, [
     (VALUE, "x"), (VALUE, " x"), (VALUE, '"'), (VALUE, '\\"'), (VALUE, "\\\n"), (VALUE, " "), (VALUE, "; "),

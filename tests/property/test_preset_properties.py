@@ -12,7 +12,7 @@ import membrane.policy
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
 from membrane.policy.match import Malformed, canonical_path
-from membrane.policy.model import Allow, HttpRequest
+from membrane.policy.model import Allow, Deny, HttpRequest
 
 DIRECTORY = Path(membrane.policy.__file__).parent / "presets"
 PRESETS = {str(path.relative_to(DIRECTORY))[:-5]: path.read_text() for path in DIRECTORY.rglob("*.yaml")}
@@ -73,3 +73,15 @@ def test_nothing_below_a_call_of_git_is_open(preset: str, host: str, mine: str) 
             assert not isinstance(decider.decide(HttpRequest(host, 443, "https", "POST", path)), Allow)
 
     judged()
+
+
+@pytest.mark.parametrize("call", ["issues/1/move", "issues/1/clone", "milestones/1/promote", "labels/a/promote"])
+def test_a_call_that_writes_to_another_project_is_closed(call: str) -> None:
+    decider = Decider(load([Source("user", "u", "presets: [{gitlab-push: [me/sub/mine]}]")], presets=PRESETS).policy)
+    method = "PUT" if call.startswith("labels") else "POST"
+    for project in ("me%2Fsub%2Fmine", "me%2fsub%2Fmine"):
+        path = canonical_path(f"/api/v4/projects/{project}/{call}", slashes=True)
+        refused = decider.decide(HttpRequest("gitlab.com", 443, "https", method, path))
+        assert isinstance(refused, Deny) and refused.reason == "denied by rule"
+        other = canonical_path(path.rpartition("/")[0], slashes=True)  # the control
+        assert isinstance(decider.decide(HttpRequest("gitlab.com", 443, "https", method, other)), Allow)

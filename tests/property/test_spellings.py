@@ -250,3 +250,42 @@ def test_work_is_linear_in_what_comes(piece: bytes) -> None:
     """Four times the text is about four times the work, and 16 KiB are never long."""
     once, more = seconds(piece, 1 << 15), seconds(piece, 1 << 17)
     assert more < 12 * once + 0.02 and once < 0.4
+
+
+LAID_OUT = {
+    "base64, indented": lambda value: b"\n    ".join(in_pieces(base64.b64encode(b"key: " + value), 20)),
+    "base64, indented, in JSON": lambda value: b"\\n\t".join(in_pieces(base64.b64encode(value), 16)),
+    "LDIF": lambda value: b"\r\n ".join(in_pieces(value, 10)),
+    "YAML, folded": lambda value: b"\\\n  ".join(in_pieces(value, 12)),
+    "shell, continued": lambda value: b"\\\n".join(in_pieces(value, 9)),
+    "hexadecimal, in groups": lambda value: b" ".join(in_pieces(value.hex().encode(), 8)),
+    "hexadecimal, in long groups": lambda value: b"-".join(in_pieces(value.hex().encode(), 24)),
+    "JavaScript": lambda value: b"".join(b"\\u{%x}" % octet for octet in value),
+    "Perl": lambda value: b"".join(b"\\x{%04x}" % octet for octet in value),
+    "C": lambda value: b"".join(b"\\U%08x" % octet for octet in value),
+    "HTML, with zeros": lambda value: b"".join(b"&#%020d;" % octet for octet in value),
+    "HTML, hexadecimal with zeros": lambda value: b"".join(b"&#x%020x;" % octet for octet in value),
+}
+
+
+def in_pieces(text: bytes, size: int) -> list[bytes]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("layout", LAID_OUT)
+def test_a_value_comes_out_in_no_layout(layout: str) -> None:
+    value, told = b"npm_AbCdEfGh1234567890ijklMNOPqrstuv", b"npm_Zzzzzzzz0987654321yyyyYYYYxxxxxx"
+    text = b"before: " + LAID_OUT[layout](value) + b"\nafter:\n    this\n"
+    hidden = b"before: " + LAID_OUT[layout](told) + b"\nafter:\n    this\n"
+    assert Spellings([(value, told)]).hide(text)[0].lower() == hidden.lower()
+    for cut in range(1, len(text), 7):
+        scrubber = Scrubber(Spellings([(value, told)]))
+        assert (scrubber.feed(text[:cut]) + scrubber.feed(text[cut:]) + scrubber.flush()).lower() == hidden.lower()
+
+
+def test_half_an_octet_at_a_cut_hides_nothing() -> None:
+    """After two characters of base32 the next octet reads as "%", which would make an escape of what follows it."""
+    value, spelled = b'ae0aaaabc"', base64.b32encode(b'ae0aaaabc\\"')
+    scrubber = Scrubber(Spellings([(value, b'xk7pqrstu"')]))
+    out = scrubber.feed(spelled[:2]) + scrubber.feed(spelled[2:]) + scrubber.flush()
+    assert base64.b32decode(out).endswith(b'pqrstu\\"')

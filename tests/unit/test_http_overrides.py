@@ -115,7 +115,7 @@ SPELLINGS = [
     "%20%20.method=DELETE", "_method[]=DELETE", "_method[=DELETE", "_METHOD=delete", "a=b;_method=DELETE",
     "_method%00x=DELETE", "%5fmethod=DELETE", "X-HTTP-Method-Override=DELETE", "x.http.method.override=DELETE",
     "X_HTTP_METHOD=DELETE", "$httpMethod=DELETE", "%24httpMethod=DELETE", "+method=DELETE&_method=DELETE",
-    "_method=+DELETE",
+    "_method=+DELETE", "method_override=DELETE", "x-method=DELETE", "xHttpMethodOverride=DELETE", "_httpMethod=DELETE",
     "_method+=DELETE", "[method=DELETE", "-method=DELETE",
 ]  # fmt: skip
 
@@ -127,9 +127,10 @@ def test_a_method_in_the_query_must_be_allowed_too(query: str) -> None:
     assert isinstance(ask(path=f"/v1/x?{query.replace('DELETE', 'GET').replace('delete', 'get')}"), Admitted)
 
 
-@pytest.mark.parametrize(
-    "query", ["method=DELETE", "a_method=DELETE", "x=_method", "my.method=DELETE", "_methods=DELETE"]
-)
+OTHERS = ["method=DELETE", "a_method=DELETE", "x=_method", "my.method=DELETE", "_methods=DELETE", "http_method=DELETE"]
+
+
+@pytest.mark.parametrize("query", OTHERS)
 def test_another_parameter_is_none(query: str) -> None:
     assert isinstance(ask(path=f"/v1/x?{query}"), Admitted)
 

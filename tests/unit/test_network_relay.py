@@ -564,6 +564,7 @@ def named(rig):
         b"\5\2\0\2",  # SOCKS 5
         b"\4\1\1\xbb\0\0\0\1x\0evil.test\0",  # SOCKS 4a
         b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n" + b"\x16\3\1",
+        b"PROXY UNKNOWN HTTP/1.1\r\n" + b"\x16\3\1",  # reads like a request line
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\0",  # PROXY protocol, version 2
         b"\x17\3\3\0\1x\x16\3\1",
         b"\x16\x10\1\0\0\x16\x10\1\2\0\1\0\1\xfc",  # a hello behind an empty record

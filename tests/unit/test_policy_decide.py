@@ -557,6 +557,15 @@ def test_a_deny_holds_for_a_path_with_parameters_too(path: str) -> None:
         assert ask(text, https("GET", other)) == "inspect", other
 
 
+@pytest.mark.parametrize("mark", ["%CC%81", "%CD%84", "%EF%BE%9F"])
+def test_under_a_deny_no_character_has_more_marks_than_any_language(mark: str) -> None:
+    text = "allow: ['h:443']\ndeny: ['https://h/admin']"
+    assert ask(text, https("GET", f"/e{mark * 30}")) == "inspect"
+    assert ask(text, https("GET", f"/e{mark * 31}")) == "request malformed"
+    assert ask("allow: ['h:443']", https("GET", f"/e{mark * 31}")) != "request malformed"  # the control
+    assert ask(text, https("GET", "/" + "%C3%A9%E3%81%8C%EF%BE%8A%EF%BE%9F" * 40)) == "inspect", "words are let be"
+
+
 @pytest.mark.parametrize(
     ("method", "port", "denied"), [("POST", 443, True), ("GET", 443, False), ("POST", 8443, False)]
 )

@@ -133,9 +133,17 @@ def test_a_program_is_found_where_no_command_put_it(place: Path) -> None:
         ["SAFE/script"],
         ["SAFE/relative"],
         ["SAFE/through-env"],
+        ["sh", "-c", "exec $PLACE/work/tok"],
+        ["sh", "-c", 'exec "${PLACE}/work/tok"'],
+        ["sh", "-c", "exec 'WORK'/tok"],
+        ["sh", "-c", "exec \\WORK/tok"],
+        ["git", "-c", "credential.helper=!WORK/tok", "credential", "fill"],
     ],
 )
-def test_a_program_that_a_command_can_write_is_refused(place: Path, argv: list[str]) -> None:
+def test_a_program_that_a_command_can_write_is_refused(
+    place: Path, argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", str(place))
     executable(place / "work" / "tok")
     (place / "safe" / "into").symlink_to(place / "work" / "tok")
     executable(place / "safe" / "script", f"#!{place}/work/tok\n")

@@ -18,7 +18,7 @@ References (who reads what):
 * Symfony, IIS URL Rewrite: ``X-Original-URL``, ``X-Rewrite-URL``; Envoy: ``X-Envoy-Original-Path``; Traefik:
   ``X-Replaced-Path``, ``X-Forwarded-Uri``; nginx ``auth_request`` recipes: ``X-Original-URI``, ``X-Original-Method``.
 * Rack::MethodOverride, Symfony, Express method-override, ASP.NET: ``X-HTTP-Method(-Override)``, ``X-Method-Override``,
-  ``_method``; Google APIs: ``$httpMethod``.
+  ``_method``; Google APIs: ``$httpMethod``.  Some take the name of such a field in the query as well.
 * PHP ``php_register_variable_ex``: leading blanks of a parameter's name go, it ends at a NUL, and ".", " " and a lone
   "[" are "_".
 * WebDAV (RFC 4918 section 10.3): ``Destination`` is where COPY and MOVE write.
@@ -208,9 +208,20 @@ def _method_parameters(query: bytes) -> list[bytes]:
     found = []
     for part in query[1:].replace(b";", b"&").split(b"&"):
         name, _, value = part.partition(b"=")
-        if not _PARAMETERS.isdisjoint(_parameter(unquote_to_bytes(name.replace(b"+", b" ")))):
+        if any(map(_is_parameter, _parameter(unquote_to_bytes(name.replace(b"+", b" "))))):
             found.append(unquote_to_bytes(value.replace(b"+", b" ")))
     return found
+
+
+def _is_parameter(name: bytes) -> bool:
+    """One that is known, or that is called like a field that overrides.
+
+    Not ``method`` or ``request_method``, by which applications ask for things of their own.
+    """
+    if name in _PARAMETERS:
+        return True
+    marked = b"override" in name or name.startswith((b"x-", b"x_", b"xhttp", b"_http", b"-http"))
+    return marked and kind_of(name) == "method"
 
 
 def _parameter(name: bytes) -> tuple[bytes, ...]:

@@ -140,6 +140,9 @@ def _http1(data: bytes) -> First | None:
     words = line.removesuffix(b"\r").split(b" ")
     if len(words) != 3 or not words[1] or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
         return _OTHER
+    # "PROXY UNKNOWN" and any other text is a whole header of the PROXY protocol, version 1: TLS follows, unseen.
+    if words[0].upper() == b"PROXY":
+        return _OTHER
     return First("http/1.1", "", (), False, "", method.decode("ascii"), words[1].decode("latin-1"))
 
 

@@ -6,7 +6,7 @@ A server echoes a value in a spelling that nobody can list: each character may b
 than once.  So the text is *decoded* and the value is looked for in what comes out.  A reading of a piece of text gives
 the readings that it has in turn:
 
-* without line ends and NULs (base64 in lines, UTF-16 and UTF-32, soft line ends of quoted-printable);
+* without line ends, the blanks that indent a line, and NULs (base64 in lines, UTF-16 and UTF-32);
 * with every escape undone at once (percent, quoted-printable, backslash, HTML), up to ``UNESCAPED`` times;
 * each run of a base64 alphabet, of hexadecimal or of base32 decoded at every alignment, up to ``DECODED`` times.
 
@@ -53,6 +53,7 @@ _NEAR = 64  # octets after the place where a stream was cut, in which the rest o
 _EAGER = 2  # characters of a value that have come when it is held back
 _REREAD = 4096  # octets that are held back and read again with every piece; above it with each eighth more
 _CUTS = b"\r\n\0"
+_INDENTS = re.compile(rb"\n[ \t]+"), re.compile(rb"\\n[ \t]+")  # each begins with text that is found fast
 _HEX_CUTS = b" \t:,;-"  # between two octets in hexadecimal
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM = _LETTERS + b"0123456789"
@@ -65,16 +66,17 @@ _BASE32_DIGITS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"01234567
 _BASE32_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _TOKEN = re.compile(
     rb"%(?:[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
-    rb"|\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[0-7]{2,3}|[^0-9A-Za-z\x80-\xff]|[bfnrt])"
-    rb"|&(?:#(?:[0-9]{1,12}|[xX][0-9A-Fa-f]{1,12});?|[A-Za-z]{2,24};|(?:amp|AMP|lt|LT|gt|GT|quot|QUOT))"
+    rb"|\\(?:u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|x[0-9A-Fa-f]{2}|[ux]\{[0-9A-Fa-f]{1,8}\}"
+    rb"|[0-7]{2,3}|[^0-9A-Za-z\x80-\xff]|[bfnrt])"
+    rb"|&(?:#(?:[0-9]{1,24}|[xX][0-9A-Fa-f]{1,24});?|[A-Za-z]{2,24};|(?:amp|AMP|lt|LT|gt|GT|quot|QUOT))"
 )
-_QUOTED = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)")
+_QUOTED = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)|\\\r?\n")  # and lines that end in a backslash
 # What may become one when the text goes on; at most ``_LONGEST_TOKEN`` octets of it are looked at.
 _UNFINISHED = re.compile(
     rb"(?:%(?:[0-9A-Fa-f]|u[0-9A-Fa-f]{0,3})?"
     rb"|=[0-9A-Fa-f\r]?"
-    rb"|\\(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?|[0-7]{1,2})?"
-    rb"|&(?:#(?:[0-9]{0,12}|[xX][0-9A-Fa-f]{0,12})|[A-Za-z]{0,24}))\Z"
+    rb"|\\(?:u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7}|x[0-9A-Fa-f]?|[ux]\{[0-9A-Fa-f]{0,8}|[0-7]{1,2})?"
+    rb"|&(?:#(?:[0-9]{0,24}|[xX][0-9A-Fa-f]{0,24})|[A-Za-z]{0,24}))\Z"
 )
 _LONGEST_TOKEN = 32
 _SHORT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -110,10 +112,10 @@ class Spellings:
         shortest = min(len(value) for value, _, _ in self._needles) - _FREE
         self.longest = LONGEST * max(len(value) for value, _, _ in self._needles)
         signs = b"".join(value for value, _ in needles.items())
-        self._class = _classes(_BASE64 + _ESCAPES + _CUTS + b"#;" + signs)
+        self._class = _classes(_BASE64 + _ESCAPES + _CUTS + b"#;{}" + signs)
         self._run = b"A" * shortest
         self._hexes = _classes(_HEX + _HEX_CUTS + _CUTS + b"xX")
-        self._separated = b"A" * (2 * shortest + shortest // 2 - 1)
+        self._separated = b"A" * (2 * shortest + 1)  # however many octets are between two separators
         self._left = 0
 
     def hide(self, text: bytes, *, late: bool = False, more: bool = False) -> tuple[bytes, int]:
@@ -127,7 +129,13 @@ class Spellings:
             The text, and from where on it must be held back because a value may begin there.
         """
         self._left = WORK * len(text) + _WORK_AT_LEAST
-        return self._text(text, DECODED, late, more, True)
+        level = text
+        for indent in _INDENTS:
+            level = indent.sub(_level, level)
+        shown, hold = self._text(level, DECODED, late, more, True)
+        if level != text:
+            shown = text if shown == level else _overwritten(text, level, shown, range(len(text)))
+        return shown, hold
 
     def _text(self, text: bytes, decodes: int, late: bool, more: bool, exact: bool) -> tuple[bytes, int]:
         """The same, for text whose parts have nothing to do with each other."""
@@ -162,7 +170,7 @@ class Spellings:
         low = text.lower()
         if self._left < 0 or any(value[_FREE:] in low for value, _, _ in self._needles):
             return True
-        if escapes and b"=" in text and self._shown_plain(text, _QUOTED, escapes, decodes):
+        if escapes and _may_be_quoted(text) and self._shown_plain(text, _QUOTED, escapes, decodes):
             return True
         cut = text.translate(None, _CUTS)
         if len(cut) < len(text):
@@ -183,7 +191,7 @@ class Spellings:
         # What is between two runs moves the second one: at some alignment each run is in place.
         text = text.translate(None, coding.others)
         for before in range(coding.alignments):
-            octets, _ = coding.read(text, before)
+            octets = coding.known(coding.read(text, before)[0], before)
             self._left -= len(octets)
             if self._left < 0:
                 return True
@@ -205,7 +213,7 @@ class Spellings:
         if self._left < 0:
             return text.translate(_BLANKED), size
         text, hold = self._plain(text, late, more, exact)
-        if escapes and b"=" in text:
+        if escapes and _may_be_quoted(text):
             text, hold = self._unescaped(text, _QUOTED, hold, escapes, decodes, late, more)
         cut = text.translate(None, _CUTS)
         if len(cut) < size:
@@ -281,7 +289,8 @@ class Spellings:
             if end - start < _SHORTEST_TAIL:
                 continue
             for before in range(coding.alignments):
-                octets, again = coding.read(text[start:end], before)
+                whole, again = coding.read(text[start:end], before)
+                octets = coding.known(whole, before)
                 self._left -= len(octets)
                 if self._left < 0:
                     return text.translate(_BLANKED), size
@@ -294,7 +303,8 @@ class Spellings:
                     continue
                 shown, at = self._text(octets, decodes - 1, late and start < _NEAR, last, False)
                 if shown != octets:
-                    text = text[:start] + again(shown) + text[end:]
+                    cut = coding.unknown(before)
+                    text = text[:start] + again(whole[:cut] + shown[cut:]) + text[end:]
                 if at < len(octets):
                     hold = min(hold, start + max(0, 8 * at // coding.bits - before))
         return text, hold
@@ -358,6 +368,16 @@ def _in_case(text: bytes, value: bytes, told: bytes) -> bytes:
     return told.lower() if text.islower() else told.upper() if text.isupper() else told
 
 
+def _may_be_quoted(text: bytes) -> bool:
+    return b"=" in text or b"\\\n" in text or b"\\\r\n" in text
+
+
+def _level(indent: re.Match[bytes]) -> bytes:
+    """Line ends for the blanks at the beginning of a line: lines are read as one, also those of YAML and LDIF."""
+    found = indent[0]
+    return found.rstrip(b" \t").ljust(len(found), b"\n")
+
+
 # ---------------------------------------------------------------- escapes
 
 
@@ -388,7 +408,7 @@ def _meaning(found: re.Match[bytes]) -> bytes:
 
 def _undone(token: bytes) -> bytes:
     mark, rest = token[:1], token[1:]
-    if mark == b"=" and rest[-1:] == b"\n":
+    if mark in b"=\\" and rest[-1:] == b"\n":
         return b""
     if mark == b"&" and rest[:1] != b"#":
         return _ENTITIES.get(rest, token)
@@ -397,10 +417,10 @@ def _undone(token: bytes) -> bytes:
     if mark == b"&":
         text = rest[1:].rstrip(b";")
         number = int(text[1:], 16) if text[:1] in b"xX" else int(text)
-    elif mark == b"\\" and rest[:1] not in b"ux":
+    elif mark == b"\\" and rest[:1] not in b"uUx":
         number = int(rest, 8)
     else:
-        number = int(rest.lstrip(b"ux"), 16)
+        number = int(rest.strip(b"uUx{}"), 16)
     return bytes((number,)) if number < 0x80 else token
 
 
@@ -451,10 +471,14 @@ def _respelling(token: bytes, octet: int) -> bytes:
         if len(digits) > room and head == b"&#":  # of the letters only a, b and c have two digits
             digits = b"%d" % (97 + octet % 3)
         return head + digits.rjust(room, b"0") + b";" * close if len(digits) <= room else token
-    if kind in b"ux" or mark in b"%=":
-        head = token[:2] if kind in b"ux" else token[:1]
-        digits = b"%0*x" % (len(token) - len(head), octet)
-        return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper())
+    if kind in b"uUx" or mark in b"%=":
+        head, tail = (token[:2], b"") if kind in b"uUx" else (token[:1], b"")
+        if token[2:3] == b"{":
+            head, tail = token[:3], b"}"
+        digits = b"%0*x" % (len(token) - len(head) - len(tail), octet)
+        if len(head) + len(digits) + len(tail) > len(token):
+            return token
+        return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper()) + tail
     if kind in b"01234567":
         digits = b"%0*o" % (len(token) - 1, octet)
         return b"\\" + digits if len(digits) == len(token) - 1 else token
@@ -511,6 +535,15 @@ class Coding:
     def characters(self, octets: int) -> int:
         """How many hold so many octets."""
         return -(-8 * octets // self.bits)
+
+    def unknown(self, before: int) -> int:
+        """How many octets so many characters before a run have a part in."""
+        return -(-before * self.bits // 8)
+
+    def known(self, octets: bytes, before: int) -> bytes:
+        """What was read, with NULs for octets of which a part is not known: chance would make escapes of them."""
+        cut = self.unknown(before)
+        return bytes(min(cut, len(octets))) + octets[cut:]
 
 
 def _base64(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:

@@ -54,6 +54,7 @@ _UNASKED_METHODS = frozenset(["TRACE", "TRACK", "CONNECT"])  # only where a rule
 _METHOD_BYTES = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 token, upper case
 
 
+_MOST_MARKS = 30  # combining characters in a row (UAX #15)
 _MOST_DECODED = 3  # times that a path is decoded to see what a deny names in it
 _EVERY = HttpRule((), ())
 
@@ -413,10 +414,13 @@ class Decider:
         forms: frozenset[str] = frozenset()
         for rule in denies:
             if rule.http is not None and _refuses(rule, access.port, "tcp"):
-                forms = forms or _read_as(path)
-                for item in rule.http:
-                    if (not item.methods or method in item.methods) and self._touches(item, path, forms):
-                        return Deny(rule, "denied by rule")
+                try:
+                    forms = forms or _read_as(path)
+                    for item in rule.http:
+                        if (not item.methods or method in item.methods) and self._touches(item, path, forms):
+                            return Deny(rule, "denied by rule")
+                except Malformed:
+                    return Deny(rule, "request malformed")
         return None
 
     def _touches(self, item: HttpRule, path: str, forms: frozenset[str]) -> bool:
@@ -614,6 +618,10 @@ def _folded(path: str) -> str:
     """Decoded as often as it changes (a path is refused that holds "%25" twice), and without letter case.
 
     What is encoded as a slash stays so: it is one only where a rule spells it.
+
+    Raises:
+        Malformed: a character has more marks than any language (UAX #15, "Stream-Safe Text Format"); to put them in
+            order costs the square of their number.
     """
     from urllib.parse import unquote
 
@@ -623,6 +631,11 @@ def _folded(path: str) -> str:
     if not all(map(str.isascii, parts)):
         import unicodedata
 
+        marks = 0
+        for char in "".join(parts):
+            marks = marks + 1 if unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) else 0
+            if marks > _MOST_MARKS:
+                raise Malformed("it has too many marks on one character")
         parts = [unicodedata.normalize("NFKC", part) for part in parts]
     return match.SLASH.join(map(str.casefold, parts))
 

@@ -23,6 +23,7 @@ TIME_OF_DAY = {
     "network/tls.py": "from when to when a certificate is valid",
     "settings.py": "is a file older than the cache?",
     "workspace/scan.py": "is a file older than the index?",
+    "workspace/guard.py": "did a file change in this tick of the clock?",
 }
 
 

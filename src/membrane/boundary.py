@@ -15,6 +15,8 @@ Rules
 2. If the network process, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
 3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
    ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
+
+One file of over 800 lines: one lifetime, in the order in which it is acquired and released.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Both run outside of the sandbox, with the rights of the caller, on a tree that t
 opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
 below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
 files, since whoever judges and whoever moves open names in the same few ways.
+
+One file of over 800 lines: a validator for each name of the tables, and the access by descriptor that all of them share.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH 
 below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
 files, since whoever judges and whoever moves open names in the same few ways.
 
-One file of over 800 lines: a validator for each name of the tables, and the access by descriptor that all of them share.
+One file of over 800 lines: a validator for each name of the tables, and the access by descriptor that all share.
 """
 
 from __future__ import annotations

@@ -602,6 +602,12 @@ class Boundary(ABC):
         found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
         for warning in found.warnings:
             self._warn(warning)
+        if found.linked and self.policy.hard_links == "refuse":
+            raise PolicyError(
+                "bind the policy",
+                found.linked[0],
+                fix=("remove the other names of the file (find DIR -samefile FILE)", "hard_links: warn"),
+            )
         for warning in found.linked:  # a rule that does not hold: said also to whoever wants to hear nothing
             self._unheld.append(Binding("hard links", warning, "partial", False))
             say(f"warning: {escape(warning)}")

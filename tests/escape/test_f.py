@@ -76,6 +76,16 @@ attempt("magic link", link_of(os.open(".env", os.O_PATH), "stolen"))
     assert found == {".env": "empty", "second": "EACCES", "deep/third": "EACCES", "deep/file": "ok"}
 
 
+def test_F04_a_policy_may_refuse_hard_links(box: Box) -> None:
+    box.file(".env", "SECRET")
+    box.policy(hard_links="refuse")
+    assert box.run("true").returncode == 0  # the control: one name only
+    os.link(box.workspace / ".env", box.workspace.parent / "elsewhere")
+    done = box.run("true")
+    assert done.returncode == 78 and ".env: the hidden file has 2 hard links" in done.stderr, done
+    assert "hard_links: warn" in done.stderr
+
+
 def test_F04_another_name_of_a_read_only_file_is_read_only(box: Box) -> None:
     box.policy(readonly=["fixed"])
     os.link(box.file("fixed", "x"), box.workspace / "second")

@@ -58,6 +58,14 @@ def test_what_opens_is_a_key_of_its_own_and_widens(text: str, field: str) -> Non
     build(policy(text).replace(file_base="/home/u/w"), FACTS)
 
 
+def test_hard_links_are_warned_of_or_refused_and_a_project_may_only_refuse() -> None:
+    assert Policy().hard_links == policy("hard_links: warn\n").hard_links == "warn"
+    assert policy("hard_links: refuse\n").hard_links == "refuse"
+    assert not read("hard_links: refuse\n", "project").widening
+    with pytest.raises(PolicyError, match="refuse, warn"):
+        policy("hard_links: allow\n")
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [

@@ -56,6 +56,7 @@ DEFAULT_PRESETS = ("default",)
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
 _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
+_HARD_LINKS = ("refuse", "warn")
 _ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
@@ -714,7 +715,7 @@ class _Loader:
         self.scalars["open_git_config" if key == "git_config" else key] = given
 
     def _choice(self, key: str, node: Node) -> None:
-        known = {"home": _HOMES, "view": _VIEWS}[key]
+        known = {"home": _HOMES, "view": _VIEWS, "hard_links": _HARD_LINKS}[key]
         value = node.scalar(key).choice(key, known)
         before = self.scalars.get(key, Policy.__dict__[key])
         if known.index(value) > known.index(before):
@@ -922,6 +923,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("home", ("home",), "choice"),
     ("view", ("view",), "choice"),
     ("git_config", ("git_config",), "open"),
+    ("hard_links", ("hard_links",), "choice"),
     ("user_namespaces", ("user_namespaces",), "open"),
     ("workspace", ("workspace",), "absent"),
 )

@@ -451,7 +451,7 @@ def policy(policy: Policy, home: str) -> list[str]:
     rows += [
         ("limit", _limit_text(name, getattr(limits, name)), "") for name in limits.field_names if getattr(limits, name)
     ]
-    for name in ("home", "view", "dns_resolver", "upstream_proxy"):
+    for name in ("home", "view", "hard_links", "dns_resolver", "upstream_proxy"):
         if getattr(policy, name):
             rows.append((name, escape(getattr(policy, name)), ""))
     rows += [("extra_ca", escape(tilde(path, home)), "") for path in policy.extra_ca]

@@ -939,7 +939,8 @@ class Notifications:
         if isinstance(verdict, Deny):
             reason = "read-only" if result == "EROFS" and verdict.reason == "not in the view" else verdict.reason
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
-            self._deny(known, PathAccess(shown, operation), reason, rule, verdict.hint)
+            hint = None if path.startswith(_PRIVATE) else verdict.hint  # no rule opens what the sandbox makes itself
+            self._deny(known, PathAccess(shown, operation), reason, rule, hint)
         elif result == "EROFS" and not self._outside(path):
             self._deny(known, PathAccess(shown, operation), "protected name")
 

@@ -18,7 +18,7 @@ PROTECTED = [
     *(".mcp.json", ".git/config", ".git/hooks/pre-commit", ".vscode/settings.json", ".idea/workspace.xml"),
     *(".claude/commands/a.md", ".claude/agents/a.md"),
 ]
-ORDINARY = ["regular.txt", ".git/objects/x", ".git/refs/heads/main", ".git/index", ".claude/other.txt"]
+ORDINARY = ["regular.txt", ".git/objects/x", ".git/refs/heads/main", ".git/COMMIT_EDITMSG", ".claude/other.txt"]
 NESTED = ["sub/.bashrc", "sub/deep/er/.vscode/tasks.json", "a/b/c/repo/.git/hooks/post-checkout"]
 
 

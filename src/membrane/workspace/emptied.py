@@ -220,7 +220,7 @@ def configuration(
             pass
     text = f"# membrane: hidden names are not added\n[include]\n\tpath = {SYSTEM}\n"
     text += f"{settings}[core]\n\texcludesFile = {place}/{PATTERNS}\n"
-    return (CONFIG, text.encode()), (PATTERNS, b"\n".join((patterns, own, *lines, b"")))
+    return (CONFIG, text.encode()), (PATTERNS, b"\n".join((*filter(None, (patterns, own)), *lines, b"")))
 
 
 def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[tuple[str, bytes]], list[str]]:

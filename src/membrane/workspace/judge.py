@@ -211,14 +211,18 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
 
     def look(name: str) -> str:
         try:
-            mode = _stat(root_fd, base + name).st_mode
+            status = _stat(root_fd, base + name)
+            above = _stat(root_fd, _parent(base + name) or ".")
         except FileNotFoundError:
             return ""
         except OSError as error:
             return f"it can not be looked at ({error.strerror})"
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode):
             return "it is not a regular file"
-        return "it is hidden" if not stat.S_IMODE(mode) or holder.is_hidden(base + name) else ""
+        # In the sandbox's view: a mask of mode 000, or one that is empty and can be read, from the view's own tmpfs.
+        masked = not stat.S_IMODE(status.st_mode)
+        masked = masked or (status.st_dev != above.st_dev and stat.S_IMODE(status.st_mode) == 0o444)
+        return "it is hidden" if masked or holder.is_hidden(base + name) else ""
 
     return rerere(text, look)
 

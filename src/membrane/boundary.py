@@ -33,7 +33,7 @@ from .errors import MembraneError, PolicyError
 from .escaping import escape
 from .events import Binding, EventsLost, SessionEnded, SessionStarted
 from .host.channel import receive
-from .host.facts import CAP_SYS_ADMIN, effective_capabilities
+from .host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
 from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
 from .plan import mounts
@@ -291,7 +291,8 @@ class Boundary(ABC):
             operations += self._trust(facts)
         for warning in (*facts.file_warnings, *self.opening.warnings):
             say(f"warning: {escape(warning)}")
-        if not facts.uid and not facts.root and effective_capabilities() >> CAP_SYS_ADMIN & 1:
+        able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
+        if not facts.uid and not facts.root and able:
             self._warn(
                 "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
                 "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"

@@ -108,7 +108,7 @@ def hostile(box: Box, tmp_path: Path, script: str, victim: str = "") -> dict[str
 def test_F60_a_common_directory_of_the_repository(box: Box, tmp_path: Path, how: str) -> None:
     repository(box)
     script = """
-shutil.copytree(".git", "evil"); os.remove("evil/HEAD")
+shutil.copytree(".git", "evil", ignore=shutil.ignore_patterns("*.lock")); os.remove("evil/HEAD")
 with open("evil/config", "w") as file: file.write(armed)
 open("cd", "w").write("../evil\\n")
 """

@@ -155,6 +155,7 @@ def test_U26_a_descriptor_taken_before_is_refused_by_what_it_is(box: Box) -> Non
             os.rename(box.workspace / "elsewhere", box.workspace / "late")
 
 
+@pytest.mark.as_root  # whose home is in no private place, wherever the suite's own directory is
 def test_U27_host_view_refuses_what_is_bound_later_anywhere(box: Box) -> None:
     with (
         tempfile.TemporaryDirectory(dir=Path.home()) as outside,  # of /tmp this view has a private one

@@ -103,7 +103,8 @@ while True: pass
     "a deep tree": r"""
 begun()
 for n in range(600):
-    os.mkdir("d" * 50); os.chdir("d" * 50)
+    try: os.mkdir("d" * 50); os.chdir("d" * 50)
+    except OSError: break
     if n % 10 == 0:
         try: os.mkdir(".git")
         except OSError: pass

@@ -508,7 +508,7 @@ def test_without_listeners_every_connection_is_refused(mode: str) -> None:
         return control, closed
 
     control, closed = in_network(body)
-    assert control == [("ok", True)] * 2
+    assert [answer for answer, _soon in control] == ["ok"] * 2
     assert closed == [("ECONNREFUSED", True)] * 6
 
 

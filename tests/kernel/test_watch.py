@@ -481,7 +481,11 @@ def test_a_running_clone_is_judged_benign_all_the_way(workspace: Path, tmp_path:
         ):
             running = git(root, *work)
             running_git.append(running)
-            while running.poll() is None or watcher.timeout() is not None:
+            while (
+                running.poll() is None
+                or watcher.timeout() is not None
+                or select.select([watcher.fileno()], [], [], 0)[0]  # what its last calls did
+            ):
                 timeout = watcher.timeout()
                 select.select([watcher.fileno()], [], [], 0.02 if timeout is None else min(0.02, timeout))
                 for name in watcher.read():

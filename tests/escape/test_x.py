@@ -226,6 +226,31 @@ def test_X10_after_sigkill_nothing_stays(box: Box, role: str) -> None:
     assert box.run("true").returncode == 0
 
 
+@pytest.mark.parametrize("moment", ["the network is not made yet", "the plan is carried out"])
+def test_X10_a_launcher_that_ends_before_pid_1_dies_with_it(box: Box, moment: str) -> None:
+    """On a busy machine pid 1 may run for the first time when the launcher is gone."""
+    where = "configure" if moment.startswith("the network") else "_serve"
+    slow = f"""
+import os, membrane.host.launcher as launcher
+def clone(flags, real=launcher.sc.clone):
+    alive = os.pipe()
+    pid = real(flags)
+    if pid == 0:
+        os.close(alive[1])
+        launcher.init = lambda *rest, init=launcher.init: (os.read(alive[0], 1), init(*rest))
+    return pid
+launcher.sc.clone, launcher.{where} = clone, lambda *_: os.kill(os.getpid(), 9)
+"""
+    arguments = box.arguments(("sleep", "1000"), ("--quiet",))
+    at = next(number for number, word in enumerate(arguments) if "membrane.ui.cli" in word)
+    arguments[at] = arguments[at].replace("from membrane.ui", f"exec({slow!r}); from membrane.ui")
+    refused = subprocess.run(
+        arguments, cwd=box.workspace, env=box.environment, capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert refused.returncode == 125 and "the launcher ended before the command was ready" in refused.stderr
+    assert _records(box) == []
+
+
 def _records(box: Box) -> list[str]:
     return [path.name for path in (box.state / "run").glob("*")]
 

@@ -26,7 +26,7 @@ class ChildFailed(Exception):
     """The child's traceback, or how it died."""
 
 
-def run(body: Callable[[], T], *, seconds: float = 20.0) -> T:
+def run(body: Callable[[], T], *, seconds: float = 60.0) -> T:
     """``body()`` in a forked child."""
     receive, send = os.pipe()
     with warnings.catch_warnings():

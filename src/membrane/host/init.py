@@ -46,9 +46,16 @@ TIOCSCTTY, TIOCGPTN, TIOCSPTLCK = 0x540E, 0x80045430, 0x40045431  # ioctl_tty(2)
 
 
 def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: int) -> NoReturn:
-    """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written."""
+    """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written, and the launcher keeps
+    its other end as long as it lives."""
     sc.set_parent_death_signal(SIGKILL)
     if os.read(started, 1) != b"x":  # the launcher died before the maps were written
+        os._exit(1)
+    # It may have died before the signal was armed, and getppid(2) is 0 in a pid namespace of its own either way.  An
+    # ending process closes its files before it signals its children (kernel/exit.c, do_exit).
+    end = select.poll()
+    end.register(started, 0)
+    if end.poll(0):
         os._exit(1)
     os.close(started)
     plan = start.plan

@@ -125,6 +125,7 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
         pid = sc.clone(INNER)
     if pid == 0:
         os.close(release)
+        channel.close()  # else the supervisor would not see the launcher's end
         run_child(lambda: init(start, init_channel, trees, started), init_channel)
     with Step(channel, "map the inner user namespace"):
         if root:
@@ -136,8 +137,7 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
         kinds = ("user", "mnt") if start.commands == "one" else ("user", "mnt", "pid", "ipc", "uts", "cgroup")
         namespaces = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds}
         pidfd = os.pidfd_open(pid)
-    os.write(release, b"x")
-    os.close(release)
+    os.write(release, b"x")  # and it stays open: its end is the launcher's (``init``)
     os.close(started)
     init_channel.close()
     for fd in trees.values():

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-``src/membrane/native/trace.bpf.o`` is made from C by clang, or by the clang inside the ``ziglang`` package, which pip
+``src/membrane/bpf/trace.bpf.o`` is made from C by clang, or by the clang inside the ``ziglang`` package, which pip
 fetches into the build environment when there is no clang.  The object is the same for every kernel (CO-RE) and is not
 in git.  An editable install compiles it next to its source.  With no compiler at all the package is built without it,
 and tracing says so.
@@ -20,7 +20,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = os.path.join("src", "membrane", "native")
+NATIVE = os.path.join("src", "membrane", "bpf")
 OBJECT = os.path.join(NATIVE, "trace.bpf.o")
 FLAGS = ("-O2", "-g", "-Wall", "-Werror", "-c", "trace.bpf.c", "-o")
 ZIGLANG = "ziglang==0.15.2"  # as in the extra "test": a rebuild must give the same instructions

@@ -180,7 +180,7 @@ def bench_network(bench: Bench, work: str) -> None:
         answers = [inside("dns", "198.18.0.1", "host.internal", "2")["per_second"] for _ in range(3)]
         bench.add("DNS answers", answers, "per s", "", ">= 20000")
         with Interactive(membrane("--quiet", allow, "--", *load("counted", "host.internal", p, "500")), work) as run:
-            network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]
+            network = [pid for pid in children(run.pid) if b"membrane.gateway" in cmdline(pid)]
             spent: dict[int, list[float]] = {run.pid: [], network[0]: []}
             for _ in range(ROUNDS):
                 before = {pid: cpu(pid) for pid in spent}

@@ -224,7 +224,7 @@ def bench_http(bench: Bench, work_name: str) -> None:
         url = f"https://{NAME}:{port}/a"
         told = f"echo ready; while read -r options; do h2load $options {url} >/dev/null 2>&1; echo done; done"
         with Interactive([*inside, "bash", "-c", told], work_name) as run:
-            network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]
+            network = [pid for pid in children(run.pid) if b"membrane.gateway" in cmdline(pid)]
             run.say("--h1 -n 20 -c 2")
             for name, options, count in (
                 ("HTTP/1.1 request", "--h1 -n 2000 -c 4", 2000),
@@ -238,7 +238,7 @@ def bench_http(bench: Bench, work_name: str) -> None:
                 bench.add(f"network process, CPU per {name}", spent, "us", "", "")
         hold = ["/usr/bin/python3", "-I", "-c", HOLD]
         with Interactive([*inside, *hold, NAME, str(port)], work_name) as run:
-            network = [pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid)]
+            network = [pid for pid in children(run.pid) if b"membrane.gateway" in cmdline(pid)]
             bench.add("network process RSS, 100 connections", [rss(network[0])], "MB", "", "<= 60")
         with Interactive([*hold, "127.0.0.1", str(other)], work_name):
             bench.add("mitmproxy RSS, 100 connections", [rss(mitm.pid)], "MB", "", "")

@@ -130,7 +130,7 @@ def lag(bench: Bench, inside: list[str], name: str, port: int) -> None:
 
 
 def network_process(run: Interactive) -> int:
-    return next(pid for pid in children(run.pid) if b"membrane.network" in cmdline(pid))
+    return next(pid for pid in children(run.pid) if b"membrane.gateway" in cmdline(pid))
 
 
 def peak(pid: int) -> float:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from membrane.trace.decode import Decoder
-from membrane.trace.ebpf import EbpfSource, Scope, best_source
+from membrane.record.decode import Decoder
+from membrane.tracer.ebpf import EbpfSource, Scope, best_source
 
 ROUNDS = 9
 STRACED = 3  # rounds of strace(1), which takes several times as long

@@ -21,8 +21,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from membrane.trace import decode, query, reading, record
-from membrane.trace import spans as raw
+from membrane.record import decode, query
+from membrane.record import reader as reading
+from membrane.record import spans as raw
+from membrane.record import writer as record
 
 from . import __main__ as bench
 

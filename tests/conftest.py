@@ -73,7 +73,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     That is done before the first test: many compare the mounts of the host before and after.
     """
     if _shares_programs(session):
-        from membrane.trace import ebpf
+        from membrane.tracer import ebpf
 
         source = ebpf.best_source()
         if not isinstance(source, str):
@@ -82,7 +82,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """The suite takes the programs away again."""
-    from membrane.trace import pins
+    from membrane.tracer import pins
 
     if _shares_programs(session) and os.path.isdir(pins.STATE):
         pins.remove()

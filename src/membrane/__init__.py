@@ -10,24 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .api.model import (
-        Allow,
-        AllowOnce,
-        AllowSession,
-        Answer,
-        Change,
-        Denied,
-        Deny,
-        Event,
-        Result,
-        Stats,
-    )
+    from .api.model import Allow, AllowOnce, AllowSession, Answer, Change, Denied, Deny, Event, Result, Stats
     from .api.policy import Decision, Policy
     from .api.sandbox import AsyncProcess, AsyncSandbox
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
-    from .asking import Question
     from .errors import HostError, InternalError, MembraneError, PolicyError
+    from .run.asking import Question
 
 __all__ = [
     "DEVNULL",

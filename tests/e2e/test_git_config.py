@@ -17,7 +17,7 @@ import membrane
 
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
 WITHOUT_EBPF = (
-    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.trace.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
+    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.tracer.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
     "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 IDENTITY = {f"GIT_{who}_{what}": "agent" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}

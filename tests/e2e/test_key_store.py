@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from membrane.errors import HostError
-from membrane.trust import key_store
+from membrane.run.trust import key_store
 
 
 def certificate(name: str) -> x509.Certificate:

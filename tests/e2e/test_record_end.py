@@ -139,7 +139,7 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     box.allow("example.com:80", "example.com:443")
     head = "    def _begin(self, address: str, port: int) -> None:\n"
     line = "        if port == 443:\n            raise RuntimeError('planted: a secret of somebody')\n"
-    argv = planted(tmp_path / "copy", "network/relay.py", head, line)
+    argv = planted(tmp_path / "copy", "gateway/relay.py", head, line)
     command = [f"--events={box.events_path}", "--", "python3", "-c", CONNECT, "443", "80"]
     done = box.outside(*argv, *command, timeout=60)
     assert done.returncode == 0, done

@@ -10,7 +10,7 @@ import pytest
 from world import names
 from world.box import Box
 
-from membrane.trace import walls
+from membrane.record import walls
 
 OTHER4, OTHER6 = names.address("echo.test"), names.address("echo.test", 6)
 TRIES = """

@@ -17,7 +17,7 @@ import pytest
 from world.box import Box
 
 import membrane
-from membrane.trace import query
+from membrane.record import query
 
 PATIENCE = 120.0
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)

@@ -17,8 +17,8 @@ import pytest
 from world.box import Box
 
 import membrane
-from membrane.host import bpf
-from membrane.trace import ebpf, permission, pins
+from membrane.bpf import programs
+from membrane.tracer import ebpf, permission, pins
 
 PYTHON = "/usr/bin/python3"
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
@@ -125,7 +125,7 @@ def owner_of(slot: bytes) -> int:
     """Whose the slot is, as the pinned map says; 0: nobody's."""
     place = pins.SYSTEM_BPFFS if pins.is_bpffs(pins.SYSTEM_BPFFS) else f"{pins.STATE}/bpf"
     directory = os.path.join(place, "membrane" if place == pins.SYSTEM_BPFFS else "", ebpf.identity())
-    slots = bpf.Map(bpf.reuse(f"{directory}/slots"), ebpf._specs()["slots"])
+    slots = programs.Map(programs.reuse(f"{directory}/slots"), ebpf._specs()["slots"])
     try:
         value = slots.get(slot)
         assert value is not None
@@ -154,7 +154,7 @@ def test_without_ebpf_the_notifications_are_used_and_the_reason_is_told(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
-        f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.trace.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
+        f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.tracer.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
         "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     monkeypatch.setattr("world.box.membrane_argv", lambda: [sys.executable, "-I", "-c", code])

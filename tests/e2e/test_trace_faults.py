@@ -19,7 +19,7 @@ import pytest
 from test_trace_notify import OUTER, PYTHON, _tracer
 from world.box import Box
 
-from membrane.trace import query, reading
+from membrane.record import query, reader
 
 PATIENCE = 120.0
 FILL = "import os\nfor n in range(3000): os.close(os.open('/tmp/' + 'x' * 200 + str(n), os.O_CREAT | os.O_WRONLY))\n"
@@ -117,15 +117,15 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
         assert run.returncode == 125, (moment, err)
         said = ("the tracer died; the command was killed", "the end of the record could not be written", "attach the tracer")  # fmt: skip  # noqa: E501
         assert any(text in err.decode() for text in said), (moment, err)
-        entries = reading.sessions(str(box.state))
+        entries = reader.sessions(str(box.state))
         for entry in entries:
-            record = reading.Record(entry.path)
+            record = reader.Record(entry.path)
             events = list(record.events())
             assert not record.running and (events[0]["event"], events[-1]["event"]) == ("SessionStarted", "SessionEnded")  # fmt: skip  # noqa: E501
             # Who did it is told, and that it is not all: nothing here is taken for whole.
             gaps = query.summarise(events).gaps(record.problems)
             assert any("was killed: its last events may be missing" in gap for gap in gaps), (moment, gaps)
-            assert reading.verify(entry.path).problems
+            assert reader.verify(entry.path).problems
             assert next(event["seq"] for event in events if event["source"] == "session") == 1
         assert entries or starting  # a run that did not come about has no record
         recorded += len(entries)
@@ -136,9 +136,9 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
     assert recorded >= 6
     # The control: left alone, the same command has a record of which nothing is missing.
     assert box.run("--quiet", "--", PYTHON, "-S", "-c", BUSY, "100").returncode == 0
-    [entry] = reading.sessions(str(box.state))
-    record = reading.Record(entry.path)
-    assert len(list(record.events())) > 10 and not record.problems and not reading.verify(entry.path).problems
+    [entry] = reader.sessions(str(box.state))
+    record = reader.Record(entry.path)
+    assert len(list(record.events())) > 10 and not record.problems and not reader.verify(entry.path).problems
 
 
 def tracer_of(pid: int) -> int:
@@ -171,8 +171,8 @@ def test_while_the_tracer_is_stopped_the_command_waits_and_nothing_is_lost(box: 
         assert select.select([run.stdout], [], [], PATIENCE)[0]
         _out, err = run.communicate(b"\n", timeout=PATIENCE)
         assert run.returncode == 0, err
-    [entry] = reading.sessions(str(box.state))
-    record = reading.Record(entry.path)
+    [entry] = reader.sessions(str(box.state))
+    record = reader.Record(entry.path)
     events = list(record.events())
     assert not query.summarise(events).gaps(record.problems)
     # Once each: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from world.box import Box
 
-from membrane.trace import query, reading
+from membrane.record import query, reader
 
 PATIENCE = 240.0
 PYTHON = "/usr/bin/python3"
@@ -49,14 +49,14 @@ def test_a_flood_stays_below_the_cap_and_says_what_went(box: Box) -> None:
                 most, looks = max(most, taken(directory)), looks + 1
             select.select([], [], [], 0.005)  # until the next look
         assert run.returncode == 0
-    [entry] = reading.sessions(str(box.state))
+    [entry] = reader.sessions(str(box.state))
     most = max(most, taken(Path(entry.path)))
     assert most <= CAP and looks > 3, (most, looks)
     assert most > CAP // 8  # the control: there was something to bound
-    record = reading.Record(entry.path)
+    record = reader.Record(entry.path)
     events = list(record.events())
     assert record.problems == []
-    verified = reading.verify(entry.path)
+    verified = reader.verify(entry.path)
     assert verified.problems == () and verified.removed > 0
     # Both ends are there, and every event is, or is said to be gone.
     made = [os.path.basename(event["path"]) for event in events if event["event"] == "FileCreated"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from world.box import Box
 
-from membrane.trace import joining, query, reading
+from membrane.record import joining, query, reader
 
 PATIENCE = 300.0  # seconds: two compilers' worth of processes on a machine with other work
 PYTHON = "/usr/bin/python3"
@@ -167,7 +167,7 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
     done = box.outside("sh", "-c", everything, timeout=PATIENCE)
     assert done.returncode in (0, 123), done  # xargs(1): 123 when a command ended with 1 to 125
     found = {}
-    for entry in reading.sessions(str(box.state)):
+    for entry in reader.sessions(str(box.state)):
         events, problems = read(entry)
         first, last = events[0], events[-1]
         assert (first["event"], last["event"], problems, entry.running) == ("SessionStarted", "SessionEnded", [], False)
@@ -175,7 +175,7 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
         found[number] = entry.id
         assert {event["session"] for event in events} == {entry.id}
         assert (last["exit_code"], last["lost"]) == (number % 7, 0)
-        verified = reading.verify(entry.path)
+        verified = reader.verify(entry.path)
         assert verified.closed and not verified.problems and not verified.lost, (number, verified)
         summary = query.summarise(joining.joined(events)).data(problems)
         assert not summary["gaps"], summary["gaps"]
@@ -194,6 +194,6 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
     assert done.returncode == 0 and found[RUNS - 1] in done.stdout
 
 
-def read(entry: reading.Entry) -> tuple[list[dict[str, Any]], list[str]]:
-    found = reading.Record(entry.path)
+def read(entry: reader.Entry) -> tuple[list[dict[str, Any]], list[str]]:
+    found = reader.Record(entry.path)
     return list(found.events()), found.problems

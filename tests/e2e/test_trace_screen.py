@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from textual.widgets import RichLog, Static
 
-from membrane.trace import query, reading, record
+from membrane.record import query, reader, writer
 from membrane.ui import trace_watch
 
 SECONDS = 60.0
@@ -42,9 +42,9 @@ class View:
     """The application over a record that grows."""
 
     def __init__(self, state: Path) -> None:
-        self.writer = record.Writer(record.make(str(state), "aa11"), "session")
+        self.writer = writer.Writer(writer.make(str(state), "aa11"), "session")
         self.writer.append(STARTED)
-        self.app = trace_watch.application(reading.find(str(state), "@last"), query.Filter(), "/home/u")
+        self.app = trace_watch.application(reader.find(str(state), "@last"), query.Filter(), "/home/u")
 
     def log(self) -> list[str]:
         return [line.text.rstrip() for line in self.app.query_one("#events", RichLog).lines]

@@ -31,7 +31,7 @@ MEMBRANE = (
 # Root would get events from eBPF (tests/e2e/test_trace_ebpf.py); this one has the command's notifications alone.
 WITHOUT_EBPF = (
     *MEMBRANE[:-1],
-    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.trace.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
+    f"import sys; sys.path.insert(0, {SOURCE!r}); import membrane.tracer.ebpf as ebpf; ebpf.OBJECT = '/nowhere'; "
     "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))",
 )
 PYTHON = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable

@@ -210,7 +210,7 @@ class Net(Box):
         """The network process among the children of a running membrane; 0 when there is none."""
         for task in Path(f"/proc/{supervisor}/task").iterdir():
             for pid in (task / "children").read_text().split():
-                if b"membrane.network.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"membrane.gateway.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return int(pid)
         return 0
 

@@ -499,7 +499,7 @@ def test_F43_sandbox_program_settings_and_state(box: Box) -> None:
     package = str(Path(membrane.__file__).parent)
     box.policy()
     script = f"""
-for name, path in (("package", {package!r} + "/session.py"), ("interpreter", {sys.executable!r}),
+for name, path in (("package", {package!r} + "/run/session.py"), ("interpreter", {sys.executable!r}),
                    ("settings", {str(box.state)!r} + "/config.yaml"), ("state", {str(box.state)!r} + "/run"),
                    ("system", "/usr/bin/env"), ("resolver", "/etc/resolv.conf"), ("masks", "/run/.membrane/file")):
     attempt(name, lambda: os.open(path, os.O_WRONLY))
@@ -523,10 +523,10 @@ def test_F43_a_package_inside_the_workspace_is_not_writable(box: Box) -> None:
     shutil.copytree(Path(membrane.__file__).parent, library / "membrane", ignore=shutil.ignore_patterns("__pycache__"))
     program = MEMBRANE[-1].replace(SOURCE, str(library))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "--", "sh", "-c", "echo '# evil' >> lib/site/membrane/session.py"],
+        [sys.executable, "-P", "-c", program, "--", "sh", "-c", "echo '# evil' >> lib/site/membrane/run/session.py"],
         cwd=box.workspace, env=box.environment, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert "# evil" not in (library / "membrane" / "session.py").read_text(), done.stderr
+    assert "# evil" not in (library / "membrane" / "run" / "session.py").read_text(), done.stderr
 
 
 def test_F44_schedulers_and_user_services(box: Box) -> None:

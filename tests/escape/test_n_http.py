@@ -1,6 +1,6 @@
 """Attacks on rules about requests (rows N20, N26-N42, N44, N60): what the origin must never see.
 
-Rows about single octets of the framing are also in ``tests/unit/test_http*.py`` and ``tests/property``; here the
+Rows about single octets of the framing are also in ``tests/unit/gateway/http`` and ``tests/property``; here the
 whole product stands between a raw client and an origin that reads more than it should.
 """
 

@@ -81,7 +81,7 @@ def test_it_can_not_be_seen_or_signalled_from_inside(net: Net) -> None:
         assert ask(f"os.kill({process.pid}, 9)") == "ESRCH"
         assert ask(f"os.path.exists('/proc/{pid}')") == "False"
         shown = ask("[open(f'/proc/{p}/cmdline').read() for p in os.listdir('/proc') if p.isdigit()]")
-        assert "membrane.network" not in shown
+        assert "membrane.gateway" not in shown
         assert ask("get('example.com')") == "200"
 
 

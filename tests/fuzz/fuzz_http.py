@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import h11
 import hpack
 
-from membrane.network import frames as h2
-from membrane.network.fields import LARGEST_TABLE
-from membrane.network.frames import frame
-from membrane.network.http1 import Http1
-from membrane.network.http2 import Http2
-from membrane.network.requests import Bound, Gate, Seen, SendClient, SendUpstream
-from membrane.network.sniff import PREFACE
+from membrane.gateway.http import frames as h2
+from membrane.gateway.http.fields import LARGEST_TABLE
+from membrane.gateway.http.frames import frame
+from membrane.gateway.http.http1 import Http1
+from membrane.gateway.http.http2 import Http2
+from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.sniff import PREFACE
 from membrane.policy.decide import Decider
 from membrane.policy.match import canonical_path
 from membrane.policy.model import HostRule, HttpRule, Origin, Policy, PortRange
@@ -33,7 +33,7 @@ from membrane.policy.model import HostRule, HttpRule, Origin, Policy, PortRange
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from membrane.network.requests import Command, Front
+    from membrane.gateway.http.requests import Command, Front
 
 CORPUS = Path(__file__).parent / "corpus" / "http"
 NAME = "api.example.com"

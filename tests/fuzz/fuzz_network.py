@@ -6,10 +6,10 @@ a bounded time over mutations of ``corpus/network``; a coverage-guided fuzzer (a
 
 from __future__ import annotations
 
-from membrane.network.dns import Answerer, Names, TcpMessages
-from membrane.network.route import Relay, Router, http_answer
-from membrane.network.sniff import ENOUGH, First, classify
-from membrane.network.upstream import HttpConnect, Proxy, Socks5
+from membrane.gateway.dns import Answerer, Names, TcpMessages
+from membrane.gateway.route import Relay, Router, http_answer
+from membrane.gateway.sniff import ENOUGH, First, classify
+from membrane.gateway.upstream import HttpConnect, Proxy, Socks5
 from membrane.policy.decide import Decider
 from membrane.policy.model import HostRule, Origin, Policy
 

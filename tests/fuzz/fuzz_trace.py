@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from membrane.events import encode
-from membrane.trace import decode as d
-from membrane.trace import spans
+from membrane.record import decode as d
+from membrane.record import spans
 
 
 def fuzz_decode(data: bytes) -> None:

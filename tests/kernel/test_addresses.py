@@ -3,10 +3,10 @@
 import pytest
 from children import run
 
+from membrane.gateway.addresses import OwnAddresses
+from membrane.gateway.reactor import Reactor
 from membrane.host import netlink as nl
 from membrane.host import syscalls as sc
-from membrane.network.addresses import OwnAddresses
-from membrane.network.reactor import Reactor
 from membrane.policy.decide import Decider
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Connect, Deny, Origin, Policy

@@ -32,6 +32,7 @@ from tracing import (
     waiting,
 )
 
+from membrane.bpf import programs as bpf
 from membrane.errors import HostError
 from membrane.events import (
     AccessDenied,
@@ -45,10 +46,10 @@ from membrane.events import (
     ProcessStarted,
     SocketCalled,
 )
-from membrane.host import bpf, seccomp
+from membrane.host import seccomp
 from membrane.host import syscalls as sc
-from membrane.trace import ebpf, grant, pins
-from membrane.trace.ebpf import EbpfSource, Scope
+from membrane.tracer import ebpf, grant, pins
+from membrane.tracer.ebpf import EbpfSource, Scope
 
 PYTHON = os.path.realpath(sys.executable)
 

@@ -15,9 +15,9 @@ import pytest
 from children import ChildFailed, in_network, outcome, run, timed, unshare
 
 from membrane.errors import HostError
+from membrane.gateway import refused
 from membrane.host import netlink, netns
 from membrane.host import syscalls as sc
-from membrane.network import refused
 from membrane.plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6, NetworkPlan
 
 SO_ORIGINAL_DST = 80

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from membrane.network.clients import Clients
+from membrane.gateway.clients import Clients
 
 NETLINK_SOCK_DIAG = 4
 

@@ -34,13 +34,13 @@ ORIGIN = Origin("library", "test")
 LOOPBACK = HostRule("127.0.0.0/8", ORIGIN, "network", network=Network(4, 127 << 24, 8))
 LOOPBACK6 = HostRule("::1", ORIGIN, "network", network=Network(6, 1, 128))
 RESOLVER = "9.9.9.9"  # any address is answered
-# As ``python -I -m membrane.network.server`` does it, for a package that need not be installed.
+# As ``python -I -m membrane.gateway.server`` does it, for a package that need not be installed.
 PROGRAM = (
     sys.executable,
     "-I",
     "-c",
     f"import sys; sys.path.insert(0, {str(Path(membrane.__file__).parent.parent)!r}); "
-    "from membrane.network.server import main; sys.exit(main(sys.argv))",
+    "from membrane.gateway.server import main; sys.exit(main(sys.argv))",
 )
 
 

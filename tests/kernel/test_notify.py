@@ -28,8 +28,8 @@ from children import outcome, unshare
 from membrane.host import notify, seccomp
 from membrane.host import syscalls as sc
 from membrane.policy.model import Policy
-from membrane.trace.notify import Notifications
-from membrane.trace.tracer import Scope
+from membrane.tracer.notify import Notifications
+from membrane.tracer.process import Scope
 
 SECONDS = 60.0  # one observed process, under load
 Attempts = dict[str, Callable[[], object]]

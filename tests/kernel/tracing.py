@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from membrane.host import syscalls as sc
-from membrane.trace.decode import Decoder
-from membrane.trace.ebpf import EbpfSource, Scope
+from membrane.record.decode import Decoder
+from membrane.tracer.ebpf import EbpfSource, Scope
 
 DEADLINE = 60.0  # seconds: far more than anything here takes
 if TYPE_CHECKING:

@@ -18,18 +18,20 @@ from typing import Any
 import pytest
 
 from membrane import escaping
-from membrane.network import redact, sniff
-from membrane.network.bodies import Chunked
-from membrane.network.credentials import Secret
-from membrane.network.dns import LONGEST_QUERY, Answerer, Names, TcpMessages
-from membrane.network.http1 import Http1
-from membrane.network.requests import LONGEST_HEAD, Bound, Flaw, Gate
-from membrane.network.spellings import Scrubber, Spellings
+from membrane.gateway import sniff
+from membrane.gateway.dns import LONGEST_QUERY, Answerer, Names, TcpMessages
+from membrane.gateway.http import redact
+from membrane.gateway.http.bodies import Chunked
+from membrane.gateway.http.credentials import Secret
+from membrane.gateway.http.http1 import Http1
+from membrane.gateway.http.requests import LONGEST_HEAD, Bound, Flaw, Gate
+from membrane.gateway.http.spellings import Scrubber, Spellings
 from membrane.policy import match
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, HttpRequest
-from membrane.trace import joining, learn, page, query, tracee
+from membrane.record import joining, learn, query
+from membrane.record.formats import html, tracee_json
 from membrane.workspace import gitconfig, protect
 
 AT_MOST = 9.0  # times the work for four times the input: between linear (4) and the square (16)
@@ -303,10 +305,10 @@ rows("path that runs later", 4096, _later, [
 
 EVENTS = 1_000  # of no bound: whoever reads a record waits as long as it is
 rows("events summed up", EVENTS, _read(query.summarise), list(RECORDS))
-rows("events of a report", EVENTS, _read(lambda events: page.make(events, [])), list(RECORDS))
+rows("events of a report", EVENTS, _read(lambda events: html.make(events, [])), list(RECORDS))
 rows("events learned", EVENTS, _read(lambda events: learn.learn([events])), list(RECORDS))
 rows("events joined", EVENTS, _read(lambda events: list(joining.joined(events))), list(RECORDS))
-rows("events in Tracee's format", EVENTS, _read(lambda events: list(tracee.convert(events))), list(RECORDS))
+rows("events in Tracee's format", EVENTS, _read(lambda events: list(tracee_json.convert(events))), list(RECORDS))
 
 
 def _seconds(call: Callable[[], object], often: int) -> float:

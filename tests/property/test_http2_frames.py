@@ -11,13 +11,13 @@ import hpack
 import pytest
 from test_http_properties import fuzz
 
-from membrane.network import frames as h2
-from membrane.network.credentials import Destination, Secret, Vault
-from membrane.network.fields import LARGEST_TABLE
-from membrane.network.frames import frame
-from membrane.network.http2 import Http2
-from membrane.network.requests import Bound, Gate, Seen, SendClient, SendUpstream
-from membrane.network.sniff import PREFACE
+from membrane.gateway.http import frames as h2
+from membrane.gateway.http.credentials import Destination, Secret, Vault
+from membrane.gateway.http.fields import LARGEST_TABLE
+from membrane.gateway.http.frames import frame
+from membrane.gateway.http.http2 import Http2
+from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.sniff import PREFACE
 
 NAME = "api.example.com"
 VALUE, PLACEHOLDER = b"sk-REALREALREAL1", b"sk-FAKEFAKEFAKE2"

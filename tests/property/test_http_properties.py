@@ -13,19 +13,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from membrane.network.bodies import Chunked, Sized
-from membrane.network.fields import LARGEST_TABLE, FieldDecoder, Undecodable, encode
-from membrane.network.frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
-from membrane.network.http1 import Http1
-from membrane.network.http2 import Http2
-from membrane.network.requests import Admitted, Bound, Gate, Seen, SendClient, SendUpstream
-from membrane.network.sniff import PREFACE
-from membrane.network.spellings import Scrubber, Spellings
+from membrane.gateway.http.bodies import Chunked, Sized
+from membrane.gateway.http.fields import LARGEST_TABLE, FieldDecoder, Undecodable, encode
+from membrane.gateway.http.frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
+from membrane.gateway.http.http1 import Http1
+from membrane.gateway.http.http2 import Http2
+from membrane.gateway.http.requests import Admitted, Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.spellings import Scrubber, Spellings
+from membrane.gateway.sniff import PREFACE
 from membrane.policy.match import canonical_path
 from membrane.policy.model import Allow
 
 if TYPE_CHECKING:
-    from membrane.network.requests import Command, Front
+    from membrane.gateway.http.requests import Command, Front
 
 
 def _load_fuzz() -> Any:

@@ -9,9 +9,9 @@ import dns.rcode
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from membrane.network.dns import Answerer, Names, TcpMessages, is_fake
-from membrane.network.sniff import ENOUGH, classify
-from membrane.network.upstream import HttpConnect, Proxy, Socks5
+from membrane.gateway.dns import Answerer, Names, TcpMessages, is_fake
+from membrane.gateway.sniff import ENOUGH, classify
+from membrane.gateway.upstream import HttpConnect, Proxy, Socks5
 from membrane.policy.model import Allow, Deny
 
 # No database: the tree may belong to somebody else.  No deadline: the machine is shared.

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from membrane.errors import PolicyError
-from membrane.network.budgets import Budget, Ledger
+from membrane.gateway.budgets import Budget, Ledger
 from membrane.policy import codec
 from membrane.policy.decide import Decider
 from membrane.policy.document import parse

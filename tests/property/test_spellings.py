@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from membrane.network.credentials import placeholder_for
-from membrane.network.spellings import Scrubber, Spellings
+from membrane.gateway.http.credentials import placeholder_for
+from membrane.gateway.http.spellings import Scrubber, Spellings
 
 Coding: TypeAlias = tuple[Callable[[bytes, random.Random], bytes], Callable[[bytes], bytes]]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from membrane.policy.load import Source, load
 from membrane.policy.match import Malformed, canonical_host, parse_address
-from membrane.trace import query
-from membrane.trace.learn import LEARNED_REASONS, learn
+from membrane.record import query
+from membrane.record.learn import LEARNED_REASONS, learn
 
 # Pieces of YAML, of our own comments and rules, and of what ends a line for some reader.
 PIECES = [

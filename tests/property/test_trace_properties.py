@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from membrane.policy.load import Source, load
-from membrane.trace import formats, joining, page, query, reading, record, tracee
-from membrane.trace.learn import learn
+from membrane.record import joining, query, reader
+from membrane.record import writer as record
+from membrane.record.formats import html as page
+from membrane.record.formats import otlp, tracee_json
+from membrane.record.learn import learn
 from membrane.ui import trace_text
 
 KINDS = [
@@ -151,7 +154,7 @@ def test_whatever_an_event_holds_every_view_of_it_is_plain_text(events: list[dic
     assert "\u202e" not in html
     # Nothing but our own tags: every < begins one of these.
     assert set(re.findall(r"<(/?[a-zA-Z0-9!]*)", html)) <= OUR_TAGS
-    for form in (tracee.convert, formats.ocsf, formats.otlp):
+    for form in (tracee_json.convert, otlp.ocsf, otlp.otlp):
         for item in form(events):
             json.dumps(item)
 
@@ -221,12 +224,12 @@ def test_a_directory_of_garbage_is_read_to_its_end(
         (path / f"session-{number:04}.jsonl{'.gz' if packed else ''}").write_bytes(data)
     if chain is not None:
         (path / "session.chain").write_bytes(chain)
-    found = reading.Record(str(path))
+    found = reader.Record(str(path))
     for event in found.events():
         assert isinstance(event["event"], str)
     assert all(isinstance(problem, str) for problem in found.problems)
-    reading.verify(str(path))
-    reading.Follower(str(path)).poll()
+    reader.verify(str(path))
+    reader.Follower(str(path)).poll()
     assert record.remove(str(path))
 
 
@@ -240,7 +243,7 @@ def test_one_changed_byte_is_found(noise: bytes, place: int, value: int) -> None
         writer = record.Writer(record.make(state, "aa"), "session", clock=lambda: 1)
         writer.append(json.dumps({"time": "2026-01-02T03:04:05Z", "event": "X", "n": noise.hex()}).encode() + b"\n")
         writer.close()
-        kept = reading.verify(writer.directory)
+        kept = reader.verify(writer.directory)
         assert kept.problems == ()
         for name in ("session-0001.jsonl", "session.chain"):
             file = Path(writer.directory, name)
@@ -250,7 +253,7 @@ def test_one_changed_byte_is_found(noise: bytes, place: int, value: int) -> None
                 continue
             before, data[at] = bytes(data), value
             file.write_bytes(data)
-            after = reading.verify(writer.directory)
+            after = reader.verify(writer.directory)
             assert after.problems or after.digest != kept.digest
             file.write_bytes(before)
 

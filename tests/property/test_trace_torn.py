@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from membrane.trace import decode, export, joining, page, query, reading, record, spans
+from membrane.record import decode, export, joining, query, reader, spans
+from membrane.record import writer as record
+from membrane.record.formats import html
 
 LINES = 8
 PADDING = -(decode.HEADER.size + len(b"f08/w/")) % 8
@@ -59,8 +61,8 @@ def made(state: Path, kind: str) -> tuple[Path, Path, list[int]]:
     return path, last, ends
 
 
-def names(path: Path) -> tuple[list[str], reading.Record]:
-    found = reading.Record(str(path))
+def names(path: Path) -> tuple[list[str], reader.Record]:
+    found = reader.Record(str(path))
     events = list(found.events())
     assert all(isinstance(event["event"], str) for event in events)
     kinds = ("NameResolved", "FileOpened")
@@ -78,7 +80,7 @@ def test_at_every_octet(tmp_path: Path, kind: str) -> None:
     if kind == "open spans":
         expected = ["the writer of ebpf was killed: its last events may be missing"]
     assert record_before.problems == expected
-    assert bool(reading.verify(str(path)).problems) == ("open" in kind)
+    assert bool(reader.verify(str(path)).problems) == ("open" in kind)
     for length in range(len(whole)):
         last.write_bytes(whole[:length])
         got, found = names(path)
@@ -93,7 +95,7 @@ def test_at_every_octet(tmp_path: Path, kind: str) -> None:
             assert got == everything[: LINES + complete], length
             if length not in ends and not filled:
                 assert any("ends within a" in problem for problem in found.problems), (length, found.problems)
-        assert reading.verify(str(path)).problems, length  # never taken for whole
+        assert reader.verify(str(path)).problems, length  # never taken for whole
         if kind in ("open lines", "open spans", "packed lines", "chain"):
             assert found.problems, length
         if length % 50 == 0:  # the other readers come to their end as well
@@ -101,10 +103,10 @@ def test_at_every_octet(tmp_path: Path, kind: str) -> None:
 
 
 def read_by_all(path: Path) -> None:
-    events = list(joining.joined(reading.Record(str(path)).events()))
+    events = list(joining.joined(reader.Record(str(path)).events()))
     data: dict[str, Any] = query.summarise(events).data(["torn"])
     assert not data["complete"]
-    assert page.make(events, ["torn"]).endswith("</html>\n")
+    assert html.make(events, ["torn"]).endswith("</html>\n")
     for form in export.FORMATS:
         list(export.lines(events, form))
-    reading.Follower(str(path)).poll()
+    reader.Follower(str(path)).poll()

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import membrane
-from membrane import clock, journal
-from membrane.network.journal import Journal as NetworkJournal
-from membrane.trace import reading, record
+from membrane import clock
+from membrane.gateway.journal import Journal as NetworkJournal
+from membrane.record import reader
+from membrane.record import writer as record
+from membrane.run import journal
 
 HOUR = 3_600_000_000_000  # ns
 # Who asks for the time of day, and what for: nothing of it is in a record.
@@ -20,7 +22,7 @@ TIME_OF_DAY = {
     "clock.py": "once, and at the end",
     "boundary.py": "when a run began, for ps",
     "ui/cli.py": "ps: how long ago that was",
-    "network/tls.py": "from when to when a certificate is valid",
+    "gateway/tls.py": "from when to when a certificate is valid",
     "settings.py": "is a file older than the cache?",
     "workspace/scan.py": "is a file older than the index?",
     "workspace/guard.py": "did a file change in this tick of the clock?",
@@ -56,7 +58,7 @@ def test_it_goes_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, step:
     assert first <= second < first + HOUR // 2
     assert abs(clock.seconds() - second / 1e9) < 60
     assert abs(clock.was_set_by() - step) < HOUR // 60
-    assert journal.now()[:16] in {reading.iso(at)[:16] for at in (first, clock.time_ns())}
+    assert journal.now()[:16] in {reader.iso(at)[:16] for at in (first, clock.time_ns())}
     told = NetworkJournal("s")
     told.note({"x": 1})
     assert abs(told._clock() - second / 1e9) < 60
@@ -78,11 +80,11 @@ def test_the_end_of_a_chain_tells_that_the_clock_was_set(tmp_path: Path, monkeyp
             patch.setattr(clock, "_offset", clock._offset - step)
             writer._clock = lambda: 1
             writer.close()
-        found = reading.Record(path)
+        found = reader.Record(path)
         assert len(list(found.events())) == 1
         said = [problem.partition(" by ")[0] for problem in found.problems]
         assert said == {"a": [], "b": ["the clock was set back"], "c": ["the clock was set forward"]}[name]
-        assert not reading.verify(path).problems
+        assert not reader.verify(path).problems
 
 
 def session(state: Path, name: str, at: int) -> None:
@@ -96,7 +98,7 @@ def test_sessions_of_a_time_to_come_are_older_than_all_others(tmp_path: Path) ->
     now = time.time_ns()
     for name, at in (("future", now + 8760 * HOUR), ("first", now - 3 * HOUR), ("last", now - 2 * HOUR)):
         session(tmp_path, name, at)
-    assert [entry.id for entry in reading.sessions(str(tmp_path))] == ["future", "first", "last"]
-    assert reading.find(str(tmp_path), "@last").id == "last"
+    assert [entry.id for entry in reader.sessions(str(tmp_path))] == ["future", "first", "last"]
+    assert reader.find(str(tmp_path), "@last").id == "last"
     assert record.prune(str(tmp_path), keep=2) == ["future"]
     assert record.prune(str(tmp_path), keep=1) == ["first"]

@@ -77,17 +77,17 @@ def test_the_tree_keeps_every_contract(tree: Path) -> None:
         ("events.py", "import os", PURE, "imports os"),
         ("plan/network.py", "import secrets", PURE, "imports secrets"),
         ("plan/build.py", "from ..host import facts", LAYERS, "membrane.host.facts"),
-        ("network/sigv4.py", "from urllib.request import urlopen", PURE, "imports urllib"),
-        ("network/sigv4.py", "import urllib.parse, urllib.request", PURE, "imports urllib"),
-        ("network/requests.py", "from .reactor import Reactor", PURE, "imports membrane.network.reactor"),
-        ("trace/joining.py", "import select", PURE, "imports select"),
-        ("trace/spans.py", "from _random import Random", PURE, "imports _random"),
-        ("trace/changes.py", "import importlib", PURE, "imports importlib"),
-        ("masks.py", "import ctypes", KERNEL, "membrane.masks -> ctypes"),
+        ("gateway/http/sigv4.py", "from urllib.request import urlopen", PURE, "imports urllib"),
+        ("gateway/http/sigv4.py", "import urllib.parse, urllib.request", PURE, "imports urllib"),
+        ("gateway/http/requests.py", "from ..reactor import Reactor", PURE, "imports membrane.gateway.reactor"),
+        ("record/joining.py", "import select", PURE, "imports select"),
+        ("record/spans.py", "from _random import Random", PURE, "imports _random"),
+        ("record/changes.py", "import importlib", PURE, "imports importlib"),
+        ("run/masks.py", "import ctypes", KERNEL, "membrane.run.masks -> ctypes"),
         ("policy/decide.py", "import _ctypes", KERNEL, "membrane.policy.decide -> _ctypes"),
-        ("runs.py", "import mmap", KERNEL, "membrane.runs -> mmap"),
+        ("run/registry.py", "import mmap", KERNEL, "membrane.run.registry -> mmap"),
         ("ui/cli.py", "from ..host import ffi", KERNEL, "membrane.ui.cli -> membrane.host.ffi"),
-        ("events.py", "from . import journal", LAYERS, "membrane.events -> membrane.journal"),
+        ("events.py", "from .run import journal", LAYERS, "membrane.events -> membrane.run.journal"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tree: Path, module: str, line: str, contract: str, said: str) -> None:
@@ -100,9 +100,9 @@ def test_a_pure_module_that_does_not_exist_is_an_error(tree: Path) -> None:
     """Renamed, it would otherwise be judged by nobody."""
     path = tree / "pyproject.toml"
     before = path.read_text()
-    path.write_text(before.replace('"membrane.network.sniff"', '"membrane.network.snuff"'))
+    path.write_text(before.replace('"membrane.gateway.sniff"', '"membrane.gateway.snuff"'))
     try:
-        with pytest.raises(AssertionError, match=r"there is no module membrane\.network\.snuff"):
+        with pytest.raises(AssertionError, match=r"there is no module membrane\.gateway\.snuff"):
             broken(tree)
     finally:
         path.write_text(before)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from membrane.errors import (
-    EX_CONFIG,
-    EX_WRAPPER,
-    HostError,
-    InternalError,
-    MembraneError,
-    PolicyError,
-)
+from membrane.errors import EX_CONFIG, EX_WRAPPER, HostError, InternalError, MembraneError, PolicyError
 
 
 def test_headline_names_what_was_tried_on_what_and_why() -> None:

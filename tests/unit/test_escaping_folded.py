@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membrane.asking import Question
 from membrane.escaping import WIDTH, folded, one_line
-from membrane.prompt import text as question_text
+from membrane.run.asking import Question
+from membrane.run.prompt import text as question_text
 
 
 def test_nothing_hides_behind_blanks() -> None:

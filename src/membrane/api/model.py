@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..asking import Question, read_question
 from ..events import Process
+from ..run.asking import Question, read_question
 from ..value import Value
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import settings
 from ..errors import PolicyError
 from ..policy import grammar
 from ..policy.match import Malformed, Pattern
 from ..policy.model import Allow, Origin, PathRule
 from ..policy.model import Policy as Rules
+from ..run import settings
 from ..value import Value
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ class Policy:
             method: of HTTP for a URL (default GET), ``read`` or ``write`` for a path.
             workspace: relative paths start there.
         """
-        from ..check import check
-        from ..opening import facts_for
+        from ..run.check import check
+        from ..run.opening import facts_for
 
         answer = check(target, method, self._rules, facts_for(self._rules, os.path.realpath(workspace)))
         verdict = answer.verdict

@@ -31,9 +31,6 @@ import select
 import sys
 import time
 
-from .. import runs
-from ..asking import KINDS
-from ..boundary import Boundary
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import owner, view
@@ -41,9 +38,12 @@ from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_send
 from ..host.launch import Launch
 from ..host.readback import read_back
 from ..host.spawner import Job, Spawner, release
-from ..opening import RunOptions, RunRequest, begin
 from ..plan import mounts
 from ..policy.codec import restore
+from ..run import registry
+from ..run.asking import KINDS
+from ..run.boundary import Boundary
+from ..run.opening import RunOptions, RunRequest, begin
 from . import wire
 
 TYPE_CHECKING = False
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..dataplane import Network
     from ..events import Binding
-    from ..opening import Opening
+    from ..run.gateway import Network
+    from ..run.opening import Opening
 else:
     import _signal
 
@@ -684,7 +684,7 @@ class Supervisor(Boundary):
     def _listen(self, value: dict[str, Any]) -> None:
         number = value["number"]
         if self._door is None:
-            path = runs.door_of(self.state, self.id)
+            path = registry.door_of(self.state, self.id)
             directory, name = os.path.split(path)
             try:
                 os.makedirs(directory, 0o700, exist_ok=True)

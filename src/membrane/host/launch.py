@@ -18,17 +18,7 @@ import select
 
 from ..errors import HostError, InternalError
 from ..plan.model import Copy, File, Keep, Mask, Seed
-from .channel import (
-    HELD_DURING_FORK,
-    MESSAGE,
-    SIGKILL,
-    pair,
-    receive,
-    receive_with_sender,
-    run_child,
-    send,
-    send_data,
-)
+from .channel import HELD_DURING_FORK, MESSAGE, SIGKILL, pair, receive, receive_with_sender, run_child, send, send_data
 from .start import dump
 
 TYPE_CHECKING = False

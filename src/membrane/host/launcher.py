@@ -178,7 +178,7 @@ def _close_all_but(keep: Sequence[int]) -> None:
 
 
 def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
-    """A socket of sock_diag(7), for ``network.clients`` or ``host.unixsockets``; none where the kernel has no such
+    """A socket of sock_diag(7), for ``gateway.clients`` or ``host.unixsockets``; none where the kernel has no such
     family."""
     try:
         return [(role, _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]

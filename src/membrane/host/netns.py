@@ -15,7 +15,7 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
   source of the answer.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
   (in INPUT it would time out).  A copy of the head of each such packet goes to a socket of ours (nfnetlink_log), so
-  that the refusal can be told (``network.refused``); a kernel without that refuses in silence, which the record says.
+  that the refusal can be told (``gateway.refused``); a kernel without that refuses in silence, which the record says.
 
 Rules only steer.  If they were flushed the sandbox could reach nothing but our listeners: there is no uplink.
 """

@@ -391,7 +391,7 @@ def _judged(
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     # A set-group-ID file would make everybody a member of the caller's group.  On a directory the bit is harmless, and
-    # a mode does not say which it is: the listener tells (``trace.modes``), or ``group_program`` refuses both.
+    # a mode does not say which it is: the listener tells (``tracer.modes``), or ``group_program`` refuses both.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
     set_any_id = ("", (_ANY_BIT, _S_ISUID | _S_ISGID, "EPERM", "allow"))
     calls = [

@@ -20,21 +20,7 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
-from .model import (
-    RESOLVER_V4,
-    Bind,
-    Devices,
-    Directory,
-    File,
-    Keep,
-    Listen,
-    Mask,
-    Pin,
-    Proc,
-    ReadOnly,
-    Symlink,
-    Tmpfs,
-)
+from .model import RESOLVER_V4, Bind, Devices, Directory, File, Keep, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
 from .network import inspects
 
 TYPE_CHECKING = False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ..settings import Loaded, Options
+    from ..run.settings import Loaded, Options
     from .options import Invocation
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -112,7 +112,7 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..opening import VERSION
+        from ..run.opening import VERSION
 
         print(f"membrane {VERSION}")
         return 0
@@ -143,7 +143,7 @@ def _workspace() -> str:
 
 
 def _options(invocation: Invocation, command: tuple[str, ...]) -> Options:
-    from .. import settings
+    from ..run import settings
 
     fields: dict[str, Any] = dict(invocation.fields("policy"))
     if invocation.has("no-trace"):
@@ -152,7 +152,7 @@ def _options(invocation: Invocation, command: tuple[str, ...]) -> Options:
 
 
 def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
-    from .. import settings
+    from ..run import settings
 
     environ = dict(os.environ)
     loaded = settings.load_policy(_options(invocation, command), environ, _workspace(), settings.state_home(environ))
@@ -175,13 +175,13 @@ def _run(invocation: Invocation) -> int:
 
     with Launch() as launch:  # before the policy is loaded: see there
         loaded = _load(invocation, command)
-        from .. import opening
+        from ..run import opening
 
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
         reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
         begun = opening.begin(launch, opening.RunRequest(command, loaded.policy, reported))
     try:
-        from .. import session  # beside the launcher
+        from ..run import session  # beside the launcher
 
         status = session.run(begun)
     except BrokenPipeError as error:
@@ -239,7 +239,7 @@ def events_place(given: str) -> str:
 def _reset(invocation: Invocation) -> int:
     if invocation.words:
         raise options.UsageError("parse the command line", "--reset runs no command", fix=("membrane --reset=c",))
-    from .. import runs, settings
+    from ..run import registry, settings
     from . import reset
 
     letters = reset.check_letters(invocation.last("reset"))
@@ -248,8 +248,8 @@ def _reset(invocation: Invocation) -> int:
         letters,
         state,
         yes=invocation.has("yes"),
-        alive=[record.id for record in runs.list_sessions(state) if record.alive],
-        collect=lambda: runs.collect_garbage(state),
+        alive=[record.id for record in registry.list_sessions(state) if record.alive],
+        collect=lambda: registry.collect_garbage(state),
         ask=reset.confirm,
         say=_note,
     )
@@ -268,16 +268,16 @@ def _home() -> str:
 
 
 def _state() -> str:
-    from .. import settings
+    from ..run import settings
 
     return os.path.realpath(settings.state_home(os.environ))
 
 
 def _check(invocation: Invocation) -> int:
-    from .. import check
-    from ..opening import facts_for
     from ..plan import build, mounts
     from ..policy.model import Allow, Deny
+    from ..run import check
+    from ..run.opening import facts_for
     from . import show
 
     policy = _load(invocation, ()).policy
@@ -297,9 +297,9 @@ def _check(invocation: Invocation) -> int:
 
 
 def _plan(invocation: Invocation) -> int:
-    from .. import opening
     from ..host.seccomp import program
-    from ..trace import walls
+    from ..record import walls
+    from ..run import opening
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
@@ -326,10 +326,9 @@ def _plan(invocation: Invocation) -> int:
 
 
 def _doctor(invocation: Invocation) -> int:
-    from .. import doctor
     from ..host import probe
-    from ..trace import ebpf, permission
-    from . import show
+    from ..tracer import ebpf, permission
+    from . import doctor, show
 
     source = ebpf.best_source()
     if not isinstance(source, str):
@@ -346,7 +345,7 @@ def _doctor(invocation: Invocation) -> int:
 
 
 def _trust(invocation: Invocation) -> int:
-    from .. import settings
+    from ..run import settings
 
     workspace = _workspace()
     if invocation.words:
@@ -368,10 +367,10 @@ def _trust(invocation: Invocation) -> int:
 def _ps(invocation: Invocation) -> int:
     import time
 
-    from .. import runs
+    from ..run import registry
     from . import show
 
-    records = [record for record in runs.list_sessions(_state()) if record.alive]
+    records = [record for record in registry.list_sessions(_state()) if record.alive]
     if invocation.has("json"):
         print(show.as_json(show.sessions_data(records)))
     else:
@@ -380,11 +379,11 @@ def _ps(invocation: Invocation) -> int:
 
 
 def _gc(invocation: Invocation) -> int:
-    from .. import runs
+    from ..run import registry
     from . import show
 
-    removed = runs.collect_garbage(_state())
-    if slots := runs.collect_traces():
+    removed = registry.collect_garbage(_state())
+    if slots := registry.collect_traces():
         removed.append(f"tracing slots of {slots} killed tracers")
     if invocation.has("json"):
         print(show.as_json({"removed": removed}))
@@ -394,7 +393,7 @@ def _gc(invocation: Invocation) -> int:
 
 
 def _config(invocation: Invocation) -> int:
-    from .. import settings
+    from ..run import settings
     from . import show
 
     state = _state()

@@ -102,8 +102,8 @@ class _Text:
 
 
 def _srt(text: str, path: str) -> str:
-    from ..policy import srt
     from ..policy.files import trimmed
+    from ..srt import settings as srt
 
     settings = srt.read(text, path)
     data = settings.data
@@ -169,10 +169,10 @@ def _srt(text: str, path: str) -> str:
 
 def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[str, Any], *, open_files: bool) -> None:
     """``secrets`` for whole variables, ``masks`` for files and for parts, ``signing`` for access keys."""
-    from ..policy import srt_credentials
     from ..policy.grammar import destinations
     from ..policy.match import Malformed
     from ..policy.model import MaskRule, Origin, SecretRule
+    from ..srt import credentials as srt_credentials
 
     secrets: list[str] = []
     masks: list[str] = []
@@ -222,9 +222,10 @@ def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[st
 
 
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:
-    from ..policy import grammar, srt
+    from ..policy import grammar
     from ..policy.match import Malformed
     from ..policy.model import Origin
+    from ..srt import settings as srt
 
     values: list[tuple[str, str]] = []
     for entry in entries:
@@ -275,8 +276,8 @@ def _section(data: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
 
 def _claude(text: str, path: str) -> str:
     """Claude Code: ``sandbox.network``, ``sandbox.filesystem``, ``permissions`` of file tools and WebFetch."""
-    from ..policy import srt
     from ..policy.match import Malformed
+    from ..srt import settings as srt
 
     data = _object(text, path)
     sandbox, permissions = _section(data, "sandbox", path), _section(data, "permissions", path)

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The command runs as always: confined, by the policy in force, and nobody is asked.  Its record is read afterwards and
-``trace.learn`` makes the policy.  ``--observe`` is the exception that has to be asked for: every host is allowed and
+``record.learn`` makes the policy.  ``--observe`` is the exception that has to be asked for: every host is allowed and
 requests are looked at, so that one run shows everything; the environment then has no secrets and no variable beyond
 the usual ones, and files stay as confined as ever.
 
@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, PolicyError
-from ..trace import joining, learn, reading
+from ..record import joining, learn, reader
 from .options import UsageError
 from .trace import note
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..policy.model import Policy
-    from ..settings import Loaded
+    from ..run.settings import Loaded
     from .options import Invocation
 
 
@@ -33,7 +33,7 @@ def from_records(invocation: Invocation, state: str) -> int:
     """Learn from sessions that were recorded; the exit status."""
     if invocation.has("observe"):
         raise UsageError("parse the command line", "--observe goes with a command, not with --from")
-    entries = [reading.find(state, name) for name in (*invocation.given["from"], *invocation.words)]
+    entries = [reader.find(state, name) for name in (*invocation.given["from"], *invocation.words)]
     return _print(invocation, entries, 0, 1)
 
 
@@ -41,8 +41,8 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     """Run the command and learn from its record; the exit status of the command."""
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
-    from .. import opening, session
     from ..host.launch import Launch
+    from ..run import opening, session
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -68,7 +68,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
         begun = opening.begin(launch, opening.RunRequest(invocation.words, policy, options))
     run = session.Session(begun)
     status = run.run()
-    return _print(invocation, [reading.find(state, run.id)], status, stdout)
+    return _print(invocation, [reader.find(state, run.id)], status, stdout)
 
 
 def observing(policy: Policy) -> Policy:
@@ -93,11 +93,11 @@ def _harmless(name: str) -> bool:
     return name in ("TERM", "LANG", "TZ", "CI", "NO_COLOR", "COLORTERM") or name.startswith("LC_")
 
 
-def _print(invocation: Invocation, entries: list[reading.Entry], status: int, stdout: int) -> int:
+def _print(invocation: Invocation, entries: list[reader.Entry], status: int, stdout: int) -> int:
     learner = learn.Learner(os.path.expanduser("~"))
     problems = []
     for entry in entries:
-        record = reading.Record(entry.path)
+        record = reader.Record(entry.path)
         learner.begin()
         for event in joining.joined(record.events()):
             learner.add(event)

@@ -253,15 +253,15 @@ def _check(target: str, method: str) -> dict[str, object]:
 
 def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, skip: int) -> dict[str, object]:
     from ..host.facts import state_dir
-    from ..trace import joining, query, reading
+    from ..record import joining, query, reader
 
     if skip < 0:
         raise ValueError("skip is not negative")
     try:
-        entry = reading.find(state_dir(os.environ), session)
+        entry = reader.find(state_dir(os.environ), session)
     except PolicyError as error:
         return {"error": visible(str(error))}
-    record = reading.Record(entry.path)
+    record = reader.Record(entry.path)
     wanted = query.Filter(kinds=(kind,) if kind else (), denied=denied, host=host, path=path)
     events: list[Any] = []
     size = seen = 0

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The work is ``trace.grant``'s; this says for whom, and has it done again at boot by a oneshot unit.  The unit makes root
-run this program, so it is only written when nobody else can change the program or a directory above it.
+The work is ``tracer.grant``'s; this says for whom, and has it done again at boot by a oneshot unit.  The unit makes
+root run this program, so it is only written when nobody else can change the program or a directory above it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import stat
 
 from ..errors import HostError
-from ..trace import grant, permission, pins
+from ..tracer import grant, permission, pins
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,18 +25,18 @@ from ..policy.model import (
     PortRule,
     SocketRule,
 )
-from ..summary import FLOORS, shorten, target_of, tilde
+from ..record.summary import FLOORS, shorten, target_of, tilde
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from ..check import Answer
-    from ..doctor import Finding
     from ..plan.model import SandboxPlan
     from ..policy.model import HttpRule, Origin, Policy, PortRange, RuleBudget, Verdict
-    from ..runs import SessionRecord
+    from ..run.check import Answer
+    from ..run.registry import SessionRecord
+    from .doctor import Finding
 
 # Said by the rule itself, so not repeated in a line of its own.
 _PLAIN_REASONS = ("hidden", "read-only", "denied by rule")

@@ -17,9 +17,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError
-from ..summary import colour as may_colour
-from ..summary import shorten, tilde
-from ..trace import export, joining, query, reading
+from ..record import export, joining, query, reader
+from ..record.summary import colour as may_colour
+from ..record.summary import shorten, tilde
 from . import trace_text
 from .options import UsageError
 
@@ -53,7 +53,7 @@ def main(invocation: Invocation, state: str, home: str) -> int:
         if len(invocation.words) > 1:
             raise UsageError("parse the command line", f"membrane trace list does not take {invocation.words[1]!r}")
         return _list(invocation, state, home)
-    entry = reading.find(state, invocation.words[1] if len(invocation.words) > 1 else "@last")
+    entry = reader.find(state, invocation.words[1] if len(invocation.words) > 1 else "@last")
     return _ACTIONS[action](invocation, entry, home)
 
 
@@ -86,12 +86,12 @@ def wanted(invocation: Invocation) -> query.Filter:
 
 def _list(invocation: Invocation, state: str, home: str) -> int:
     rows: list[dict[str, Any]] = []
-    for entry in reading.sessions(state):
+    for entry in reader.sessions(state):
         head, tail = _ends(entry)
         rows.append(
             {
                 "id": entry.id,
-                "started": reading.iso(entry.started),
+                "started": reader.iso(entry.started),
                 "running": entry.running,
                 "command": [query.text(word) for word in query.items(head.get("command"))],
                 "workspace": query.text(head.get("workspace")),
@@ -121,18 +121,18 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
     return 0
 
 
-def _ends(entry: reading.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
+def _ends(entry: reader.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first and the last event of the session itself, read without the rest."""
-    record = reading.Record(entry.path)
+    record = reader.Record(entry.path)
     names = record.sources().get("session", [])
     head: dict[str, Any] = {}
     tail: dict[str, Any] = {}
     try:
         if names:
-            first = reading.read_segment(entry.path, names[0])
-            last = first if len(names) == 1 else reading.read_segment(entry.path, names[-1])
-            head = reading.parse(first.partition(b"\n")[0]) or {}
-            tail = reading.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
+            first = reader.read_segment(entry.path, names[0])
+            last = first if len(names) == 1 else reader.read_segment(entry.path, names[-1])
+            head = reader.parse(first.partition(b"\n")[0]) or {}
+            tail = reader.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
     except Exception:  # a record that can not be read is listed without what it would say
         return {}, {}
     return (
@@ -141,7 +141,7 @@ def _ends(entry: reading.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
+def _show(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
     chosen = wanted(invocation)
     colour = may_colour(sys.stdout, os.environ)
 
@@ -152,7 +152,7 @@ def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
         for event in query.chosen(export.arriving(entry.path), chosen):
             print(line(event), flush=True)
         return 0
-    record = reading.Record(entry.path)
+    record = reader.Record(entry.path)
     for event in query.chosen(joining.joined(record.events()), chosen):
         print(line(event))
     sys.stdout.flush()
@@ -160,8 +160,8 @@ def _show(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
     return 0
 
 
-def _summary(invocation: Invocation, entry: reading.Entry, home: str) -> int:
-    record = reading.Record(entry.path)
+def _summary(invocation: Invocation, entry: reader.Entry, home: str) -> int:
+    record = reader.Record(entry.path)
     summary = query.summarise(joining.joined(record.events()))
     data = summary.data(record.problems, record.running)
     data["session"] = data["session"] or entry.id
@@ -172,10 +172,10 @@ def _summary(invocation: Invocation, entry: reading.Entry, home: str) -> int:
     return 0
 
 
-def _report(invocation: Invocation, entry: reading.Entry, home: str) -> int:
-    from ..trace import page
+def _report(invocation: Invocation, entry: reader.Entry, home: str) -> int:
+    from ..record.formats import html as page
 
-    record = reading.Record(entry.path)
+    record = reader.Record(entry.path)
     html = page.make(joining.joined(record.events()), record.problems, running=record.running, home=home)
     destination = invocation.last("output", f"membrane-{entry.id}.html")
     with _destination(destination) as stream:
@@ -185,8 +185,8 @@ def _report(invocation: Invocation, entry: reading.Entry, home: str) -> int:
     return 0
 
 
-def _verify(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
-    found = reading.verify(entry.path)
+def _verify(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
+    found = reader.verify(entry.path)
     if invocation.has("json"):
         print(
             json.dumps(
@@ -198,7 +198,7 @@ def _verify(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
     return 1 if found.problems or found.incomplete else 0
 
 
-def _export(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
+def _export(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
     form = invocation.last("format", "tracee")
     chosen = wanted(invocation)
     with _destination(invocation.last("output", "-")) as stream:
@@ -207,7 +207,7 @@ def _export(invocation: Invocation, entry: reading.Entry, _home: str) -> int:
                 stream.write(line.encode() + b"\n")
                 stream.flush()
             return 0
-        record = reading.Record(entry.path)
+        record = reader.Record(entry.path)
         for line in export.lines(query.chosen(joining.joined(record.events()), chosen), form):
             stream.write(line.encode() + b"\n")
     note(record.problems)
@@ -224,13 +224,13 @@ def _destination(path: str) -> BinaryIO:
     return os.fdopen(fd, "wb")
 
 
-def _watch(invocation: Invocation, entry: reading.Entry, home: str) -> int:
+def _watch(invocation: Invocation, entry: reader.Entry, home: str) -> int:
     from . import trace_watch
 
     return trace_watch.watch(entry, wanted(invocation), home)
 
 
-_ACTIONS: dict[str, Callable[[Invocation, reading.Entry, str], int]] = {
+_ACTIONS: dict[str, Callable[[Invocation, reader.Entry, str], int]] = {
     "show": _show,
     "summary": _summary,
     "report": _report,

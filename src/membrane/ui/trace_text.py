@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..summary import shorten, tilde
-from ..trace.query import asked, is_denied, items, number, process_of, program_of, request_url, text
+from ..record.query import asked, is_denied, items, number, process_of, program_of, request_url, text
+from ..record.summary import shorten, tilde
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

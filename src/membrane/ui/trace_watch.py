@@ -15,9 +15,9 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..summary import colour as may_colour
-from ..summary import shorten, tilde
-from ..trace import export, joining, query, reading
+from ..record import export, joining, query, reader
+from ..record.summary import colour as may_colour
+from ..record.summary import shorten, tilde
 from . import trace_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOST_LINES = 5000  # kept on the screen
 WIDE_ENOUGH = 92  # columns for what stands beside the events
 
 
-def watch(entry: reading.Entry, wanted: query.Filter, home: str) -> int:
+def watch(entry: reader.Entry, wanted: query.Filter, home: str) -> int:
     """Show the session until it ends or the person leaves; the exit status."""
     if sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         try:
@@ -47,10 +47,10 @@ def watch(entry: reading.Entry, wanted: query.Filter, home: str) -> int:
 class Arrivals:
     """The events of a growing record, summed up and chosen."""
 
-    def __init__(self, entry: reading.Entry, wanted: query.Filter) -> None:
+    def __init__(self, entry: reader.Entry, wanted: query.Filter) -> None:
         self.summary = query.Summary()
         self.total = 0
-        self._follower = reading.Follower(entry.path)
+        self._follower = reader.Follower(entry.path)
         self._joiner = joining.Joiner()
         self._chooser = query.Chooser(wanted)
 
@@ -104,7 +104,7 @@ def side_lines(arrivals: Arrivals, home: str) -> list[str]:
     return lines
 
 
-def application(entry: reading.Entry, wanted: query.Filter, home: str) -> App[None]:
+def application(entry: reader.Entry, wanted: query.Filter, home: str) -> App[None]:
     """The full-screen view; ``run`` it."""
     from rich.text import Text
     from textual.app import App

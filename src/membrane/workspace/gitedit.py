@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 ``config`` is bound read-only in the sandbox.  git changes it by writing ``config.lock`` and renaming it over ``config``
 (lockfile.c, config.c ``git_config_set_multivar_in_file_gently``).  The tracer sees that call before the kernel does,
-lets the caller sleep and passes the path on (``trace.edits``); ``Editor`` does the work with the supervisor's rights,
+lets the caller sleep and passes the path on (``tracer.edits``); ``Editor`` does the work with the supervisor's rights,
 and the tracer answers the call, which the kernel never carries out.
 
 1. The lock file is read once, and what was read is judged (``objection``): against what is there now only everyday
@@ -27,7 +27,7 @@ it; so nothing is changed while one is there.
 
 A repository without a ``hooks`` directory, or on a file system without RENAME_EXCHANGE, keeps its ``config`` as it is.
 
-The execute bit of such a file may be switched, on the file itself: it means nothing (``trace.edits`` says who asks).
+The execute bit of such a file may be switched, on the file itself: it means nothing (``tracer.edits`` says who asks).
 
 Bounds: ``LARGEST`` bytes, ``MOST_WAITING`` requests, a deadline for each that the tracer set; after a request that took
 a while, the next one waits ``REST`` times as long, so that the loop of the supervisor stays free.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..plan.model import ScanHit
 
 LARGEST = 64 << 10  # bytes of a configuration
-MOST_WAITING = 16  # requests; the tracer holds as many calls (``trace.edits``)
+MOST_WAITING = 16  # requests; the tracer holds as many calls (``tracer.edits``)
 MOST_EDITABLE = 64  # repositories whose configuration can be changed; each costs a descriptor
 REST = 4
 MARGIN = 0.5  # seconds before the tracer gives a request up, after which nothing is put in place any more

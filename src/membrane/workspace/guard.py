@@ -350,7 +350,7 @@ class Guard(Holder):
     def _is_mended(self, path: str) -> bool:
         """Put a file aside that a commit has otherwise, and back what it was before: git thinks that it is there.
 
-        git merged two of them, say.  It can not write its index then (``trace.locks``), and all is as it was.
+        git merged two of them, say.  It can not write its index then (``tracer.locks``), and all is as it was.
         """
         assert self._committed is not None
         if path not in self._good and path == self._judged:

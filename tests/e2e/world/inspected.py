@@ -50,7 +50,7 @@ def network_process(membrane: int) -> int:
     """The network process of a run: the child that is told where its control socket is."""
     for task in Path(f"/proc/{membrane}/task").iterdir():
         for child in (task / "children").read_text().split():
-            if b"membrane.network.server" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"membrane.gateway.server" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
     raise AssertionError("no network process")
 

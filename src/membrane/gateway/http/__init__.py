@@ -1,0 +1,1 @@
+"""HTTP/1 and HTTP/2 as values: messages, the judgement of a request, credentials.  No I/O."""

@@ -1,0 +1,234 @@
+"""Fields and parameters by which a server takes a request for another one.
+
+Theory of operation
+-------------------
+A request asks its server for a method and a path in its first line.  Frameworks and proxies also look for them
+elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones nobody can list,
+so a field is judged by what its name *looks like*, in the spelling that the most lenient family of servers makes of it
+(``as_variable``); the request must then be allowed as each of the requests that it may be read as (``readings``), and
+is malformed when the value is neither a method nor a path.  Names that hold such a word and mean something else
+(``Access-Control-Request-Method``, ``X-Stainless-Helper-Method``) hold a further word that no override has.
+
+References (who reads what):
+
+* CGI (RFC 3875 section 4.1.18), WSGI and Rack: "-" is "_"; lighttpd and Apache's mod_cgi before 2.4: every octet but
+  letters and digits is.
+* gunicorn ``wsgi.create``: ``SCRIPT_NAME`` is cut out of the path, at its first occurrence; Flask's ``ReverseProxied``
+  recipe: ``X-Script-Name``; Spring ``ForwardedHeaderFilter``, Traefik StripPrefix: ``X-Forwarded-Prefix``.
+* Symfony, IIS URL Rewrite: ``X-Original-URL``, ``X-Rewrite-URL``; Envoy: ``X-Envoy-Original-Path``; Traefik:
+  ``X-Replaced-Path``, ``X-Forwarded-Uri``; nginx ``auth_request`` recipes: ``X-Original-URI``, ``X-Original-Method``.
+* Rack::MethodOverride, Symfony, Express method-override, ASP.NET: ``X-HTTP-Method(-Override)``, ``X-Method-Override``,
+  ``_method``; Google APIs: ``$httpMethod``.  Some take the name of such a field in the query as well.
+* PHP ``php_register_variable_ex``: leading blanks of a parameter's name go, it ends at a NUL, and ".", " " and a lone
+  "[" are "_".
+* WebDAV (RFC 4918 section 10.3): ``Destination`` is where COPY and MOVE write.
+"""
+
+from __future__ import annotations
+
+from ...policy.match import Malformed, canonical_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal, TypeAlias
+
+    from ...policy.model import HttpRequest
+
+    Kind: TypeAlias = Literal["", "method", "path", "prefix", "either"]
+
+LONGEST_METHOD = 32
+_METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+_DIGITS = b"0123456789"
+_VARIABLE = bytes(octet if octet in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2D for octet in range(256))
+
+_METHOD_WORDS = frozenset([b"method", b"methods", b"verb"])
+_PATH_WORDS = frozenset([b"uri", b"url", b"path", b"pathinfo"])
+_PREFIX_WORDS = frozenset([b"prefix", b"basepath", b"context"])
+# What says that the next hop should take something for something else.
+_OVERRIDES = frozenset([b"override", b"overridden", b"overrides", b"rewrite", b"rewritten", b"replaced", b"replace"])
+_MARKS = _OVERRIDES | frozenset(
+    [
+        b"base", b"effective", b"forward", b"forwarded", b"http", b"ingress", b"invoke", b"mapped", b"matched",
+        b"mount", b"orig", b"original", b"proxied", b"proxy", b"raw", b"real", b"redirect", b"request", b"requested",
+        b"root", b"script", b"unencoded",
+    ]
+)  # fmt: skip
+_FILLERS = frozenset([b"x", b"http", b"envoy", b"https"])
+_TELLING = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
+_LONGEST_WORD = 64  # octets of words that were written as one
+_EXACT: dict[bytes, Kind] = {
+    b"script-name": "prefix",
+    b"path-info": "path",
+    b"path-translated": "path",
+    b"document-uri": "path",
+}
+# In a query, after ``_parameter``.
+_PARAMETERS = frozenset([b"_method", b"$httpmethod", b"x_http_method_override", b"x_http_method", b"x_method_override"])
+_MOST_KNOWN = 1024
+_known: dict[bytes, Kind] = {}
+
+
+class BadOverride(Exception):
+    """The value is neither a method nor a path that every server reads alike."""
+
+
+def as_variable(name: bytes) -> bytes:
+    """A field's name as a server may read it that hands fields on as variables: all but letters and digits is "-"."""
+    return name.translate(_VARIABLE)
+
+
+def kind_of(name: bytes) -> Kind:
+    """What a field may override; empty for all that look like no override.
+
+    Args:
+        name: in lower case.
+    """
+    kind = _known.get(name)
+    if kind is None:
+        kind = _kind_of(name)
+        if len(_known) < _MOST_KNOWN and len(name) <= 64:
+            _known[name] = kind
+    return kind
+
+
+def _kind_of(name: bytes) -> Kind:
+    words = [part for word in as_variable(name).split(b"-") for part in _parts(word)]
+    skipped = 0
+    while skipped < len(words) - 1 and words[skipped] in _FILLERS:
+        skipped += 1
+    words = words[skipped:]
+    exact = _EXACT.get(b"-".join(words))
+    if exact:
+        return exact
+    marked = not _MARKS.isdisjoint(words)
+    if not _METHOD_WORDS.isdisjoint(words):
+        return "method" if not _OVERRIDES.isdisjoint(words) or _TELLING.issuperset(words) else ""
+    if not _PREFIX_WORDS.isdisjoint(words) or words[-2:] == [b"script", b"name"] or words[-2:] == [b"base", b"path"]:
+        return "prefix" if marked else ""
+    if not _PATH_WORDS.isdisjoint(words):
+        return "path" if marked else ""
+    # What is not all made of such words is somebody's own field, unless it says what it overrides.
+    return "either" if not _OVERRIDES.isdisjoint(words) and _TELLING.issuperset(words) else ""
+
+
+def _parts(word: bytes) -> list[bytes]:
+    """The words that were written as one (``httpmethod``); the word itself when it is not made of ours."""
+    if not word or word in _TELLING or len(word) > _LONGEST_WORD:
+        return [word] if word else []
+    made: list[list[bytes] | None] = [[], *[None] * len(word)]  # of each beginning, the words that it is made of
+    for start in range(len(word)):
+        before = made[start]
+        if before is not None:
+            for part in _TELLING:
+                if word.startswith(part, start):
+                    made[start + len(part)] = made[start + len(part)] or [*before, part]
+    return made[-1] or [word]
+
+
+def readings(
+    request: HttpRequest, names: Sequence[bytes], values: Sequence[bytes], query: bytes
+) -> tuple[HttpRequest, ...]:
+    """What else the request may be read as, because of its fields and its query.
+
+    Args:
+        names: of the fields, in lower case; ``values`` in the same order.
+        query: with its ``?``, or empty.
+
+    Raises:
+        BadOverride: with the name of the field or parameter.
+    """
+    found: list[HttpRequest] = []
+    for name, value in zip(names, values, strict=True):
+        kind = kind_of(name)
+        if kind:
+            found += _read(request, kind, name, value)
+        elif name == b"destination" and request.method in ("COPY", "MOVE"):
+            found.append(request.replace(path=_path(request, value, name)))
+    if query and (b"%" in query or b"method" in query.lower()):
+        found += [_with_method(request, value, b"_method") for value in _method_parameters(query)]
+    return tuple(dict.fromkeys(found))
+
+
+def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[HttpRequest]:
+    if kind == "either":
+        kind = "path" if value[:1] == b"/" or b"://" in value else "method"
+    if kind == "method":
+        return [_with_method(request, value, name)]
+    if kind == "path":
+        return [request.replace(path=_path(request, value, name))]
+    if value in (b"", b"/"):
+        return []
+    # A prefix is cut off by some, at the first place where it stands, and put before the path by others.
+    prefix = _path(request, value, name, relative=True)
+    joined = request.replace(path=_path(request, prefix.encode() + request.path.encode(), name))
+    out = [joined, request.replace(path=prefix)]
+    for whole in (request.path, _unescaped(request.path)):
+        for cut in (value.decode("latin-1"), prefix, prefix.rstrip("/")):
+            if cut and cut in whole:
+                rest = whole.split(cut, 1)[1]
+                out.append(request.replace(path=_path(request, b"/" + rest.encode("latin-1"), name)))
+    return out
+
+
+def _unescaped(path: str) -> str:
+    from urllib.parse import unquote_to_bytes
+
+    return unquote_to_bytes(path).decode("latin-1")
+
+
+def _path(request: HttpRequest, value: bytes, name: bytes, *, relative: bool = False) -> str:
+    """The path of a value that is one, or a URL of the request's own host."""
+    scheme, mark, rest = value.partition(b"://")
+    if mark and b"/" not in scheme:
+        authority, _, below = rest.partition(b"/")
+        shown = f"[{request.host}]" if ":" in request.host else request.host
+        if authority.lower() not in (shown.encode(), f"{shown}:{request.port}".encode()):
+            raise BadOverride(name)
+        value = b"/" + below
+    try:
+        path = value.partition(b"?")[0].decode("latin-1")
+        return canonical_path(f"/{path}" if relative and path[:1] != "/" else path)
+    except Malformed:
+        raise BadOverride(name) from None
+
+
+def _with_method(request: HttpRequest, value: bytes, name: bytes) -> HttpRequest:
+    method = value.strip().upper()
+    if not 0 < len(method) <= LONGEST_METHOD or not _METHOD.issuperset(method):
+        raise BadOverride(name)
+    return request.replace(method=method.decode("ascii"))
+
+
+def _method_parameters(query: bytes) -> list[bytes]:
+    """The values of every parameter by which some server takes another method, however it is spelled."""
+    from urllib.parse import unquote_to_bytes
+
+    found = []
+    for part in query[1:].replace(b";", b"&").split(b"&"):
+        name, _, value = part.partition(b"=")
+        if any(map(_is_parameter, _parameter(unquote_to_bytes(name.replace(b"+", b" "))))):
+            found.append(unquote_to_bytes(value.replace(b"+", b" ")))
+    return found
+
+
+def _is_parameter(name: bytes) -> bool:
+    """One that is known, or that is called like a field that overrides.
+
+    Not ``method`` or ``request_method``, by which applications ask for things of their own.
+    """
+    if name in _PARAMETERS:
+        return True
+    marked = b"override" in name or name.startswith((b"x-", b"x_", b"xhttp", b"_http", b"-http"))
+    return marked and kind_of(name) == "method"
+
+
+def _parameter(name: bytes) -> tuple[bytes, ...]:
+    """A parameter's name as servers may read it: PHP's own changes, and without what makes it an array."""
+    plain = name.partition(b"\0")[0].strip().lower()
+    mangled = plain.translate(_MANGLED)
+    return plain, mangled, plain.partition(b"[")[0].translate(_MANGLED), mangled.rstrip(b"_]")
+
+
+_MANGLED = bytes(0x5F if octet in b" .-[" else octet for octet in range(256))

@@ -1,0 +1,239 @@
+"""What the network process tells the session: one JSON object a line.
+
+Theory of operation
+-------------------
+Events come from traffic, so their number is chosen by whoever is inside.  Three bounds keep that harmless:
+
+1. The first of a series of equal refusals is told at once; its repetitions within ``WINDOW`` seconds are counted
+   and told as one event with ``count``.
+2. ``BURST`` different refusals are told at once, then ``RATE`` in each second: the record is read by people, and its
+   disk is the host's.  The others are counted as lost, and told so once in a second.
+3. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
+   when as soon as there is room again.  Nothing is lost in silence.
+
+When the session writes no events (``verbose`` is false), only refusals and our own defects are told: two records for
+each connection that nobody reads would cost more than relaying it.
+
+``Journal`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from .. import clock
+from ..escaping import escape
+from ..events import AccessDenied, ConnectionClosed, ConnectionOpened, DefectSeen, EventsLost, access_as_data, encode
+from ..policy.model import Deny
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..events import Event
+    from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
+    from .http.redact import Mask
+
+WINDOW = 10.0  # seconds
+QUEUE = 8192  # events
+BURST = 4096  # refusals
+RATE = 50  # refusals a second
+_SERIES = 1024  # refusals that are watched for repetition
+_BATCH = 256  # events encoded at a time
+
+
+def denial(access: Access, verdict: Deny | Ask) -> AccessDenied:
+    """The event of one refusal.  ``Ask`` is a refusal here: nobody can be asked."""
+    rule = str_of_rule(verdict.rule) if isinstance(verdict, Deny) and verdict.rule is not None else None
+    return AccessDenied(access_as_data(access), verdict.reason, rule, verdict.hint or None)
+
+
+def str_of_rule(rule: HostRule | PathRule | FileRule) -> str:
+    """The rule as written and where: ``"*.tracker.example (user ~/.membrane/config.yaml:7)"``."""
+    return f"{rule.text} ({rule.origin})"
+
+
+def stamp(seconds: float) -> str:
+    """ISO 8601 in UTC with milliseconds, of seconds since the epoch."""
+    whole = int(seconds)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03d}Z"
+
+
+class _Series:
+    """Equal refusals: the first one and how many followed it."""
+
+    __slots__ = ("due", "event", "repeated")
+
+    def __init__(self, event: AccessDenied, due: float) -> None:
+        self.event, self.due, self.repeated = event, due, 0
+
+
+class Journal:
+    """Bounded queue of events, encoded late."""
+
+    def __init__(self, session: str, clock: Callable[[], float] = clock.seconds) -> None:
+        self.session = session
+        self.verbose = True
+        self.mask: Mask | None = None  # what the session holds is in no event
+        self.denied = 0
+        self.lost = 0
+        self.told = 0  # lines of events that were made
+        self._clock = clock
+        self._queue: deque[tuple[float, Event]] = deque()
+        self._series: dict[Any, _Series] = {}
+        self._losses: dict[str, list[Any]] = {}  # kind: [count, first, last]
+        self._tell_losses = False  # now, and not with the next repetitions
+        self._room, self._refilled = float(BURST), 0.0  # for refusals, and when that was so
+        self._bytes = bytearray()
+        self._second, self._text = 0, stamp(0)[:-4]
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        if not self.verbose and not isinstance(event, (AccessDenied, DefectSeen)):
+            return
+        if self.mask is not None:
+            event = self.mask.event(event)
+        now = self._clock()
+        if isinstance(event, AccessDenied):
+            self.denied += 1
+            # A and AAAA of one name are one refusal: the type is not part of the question.
+            key = (event.reason, *(value for name, value in event.access.items() if name != "type"))
+            series = self._series.get(key)
+            if series is not None:
+                series.repeated += 1
+                return
+            if not self._has_room(now):
+                self._lose(now, event)
+                return
+            if len(self._series) >= _SERIES:
+                self._end(next(iter(self._series)), now)
+            self._series[key] = _Series(event, now + WINDOW)
+        self._put(now, event)
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Take a line of the control protocol; never dropped, and in order with the events."""
+        self._encode(len(self._queue))
+        import json
+
+        if self.mask is not None:
+            line = self.mask.value(line)
+        self._bytes += json.dumps(line).encode() + b"\n"
+
+    def end(self, stats: dict[str, Any]) -> None:
+        """The last line: nothing was held back, and so many lines of events came before it."""
+        self._encode(len(self._queue))
+        self.note({"stats": {**stats, "events": self.told}})
+
+    def tell_repetitions(self, everything: bool = False) -> None:
+        """Tell the counts of the series whose window is over, or of all, and what was lost."""
+        now = self._clock()
+        self._tell_losses = bool(self._losses)
+        for key, series in list(self._series.items()):
+            if not everything and series.due > now:
+                return  # in order of age
+            self._end(key, now)
+
+    def pending(self) -> bytearray:
+        """The bytes to send next; empty when there is nothing.  Not to be changed."""
+        if not self._bytes and (self._queue or self._tell_losses):
+            self._encode(_BATCH)
+        return self._bytes
+
+    def sent(self, count: int) -> None:
+        """``count`` bytes of ``pending`` were taken by the session."""
+        del self._bytes[:count]
+
+    def counting(self) -> bool:
+        """Are repetitions of refusals, or losses, being counted?"""
+        return bool(self._series or self._losses)
+
+    def urgent(self) -> bool:
+        """Is there so much that it should not wait for company?"""
+        return bool(self._bytes) or len(self._queue) >= _BATCH
+
+    def waiting(self) -> bool:
+        """Is anything left to send?"""
+        return bool(self._bytes or self._queue or self._tell_losses)
+
+    def _end(self, key: Any, now: float) -> None:
+        series = self._series.pop(key)
+        if series.repeated:
+            self._put(now, series.event.replace(count=series.repeated))
+
+    def _put(self, now: float, event: Event) -> None:
+        if len(self._queue) < QUEUE:
+            self._queue.append((now, event))
+            return
+        self._lose(now, event)
+        self._tell_losses = True
+
+    def _has_room(self, now: float) -> bool:
+        """May one more refusal be told?  A token bucket."""
+        if now > self._refilled:
+            self._room = min(float(BURST), self._room + (now - self._refilled) * RATE)
+        self._refilled = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
+
+    def lose(self, kind: str, count: int) -> None:
+        """Something of which no event can be made."""
+        self._count_loss(self._clock(), kind, count)
+
+    def _lose(self, now: float, event: Event) -> None:
+        self._count_loss(now, type(event).__name__, 1)
+
+    def _count_loss(self, now: float, kind: str, count: int) -> None:
+        self.lost += count
+        loss = self._losses.setdefault(kind, [0, now, now])
+        loss[0] += count
+        loss[2] = now
+
+    def _stamp(self, when: float) -> str:
+        """``stamp``, with the text of the second remembered."""
+        second = int(when)
+        if second != self._second:
+            self._second, self._text = second, stamp(second)[:-4]
+        return f"{self._text}{int((when - second) * 1000):03d}Z"
+
+    def _line(self, event: ConnectionOpened | ConnectionClosed, when: str) -> str:
+        """What ``json.dumps(encode(...))`` gives, four times as fast: there are two of these per connection."""
+        from json.encoder import encode_basestring_ascii as quoted
+
+        head = f'{{"time": "{when}", "session": {quoted(self.session)}, "seq": 0, "event": '
+        if isinstance(event, ConnectionOpened):
+            return (
+                f'{head}"ConnectionOpened", "source": "network", "process": null, "id": {event.id}, '
+                f'"protocol": "{event.protocol}", "host": {quoted(escape(event.host))}, '
+                f'"address": "{event.address}", "port": {event.port}, "sni": {quoted(escape(event.sni))}, '
+                f'"client_port": {event.client_port}, "client_socket": {event.client_socket}}}'
+            )
+        return (
+            f'{head}"ConnectionClosed", "source": "network", "process": null, "id": {event.id}, '
+            f'"bytes_up": {event.bytes_up}, "bytes_down": {event.bytes_down}, '
+            f'"duration_ms": {event.duration_ms!r}, "error": {quoted(escape(event.error))}}}'
+        )
+
+    def _encode(self, most: int) -> None:
+        import json
+
+        out: list[str] = []
+        while self._queue and len(out) < most:
+            when, event = self._queue.popleft()
+            if isinstance(event, ConnectionOpened | ConnectionClosed):
+                out.append(self._line(event, self._stamp(when)))
+            else:
+                out.append(json.dumps(encode(event, time=self._stamp(when), session=self.session, seq=0)))
+        if self._tell_losses and not self._queue:
+            now = stamp(self._clock())
+            for kind, (count, first, last) in self._losses.items():
+                lost = EventsLost(kind, count, stamp(first), stamp(last), "network")
+                out.append(json.dumps(encode(lost, time=now, session=self.session, seq=0)))
+            self._losses.clear()
+            self._tell_losses = False
+        if out:
+            self.told += len(out)
+            self._bytes += "\n".join(out).encode() + b"\n"

@@ -1,0 +1,615 @@
+"""The network process of one session: ``python -I -m membrane.gateway.server CONTROL_FD``.
+
+Theory of operation
+-------------------
+It runs in the host's network namespace; the sockets that it serves were made inside the sandbox's.  Nothing else
+connects the two, so when this process ends, the sandbox has no network.
+
+Control socket (AF_UNIX stream, its number in argv):
+
+* first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
+  ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
+  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
+  somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
+  ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
+  ``authorities`` (PEM, certificates that servers are trusted
+  with beside the system's), ``secrets``
+  (``[name, value, placeholder, header, destinations]``);
+* then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
+  certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
+  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
+  ``totals`` or not ``verbose``, ``{"error": ...}`` before an end that is not clean, and last ``{"stats": {...}}``: the
+  word that everything was told, without which the session calls its record incomplete (``events`` in it is how many
+  lines of events there were);
+* with ``ask`` in the first message: questions and their answers, as ``gateway.asking`` describes them;
+* from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
+  ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
+  ``{"command": "stop"}``, or its end: flush and exit 0.
+
+Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
+``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
+listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
+``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
+that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see
+``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+
+An exception that is not one connection's ends the process with status 1, and the session then kills the command.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # signal itself imports enum
+import binascii
+import gc
+import marshal
+import os
+import resource
+import sys
+import time
+from _socket import AF_INET, AF_INET6, AF_UNIX, MSG_DONTWAIT, SOCK_DGRAM
+from _socket import socket as Socket
+
+from .. import clock
+from ..errors import InternalError, MembraneError
+from ..events import DefectSeen
+from ..policy.codec import restore
+from ..policy.decide import Decider
+from .addresses import OwnAddresses
+from .broker import Broker
+from .budgets import Budget, Ledger
+from .clients import Clients
+from .dns import MOST_NAMES, Answerer, Names
+from .exposed import Exposed
+from .journal import Journal
+from .reactor import IN, OUT, Reactor
+from .refused import Refused
+from .relay import Engine
+from .route import Router
+from .udp import UdpRelay, serve_dns
+from .upstream import (
+    RESOLVER_DEADLINE,
+    SYSTEM_DEADLINE,
+    Proxy,
+    Resolver,
+    Upstreams,
+    parse_proxy,
+    proxy_from_environment,
+    resolver_look_up,
+    system_look_up,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from ..policy.model import Access, NameQuery, Policy, Verdict
+    from .asking import Asking
+    from .http.credentials import Secret
+    from .http.sigv4 import Signers
+    from .intercept import Inspector
+
+_LARGEST_CONFIG = 64 << 20  # octets
+_DNS_PORT = 53
+_LONGEST_COMMAND = 16 << 20  # octets
+_READ = 65536
+_CRASHES_TOLD = 10
+_FRAMES = 16  # of where it was
+_GARBAGE = 20000  # containers made before the collector looks
+_SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
+_TOTALS = 0.5  # seconds from one report of the totals to the next
+_COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
+_FLUSH = 2.0  # seconds to get rid of the last lines
+_LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
+_LAST_COUNT = 0.2  # seconds to count what is left after that
+_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
+
+
+def main(argv: list[str]) -> int:
+    """Serve until the session says stop or is gone; the exit status."""
+    control = Socket(fileno=int(argv[1]))
+    files = _harden()
+    journal = Journal("")
+    try:
+        config = read_config(control)
+        _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
+        journal.session = config["session"]
+        clock.adopt(config.get("clock", clock.offset()))
+        journal.verbose = config.get("verbose", True)
+        service = Service(control, journal, config, files)
+        gc.freeze()
+        gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
+        service.run()
+    except Exception as error:
+        journal.note({"error": explain(error)})
+        send_all(control, journal)
+        return 1
+    service.close()
+    send_all(control, journal)
+    return 0
+
+
+def _harden() -> int:
+    """No core dumps, no new privileges, closed to ptrace(2) by equals, deaf to the terminal.
+
+    Returns:
+        How many descriptors the process may have; that is raised to what is allowed.
+    """
+    from ..host.syscalls import no_new_privs, set_dumpable
+
+    no_new_privs()
+    set_dumpable(False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for number in _TERMINAL_SIGNALS:  # meant for the command; the end of the control socket is meant for us
+        _signal.signal(number, _signal.SIG_IGN)
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def _close_all_but(keep: list[int]) -> None:
+    """Let go of what the caller's shell left open for its children: none of it is ours."""
+    from ..host.syscalls import close_range
+
+    first = 3
+    for fd in sorted(keep):
+        if fd > first:
+            close_range(first, fd - 1)
+        first = fd + 1
+    close_range(first)
+
+
+def read_config(control: Socket) -> dict[str, Any]:
+    """The first message of the session.
+
+    Raises:
+        InternalError: the session closed early, or sent something else.
+    """
+
+    def take(count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            part = control.recv(min(count - len(data), 1 << 20))
+            if not part:
+                raise InternalError("read the network configuration", "the session closed the control socket")
+            data += part
+        return bytes(data)
+
+    size = int.from_bytes(take(4), "big")
+    if size > _LARGEST_CONFIG:
+        raise InternalError("read the network configuration", f"{size} octets announced")
+    config = marshal.loads(take(size))  # noqa: S302  written by the session, over a socket that only it has
+    if not isinstance(config, dict):
+        raise InternalError("read the network configuration", "not a dict")
+    return config
+
+
+def explain(error: BaseException) -> str:
+    """The headline of an error of ours; the place of any other."""
+    if isinstance(error, MembraneError):
+        return "\n".join(error.lines())
+    import traceback
+
+    return "".join(traceback.format_exception(error))[-4000:]
+
+
+def defect(error: BaseException, count: int = 1) -> DefectSeen:
+    """The event of a failure by a defect of ours: of which type and where.  Its text may quote what somebody sent."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
+
+
+def send_all(control: Socket, journal: Journal) -> None:
+    """Write what is queued, for at most ``_FLUSH`` seconds."""
+    try:
+        control.settimeout(_FLUSH)
+        while journal.waiting():
+            journal.sent(control.send(journal.pending()))
+    except OSError:
+        return  # the session is gone, or does not read
+
+
+def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | None, tuple[str, ...]]:
+    """The proxy to go through, and the hosts that are dialled all the same.
+
+    Raises:
+        PolicyError: it can not be understood.
+    """
+    if not policy.upstream_proxy:
+        return None, ()
+    if policy.upstream_proxy == "env":
+        return proxy_from_environment(environ)
+    return parse_proxy(policy.upstream_proxy), ()
+
+
+def socket_proxy(policy: Policy) -> Proxy | None:
+    """The proxy behind a unix socket, bound to who owns that now; one that is not there is tried and fails."""
+    if not policy.socket_proxy:
+        return None
+    try:
+        owner = os.lstat(policy.socket_proxy).st_uid
+    except OSError:
+        owner = -1
+    return Proxy("http", "", 0, socket=policy.socket_proxy, owner=owner)
+
+
+def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
+    """The access keys among the secrets."""
+    if not policy.signing:
+        return None
+    from .http.sigv4 import KeyPair, Signers
+
+    held = {secret.name: secret for secret in secrets}
+    rules = [(held[rule.key_id], held[rule.secret]) for rule in policy.signing]
+    return Signers(KeyPair(key.placeholder, key.value, secret.value) for key, secret in rules)
+
+
+class Service:
+    """Everything that one session's sockets are served by."""
+
+    def __init__(self, control: Socket, journal: Journal, config: Mapping[str, Any], files: int) -> None:
+        self._control, self._journal = control, journal
+        self._commands = b""
+        self._blocked = False
+        self._listens = IN  # to the control socket
+        self._crashes = 0
+        self._last_crash: DefectSeen | None = None  # of those that are not told one by one
+        policy = restore(config["policy"])
+        limits = config.get("limits") or {}
+        self._reactor = reactor = Reactor()
+        names = Names(limits.get("names", MOST_NAMES))
+        self._asking: Asking | None = None
+        self._own = OwnAddresses(reactor, self._moved)
+        if config.get("ask"):
+            from .asking import Asking
+
+            self._asking = Asking(
+                policy,
+                self._own.current,
+                names,
+                reactor,
+                self._tell_question,
+                self._forget,
+                config["ask"]["seconds"],
+                journal.emit,
+                config["ask"]["kinds"],
+            )
+            decide: Callable[[Access], Verdict] = self._asking.decide
+        else:
+            self._decider = Decider(policy, self._own.current)
+            decide = self._decide
+        system = Resolver(reactor, system_look_up, SYSTEM_DEADLINE)
+        resolver = system
+        if policy.dns_resolver:
+            resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
+        proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
+        upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
+        sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
+        ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
+        self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
+        ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
+        self._router = router = Router(names, decide)
+        connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
+        self._ca = b""
+        inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
+        self._engine = engine = Engine(
+            reactor,
+            router,
+            self._answerer,
+            upstreams,
+            journal.emit,
+            self._crashed,
+            ledger=ledger,
+            connections=connections,
+            verbose=journal.verbose,
+            inspector=inspector,
+        )
+        engine.asking = self._asking
+        if self._asking is not None:
+            self._answerer.ask = self._ask_about_name
+        if policy.offer_proxy:
+            from .proxy import Front
+
+            engine.front = Front(engine)
+        self._udp = UdpRelay(
+            reactor,
+            router,
+            upstreams,
+            journal.emit,
+            self._crashed,
+            engine.number,
+            ledger=ledger,
+            flows=limits.get("udp_flows", 256),
+        )
+        self._udp.asking = self._asking
+        names.living = lambda: engine.hosts() | self._udp.hosts()
+        # Only then is a datagram to port 53 somebody else's business than the answerer's.
+        self._udp.opens_dns = any(
+            ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
+            for rule in policy.allow
+            for ports in rule.ports
+        )
+        mint = [socket for role, socket in sockets if role == "mint"]
+        told = journal.emit, self._crashed, engine.number
+        self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
+        self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
+        self._broker.asking = self._asking
+        self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
+        self._sockets = sockets
+        self._names = names
+        self._repetitions = reactor.wait(1.0, self._tell_repetitions)
+        self._company = reactor.wait(_COMPANY, self._write)
+        self._totals = reactor.wait(_TOTALS, self._tell_totals)
+        self._bytes_told = 0
+        self._tells_totals = config.get("totals", not journal.verbose)
+        self._refused: Refused | None = None
+        self._clients: Clients | None = None
+        for role, socket in sockets:
+            self._serve(role, socket)
+        if self._refused is not None:
+            self._refused.clients = self._clients
+        control.setblocking(False)
+        reactor.watch(control.fileno(), IN, self._on_control)
+        reactor.at_end.append(self._flush)
+
+    def _inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+        """Make the authority of the session; only sessions that need it pay for OpenSSL."""
+        from .http.credentials import Destination, Secret
+        from .intercept import Inspector
+        from .tls import Authority
+
+        authority = Authority(given=config.get("authority"))
+        self._ca = authority.pem
+        extra: tuple[str, ...] = ()
+        if config.get("authorities"):  # by descriptor: whoever can write the file can not change what was read
+            fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
+            os.write(fd, config["authorities"])
+            extra = (f"/proc/self/fd/{fd}",)
+        kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
+        secrets = [
+            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations if name not in kept])
+            for name, value, placeholder, header, destinations in config.get("secrets", ())
+        ]
+        if secrets:
+            from .http.redact import Mask
+
+            self._journal.mask = Mask(secrets)
+        return Inspector(
+            self._reactor,
+            authority,
+            decide,
+            extra_ca=extra,
+            insecure=policy.ssl_insecure,
+            full=policy.trace.http == "full",
+            secrets=secrets,
+            signers=_signers(policy, secrets),
+        )
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self._control.send(b'{"ready": true}\n')
+        if self._ca:
+            self._journal.note({"ca": self._ca.decode("ascii")})
+            self._write()  # the session waits for it
+            assert self._engine.inspector is not None
+            self._engine.inspector.warm_up()
+        self._reactor.run()
+
+    def close(self) -> None:
+        """Take what was sent before the end, end all connections and write the totals."""
+        self._last_round()
+        self._engine.close()
+        self._udp.close()
+        self._broker.close()
+        if self._exposed is not None:
+            self._exposed.close()
+        if self._refused is not None:
+            self._refused.close()
+        if self._last_crash is not None:
+            self._journal.emit(self._last_crash)
+        self._journal.tell_repetitions(everything=True)
+        engine, udp, answerer = self._engine, self._udp, self._answerer
+        up, down = self._bytes()
+        stats = {
+            "connections": engine.accepted,
+            "connections_refused": engine.refused,
+            "connections_failed": engine.failed,
+            "bytes_up": up,
+            "bytes_down": down,
+            "dns_queries": answerer.queries,
+            "dns_refused": answerer.refused,
+            "names": len(self._names),
+            "unix_connections": self._broker.accepted,
+            "unix_refused": self._broker.refused,
+            "udp_flows": udp.opened,
+            "udp_refused": udp.refused,
+            "packets_refused": self._refused.packets if self._refused is not None else 0,
+            "udp_datagrams": udp.datagrams,
+            "denied": self._journal.denied,
+            "events_lost": self._journal.lost,
+            "crashes": self._crashes,
+            "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
+        }
+        self._journal.end(stats)
+        self._own.close()
+        self._reactor.close()
+        for _role, socket in self._sockets:
+            socket.close()
+
+    def _last_round(self) -> None:
+        """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
+
+        Nobody sends any more, so there is an end to it; what is left then is counted as lost.
+        """
+        self._listens = 0  # the end of the control socket is known
+        self._reactor.change(self._control.fileno(), 0)
+        deadline = time.monotonic() + _LAST_ROUND
+        while (left := deadline - time.monotonic()) > 0:
+            if not self._reactor.turn(left if self._udp.pending() else 0) and not self._udp.pending():
+                return
+        deadline = time.monotonic() + _LAST_COUNT
+        for role, socket in self._sockets:
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role == "mint":
+                continue
+            lost = 0
+            while time.monotonic() < deadline:
+                try:
+                    if socket.type == SOCK_DGRAM:
+                        socket.recv(1, MSG_DONTWAIT)
+                    else:
+                        os.close(socket._accept()[0])  # type: ignore[attr-defined]
+                except OSError:
+                    break
+                lost += 1
+            if lost:
+                self._journal.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
+
+    def _serve(self, role: str, socket: Socket) -> None:
+        kind, _, port = role.partition(":")
+        six = socket.family == AF_INET6
+        family = "6" if six else "4"
+        if kind in (f"tcp{family}", f"tcp{family}-dnat"):
+            self._engine.listen(socket, dnat=kind.endswith("-dnat"))
+        elif kind == f"dns{family}":
+            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp)
+        elif kind == f"udp{family}" and port.isdigit():
+            self._udp.listen(socket, int(port))
+        elif kind == "exposed" and self._exposed is not None:
+            self._exposed.listen(socket, int(port))
+        elif kind == "mint":
+            pass  # not served: it answers
+        elif kind == "refused":
+            journal = self._journal
+            self._refused = Refused(self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed)
+        elif kind == "diag":
+            self._clients = self._engine.clients = self._udp.clients = Clients(socket)
+        elif kind == "unix" and port.isdigit():
+            self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
+        else:
+            raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
+
+    def _crashed(self, error: BaseException) -> None:
+        """A connection or a datagram failed by a defect of ours; whoever calls refuses it."""
+        self._crashes += 1
+        if self._crashes <= _CRASHES_TOLD:
+            self._journal.emit(defect(error))
+        else:
+            self._last_crash = defect(error, self._crashes - _CRASHES_TOLD)
+
+    def _on_control(self, mask: int) -> None:
+        if mask & OUT:
+            self._blocked = False
+            self._reactor.change(self._control.fileno(), self._listens)
+            self._write()
+        if mask & ~OUT:
+            self._read_commands()
+
+    def _read_commands(self) -> None:
+        try:
+            data = self._control.recv(_READ)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # the session died
+        self._commands += data
+        if not data:
+            self._reactor.stop()
+            return
+        import json
+
+        *lines, self._commands = self._commands.split(b"\n")
+        for line in lines:
+            command = json.loads(line)
+            if command.get("command") == "answer" and self._asking is not None:
+                self._asking.answer(command["number"], command["answer"])
+                continue
+            if command.get("command") == "policy":
+                self._follow(restore(binascii.a2b_base64(command["policy"])))
+                continue
+            if command.get("command") == "sync":
+                self._journal.tell_repetitions(everything=True)
+                self._journal.note({"synced": int(command["number"])})
+                self._write()
+                continue
+            if command != {"command": "stop"}:
+                raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
+            self._reactor.stop()
+        if len(self._commands) > _LONGEST_COMMAND:
+            raise InternalError("obey the session", "a command is too long")
+
+    def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
+        assert self._asking is not None
+        self._asking.ask(question, hint, lambda router: answered(router is not None))
+
+    def _tell_question(self, line: dict[str, Any]) -> None:
+        self._journal.note(line)
+
+    def _forget(self) -> None:
+        self._router.forget()
+
+    def _decide(self, access: Access) -> Verdict:
+        return self._decider.decide(access)
+
+    def _follow(self, policy: Policy) -> None:
+        """Other rules from now on; what was remembered of the old ones is forgotten."""
+        if self._asking is not None:
+            self._asking.follow(policy)
+            return
+        self._decider = Decider(policy, self._own.current)
+        self._router.forget()
+
+    def _moved(self) -> None:
+        """This machine has other addresses; connections that are open stay."""
+        if self._asking is not None:
+            self._asking.moved(self._own.current)
+        else:
+            self._decider = Decider(self._decider.policy, self._own.current)
+        self._router.forget()
+
+    def _tell_repetitions(self, _item: None) -> None:
+        self._journal.tell_repetitions()
+
+    def _bytes(self) -> tuple[int, int]:
+        """Octets relayed so far, up and down."""
+        pump, udp = self._engine.pump, self._udp
+        return pump.bytes_up + udp.bytes_up, pump.bytes_down + udp.bytes_down
+
+    def _tell_totals(self, _item: None) -> None:
+        up, down = self._bytes()
+        self._bytes_told = up + down
+        self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
+
+    def _flush(self) -> None:
+        """At the end of each turn: hand over what is many, and start the waits for what is few."""
+        journal = self._journal
+        if self._tells_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+            self._totals.begin(None)
+        if journal.counting() and not self._repetitions.waiting():
+            self._repetitions.begin(None)
+        if journal.urgent():
+            self._write()
+        elif journal.waiting() and not self._company.waiting():
+            self._company.begin(None)
+
+    def _write(self, _item: None = None) -> None:
+        """Hand the session what it takes."""
+        if self._blocked:
+            return
+        journal = self._journal
+        try:
+            while journal.waiting():
+                journal.sent(self._control.send(journal.pending()))
+        except BlockingIOError:
+            self._blocked = True
+            self._reactor.change(self._control.fileno(), self._listens | OUT)
+        except OSError:
+            self._reactor.stop()  # the session died
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,83 @@
+"""The record in other forms: written to a file at the end of a run, or to any stream.
+
+Theory of operation
+-------------------
+Reads with ``reading``, joins with ``joining``, converts with the pure modules ``tracee`` and ``formats``, writes lines.
+A file appears under its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+from . import joining
+from .formats import otlp, tracee_json
+from .reader import Follower, Record
+
+FORMATS = ("tracee", "events", "ocsf", "otlp")
+POLL = 0.2  # seconds between two looks at a record that is written
+
+
+def lines(events: Iterable[dict[str, Any]], form: str) -> Iterator[str]:
+    """``events`` in the format ``form``, one line each.
+
+    Raises:
+        KeyError: there is no such format.
+    """
+    makers: dict[str, Callable[[Iterable[dict[str, Any]]], Iterable[dict[str, Any]]]] = {
+        "tracee": tracee_json.convert,
+        "events": iter,
+        "ocsf": otlp.ocsf,
+        "otlp": otlp.otlp,
+    }
+    for item in makers[form](events):
+        yield json.dumps(item)
+
+
+def write(path: str, stream: BinaryIO, form: str) -> list[str]:
+    """The whole record in the directory ``path``; what could not be read of it."""
+    record = Record(path)
+    for line in lines(joining.joined(record.events()), form):
+        stream.write(line.encode() + b"\n")
+    return record.problems
+
+
+def write_log(path: str, destination: str) -> None:
+    """The record as Tracee's JSON lines in the file ``destination``; compressed when its name ends in ``.gz``.
+
+    Raises:
+        OSError: it can not be written; nothing is left under the name.
+    """
+    half = f"{destination}.new"
+    fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            if destination.endswith(".gz"):
+                import gzip
+
+                with gzip.GzipFile("", "wb", 6, file) as packed:
+                    write(path, packed, "tracee")  # type: ignore[arg-type, unused-ignore]
+            else:
+                write(path, file, "tracee")
+        os.rename(half, destination)
+    except BaseException:
+        os.unlink(half)
+        raise
+
+
+def arriving(path: str) -> Iterator[dict[str, Any]]:
+    """The events of a record as they are written, with their processes, until nobody writes any more."""
+    follower = Follower(path)
+    joiner, programs = joining.Joiner(), joining.Once()
+    while True:
+        ended = follower.ended()  # asked first: what was written before the end is taken below
+        for event in follower.poll():
+            yield from map(joiner.add, programs.add(event))
+        if ended:
+            yield from map(joiner.add, programs.rest())
+            return
+        time.sleep(POLL)

@@ -1,0 +1,187 @@
+"""The few lines that a person reads at the end of a run.
+
+Theory of operation
+-------------------
+``refusals`` turns ``AccessDenied`` events into aligned lines: what was refused, why, and the exact YAML to add.
+Equal refusals are one line.  Nothing is suggested for a floor (metadata addresses, protected names, malformed names):
+the line says why instead.  All text comes from inside the sandbox, so every string is escaped and cut to a fixed
+width before it is measured.
+"""
+
+from __future__ import annotations
+
+from ..escaping import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any, TextIO
+
+    from ..events import AccessDenied
+
+WIDEST = 60  # characters of one column before it is cut in the middle
+
+# Reasons that no line in a file should lift without thought, and what to say instead.
+FLOORS = {
+    "metadata address": "cloud metadata and link-local addresses open only to a rule for the exact address",
+    "private address": "a name may not lead to a private address; a rule for the address itself opens it",
+    "name malformed": "not a host name",
+    "name differs from SNI": "the TLS name must be the name that was resolved",
+    "TLS without SNI": "the TLS handshake must name the host",
+    "request malformed": "ambiguous requests are never forwarded",
+    "not HTTP": "a rule with paths or methods admits HTTP only",
+    "limit reached": "a limit of the policy or of the sandbox",
+    "protected name": "a program outside the sandbox would run it or obey it",
+    "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
+    "query type not answered": "only A and AAAA are answered",
+    "protocol not relayed": "only TCP, and UDP where a rule opens the port, leave the sandbox",
+    "set-group-ID file": "outside, whoever executes it would get your group; a directory may have the bit",
+    "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
+}
+_KINDS = {
+    "NameQuery": "host",
+    "Connect": "host",
+    "HttpRequest": "host",
+    "PathAccess": "path",
+    "SocketAccess": "socket",
+}
+
+
+def colour(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
+    """May ``stream`` get colour?  Only a terminal, and never with NO_COLOR (https://no-color.org) or TERM=dumb."""
+    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or stream is None:
+        return False
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def shorten(text: str, width: int = WIDEST) -> str:
+    """``text`` made safe to print, and cut in the middle so that its start and its end stay readable."""
+    text = visible(text)
+    if len(text) <= width:
+        return text
+    tail = width // 3
+    return f"{text[: width - tail - 3]}...{text[-tail:]}"
+
+
+def tilde(path: str, home: str) -> str:
+    """``path`` with the caller's home directory written as ``~``."""
+    if home and home != "/" and (path == home or path.startswith(home + "/")):
+        return "~" + path[len(home) :]
+    return path
+
+
+def endpoint(host: str, port: int, protocol: str = "tcp") -> str:
+    """``host:port``, an IPv6 literal in brackets (RFC 3986 section 3.2.2), the protocol when it is not TCP."""
+    name = f"[{host}]" if ":" in host else host
+    if not port and protocol not in ("tcp", "udp"):
+        return f"{name}/{protocol}"
+    return f"{name}:{port}" + ("" if protocol == "tcp" else f"/{protocol}")
+
+
+def target_of(access: Mapping[str, Any], home: str = "") -> str:
+    """The thing that was asked for, from ``AccessDenied.access``; not escaped."""
+    kind = access.get("kind")
+    if kind in ("NameQuery", "SystemCall"):
+        return str(access.get("name", ""))
+    if kind == "Connect":
+        host = access.get("host") or access.get("address") or ""
+        return endpoint(str(host), int(access.get("port", 0)), str(access.get("protocol", "tcp")))
+    if kind == "HttpRequest":
+        port = access.get("port")
+        usual = {"http": 80, "https": 443}.get(str(access.get("scheme")))
+        host = str(access.get("host", ""))
+        where = endpoint(host, int(port)) if port and port != usual else f"[{host}]" if ":" in host else host
+        return f"{access.get('method', '')} {access.get('scheme', '')}://{where}{access.get('path', '')}"
+    path = tilde(str(access.get("path", "")), home)
+    operation = str(access.get("operation", "")) if kind == "SocketAccess" else ""
+    if not operation:
+        return path
+    names = access.get("names") or ()
+    return f"{operation}{f' with {names[0]}' if operation == 'sign' and names else ''} through {path}"
+
+
+def _advice(event: AccessDenied) -> str:
+    if event.reason in FLOORS:
+        return FLOORS[event.reason]
+    if event.access.get("kind") == "SystemCall":
+        return "no rule opens this call"
+    if event.reason == "denied by rule":
+        return f"deny: {shorten(event.rule)}" if event.rule else ""
+    return shorten(event.hint, 2 * WIDEST) if event.hint else ""
+
+
+def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:
+    """Where protected names went.
+
+    Args:
+        pairs: (name, where it is now; empty: removed), as ``workspace.guard`` has them.
+        store: the directory that they should be in.
+    """
+    places: dict[str, list[str]] = {}
+    for name, where in pairs:
+        place = f"is now {visible(where)}" if where and not where.startswith(store + "/") else ""
+        if not place:
+            out = f"moved out of the workspace, to {visible(where.rsplit('/', 2)[0])}"
+            place = out if where else "removed: there was no room to rename it"
+        places.setdefault(place, []).append(name)
+    for place, names in places.items():
+        if place.startswith("is now "):
+            yield f"{visible(names[0])} is a protected name: it {place}"
+        elif len(names) == 1:
+            yield f"a protected name was {place}"
+        else:
+            yield f"{len(names)} protected names were {place}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def refusals(
+    denied: Iterable[AccessDenied],
+    limit: int = 3,
+    *,
+    total: int = 0,
+    record: str = "",
+    home: str = "",
+    colour: bool = False,
+) -> list[str]:
+    """Return the summary of what was refused, one string per line, empty when nothing was.
+
+    Args:
+        denied: the refusals in order; equal ones are shown once.
+        limit: at most so many lines of detail, then ``... and N more``.
+        total: how many refusals there were when ``denied`` holds only the first of them.
+        record: where the full record is: a path or a command; empty for no such line.
+        home: the caller's home directory, shown as ``~``.
+        colour: mark the count (see ``colour``).
+    """
+    rows: dict[tuple[str, str], tuple[str, str, str]] = {}
+    kinds: dict[str, set[str]] = {}
+    seen = 0
+    for event in denied:
+        seen += 1
+        target = target_of(event.access, home)
+        kind = _KINDS.get(str(event.access.get("kind")), "thing")
+        thing = event.access.get("host") or event.access.get("address") if kind == "host" else ""
+        kinds.setdefault(kind, set()).add(str(thing or target))
+        rows.setdefault((target, event.reason), (shorten(target), visible(event.reason), _advice(event)))
+    if not rows:
+        return []
+    parts = [_count(len(kinds[kind]), kind) for kind in ("host", "path", "socket", "thing") if kind in kinds]
+    number = f"refused {max(total, seen)}"
+    shown = list(rows.values())[:limit]
+    wide = max(len(row[0]) for row in shown) if shown else 0
+    middle = max(len(row[1]) for row in shown) if shown else 0
+    if colour:
+        number = f"\x1b[31m{number}\x1b[0m"
+    lines = [f"membrane: {number} ({', '.join(parts)})"]
+    lines += [f"  {target:<{wide}}   {reason:<{middle}}   {advice}".rstrip() for target, reason, advice in shown]
+    if len(rows) > len(shown):
+        lines.append(f"  ... and {len(rows) - len(shown)} more")
+    if record:
+        lines.append(f"  full record: {visible(record)}")
+    return lines

@@ -1,0 +1,873 @@
+"""One sandbox: acquire in order, release in reverse, tell what happened.
+
+Theory of operation
+-------------------
+``opening.begin`` has made the plan and forked the launcher.  While that builds the namespaces, ``run`` begins the
+record and the tracer (``tracer.process``), reads the secrets and scans the workspace.  What runs in the sandbox is read
+back and traced before it is released.  Then ``run`` sits in one epoll loop over the launcher's messages, the network
+sockets, the workspace watcher and whatever the subclass watches: ``session.Session`` runs one command,
+``api.supervisor.Supervisor`` many.  The network process is started when the first of its sockets becomes readable: a
+run without network pays nothing for it.
+
+Rules
+-----
+1. No partial start: everything that can fail has been done before a command is released.
+2. If the network process, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
+3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
+   ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
+
+One file of over 800 lines: one lifetime, in the order in which it is acquired and released.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import time
+from abc import ABC, abstractmethod
+
+from .. import clock
+from ..errors import MembraneError, PolicyError
+from ..escaping import escape
+from ..events import Binding, EventsLost, SessionEnded, SessionStarted
+from ..host.channel import receive
+from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
+from ..plan import mounts
+from ..plan.build import identity, receipt
+from ..plan.model import File, Listen, ReadOnly
+from ..record import walls
+from ..record import writer as record
+from ..tracer.process import Scope, Tracer, root_of
+from . import homes, installed, ports, registry
+from .journal import AGAIN, Journal, now, say
+from .opening import VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..plan.model import HostFacts, MountOp
+    from ..policy.model import PathRule, Policy
+    from ..record.live import LiveLog
+    from ..workspace.gitedit import Editor
+    from ..workspace.guard import Guard
+    from ..workspace.held import Held
+    from ..workspace.reads import Reads
+    from ..workspace.scan import ScanResult
+    from .gateway import Network
+    from .masks import Masked
+    from .opening import Opening
+
+RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
+MOST_AWAITED = 64  # names that git's configuration names and that may not be made; the guard knows all
+WATCH_DELAY = 0.01  # seconds after the start when the workspace begins to be watched
+
+
+class Boundary(ABC):
+    """One sandbox; ``run`` may be called once.
+
+    Class attributes:
+        shared: several commands run in it.
+
+    Args:
+        opening: what was begun.
+    """
+
+    shared = False
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.policy = opening.request.policy
+        self.options = opening.request.options
+        self.command = opening.request.command
+        self.id = opening.id
+        self.plan = opening.plan
+        self.launch = opening.launch
+        self.state = opening.facts.state
+        self.started = time.monotonic()
+        self.failure: str = ""
+        self.timed_out = False
+        self._recorded_at = 0.0
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._epoll = select.epoll()
+        self._network: Network | None = None
+        self._exposed: list[tuple[str, int]] = []  # until the network process has them
+        self._entry: registry.Run | None = None
+        self.guards: list[Guard] = []
+        self._secrets: list[list[Any]] = []  # until the network process has them, and
+        self._authority: tuple[bytes, bytes] | None = None  # the same
+        self._masked: Masked | None = None
+        self._held: Held | None = None
+        self._tracer: Tracer | None = None
+        self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
+        self._live_log: LiveLog | None = None
+        self._lacking: list[str] = []  # why the record may lack events that nobody counted
+        self._reads: Reads | None = None  # of hidden files that are empty
+        self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
+        self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
+        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
+        self._recording = False  # from the opening of the journal to the end of the run
+        self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
+
+    def run(self) -> int:
+        """Run to the end; return the exit status.
+
+        Raises:
+            PolicyError: a rule can not be bound.
+            HostError: the machine refused a step; nothing is left running.
+        """
+        try:
+            return self._run()
+        except BaseException:
+            if self._recording:
+                self.journal.give_up()
+                if self._live_log is not None:
+                    self._live_log.wait()
+            raise
+        finally:
+            if self._tracer is not None and not self._tracer.stop():
+                registry.collect_traces()
+            if self._entry is not None:  # closed: who is still in there is another one
+                registry.collect_dead(self.state)
+
+    # ------------------------------------------------------------ what a subclass has of its own
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Take what can fail, before anything is released."""
+
+    @abstractmethod
+    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
+        """Once the view is complete: the process whose descendants are traced, the listener of its notifications (-1:
+        none) and why there is none, and what was read back."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Watch what is its own, and release what waits."""
+
+    @abstractmethod
+    def _due(self) -> float:
+        """When ``_on_due`` is to be called (time.monotonic()); 0: never."""
+
+    @abstractmethod
+    def _on_due(self) -> None:
+        """It is the time that ``_due`` named."""
+
+    @abstractmethod
+    def _turn(self) -> None:
+        """After each turn of the loop."""
+
+    @abstractmethod
+    def _over(self) -> bool:
+        """Has it come to its end?"""
+
+    @abstractmethod
+    def _after_processes(self) -> None:
+        """No process of the sandbox is left."""
+
+    @abstractmethod
+    def _exit_status(self) -> tuple[int, int]:
+        """(exit status, signal) of ``SessionEnded``."""
+
+    @abstractmethod
+    def _told(self) -> None:
+        """The record is closed: say what is to be said."""
+
+    @abstractmethod
+    def _asks(self) -> dict[str, Any] | None:
+        """What is asked about and for how long, for the network process (``gateway.asking``); None: nobody is asked."""
+
+    @abstractmethod
+    def _answer_questions(self, network: Network) -> None:
+        """Questions come from ``network`` from now on."""
+
+    def _limit(self) -> float:
+        """Seconds until everything is ended; 0: never."""
+        return self.policy.limits.time
+
+    def _launcher_ended(self) -> None:
+        self.failure = self.failure or "the launcher died; every command was killed"
+
+    # ------------------------------------------------------------ start
+
+    def _run(self) -> int:
+        try:
+            try:
+                self._make_ready()
+                try:
+                    self._loop()
+                except Exception as error:
+                    # Something ran: it is killed like after any failure, and what it left is looked at.
+                    known = isinstance(error, (MembraneError, OSError))
+                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    if self.options.debug:
+                        raise
+            finally:
+                self.launch.kill()
+                self.launch.reap()
+                if self._editor is not None:
+                    self._editor.close()
+                if self._held is not None:
+                    self._held.close()
+                if self._reads is not None:
+                    self._reads.close()
+                self._after_processes()
+            self._stop_tracer()
+        finally:
+            if self._entry is not None:
+                self._entry.close()
+        return self._end()
+
+    def _make_ready(self) -> None:
+        try:
+            self._acquire()
+            self._start(self.opening.facts)
+        except BaseException:
+            if self._network is not None:
+                self._network.stop()
+            raise
+        finally:
+            for _role, fd in self._exposed:
+                os.close(fd)
+
+    def _acquire(self) -> None:
+        """The record, the tracer, the secrets, the entry of this session and the ports of the host."""
+        facts, recorded = self.opening.facts, self.opening.recorded
+        directory = record.make(facts.state, self.id) if recorded else ""
+        self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
+        self.journal.on_line = self._on_line
+        self._recording = True
+        self._start_tracer(facts, directory)  # before there is a secret in this process
+        if self.policy.secrets or self.policy.masks:
+            from . import secrets, sources
+
+            trees = mounts.writable(self.policy, facts)
+            self._secrets = secrets.gather(self.policy, dict(facts.environ), [*trees, *sources.kept(facts.state)])
+            inside = {name: placeholder.decode("ascii") for name, _value, placeholder, *_rest in self._secrets}
+            if self.policy.masks:
+                from . import masks
+
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
+                inside |= self._masked.environment
+            environment = tuple({**dict(self.plan.environment), **inside}.items())
+            self.plan = self.plan.replace(environment=environment)
+        if self.options.trace_log == "-":
+            from ..record.live import LiveLog
+
+            self._live_log = LiveLog(facts.state, self.id)
+        self.record = registry.SessionRecord(
+            self.id,
+            os.getpid(),
+            time.time(),
+            facts.workspace,
+            self.command,
+            "network",
+            0,
+            0,
+            0,
+            ports=ports.shown(self.policy.expose),
+        )
+        self._entry = registry.Run(facts.state, self.record)
+        self._prepare()
+        self._exposed = ports.listen(self.policy.expose)
+
+    def _show(self, shown: registry.SessionRecord) -> None:
+        """What ``membrane ps`` says of this session from now on."""
+        assert self._entry is not None
+        self.record = shown
+        self._entry.update(shown)
+
+    def _writer(self, directory: str, source: str, suffix: str = "jsonl") -> record.Writer:
+        return record.Writer(directory, source, suffix, limit=record.share(self.policy.trace.max_size, source))
+
+    def _start(self, facts: HostFacts) -> None:
+        launch = self.launch
+        launch.grant()
+        if self._tracer is not None:
+            self._tracer.prepare()
+        operations: list[MountOp] = []
+        if self.plan.trust:
+            operations += self._trust(facts)
+        for warning in (*facts.file_warnings, *self.opening.warnings):
+            say(f"warning: {escape(warning)}")
+        able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
+        if not facts.uid and not facts.root and able:
+            self._warn(
+                "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
+                "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
+            )
+        roots = self._writable_roots(facts)
+        from ..workspace.commits import remember  # while the view is made
+
+        installed.refuse([root for root, _rules in roots])
+        scans: list[tuple[str, ScanResult]] = []
+        empties: list[frozenset[str]] = []
+        tips = {root: remember(root) for root, _rules in roots}
+        for root, rules in roots:
+            found = self._scan(facts, root, rules)
+            scans.append((root, found))
+            empty = self._emptied(root, rules, found) if root == facts.workspace else frozenset()
+            empties.append(empty)
+            operations += mounts.workspace(root, found.hits, found.pins, self._editable(found), empty)
+            own = mounts.frozen(root, installed.trees())
+            operations += own
+            for op in own:
+                if isinstance(op, ReadOnly):
+                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+        if self.policy.open_files:
+            operations += mounts.frozen("/", installed.running())
+        operations += self._beside
+        operations += self._hold(facts, [root for root, _rules in roots])
+        launch.send_late(operations, self.plan.environment)
+        if not self.plan.trust:
+            self._take_network(facts, b"")
+        from ..host.unixsockets import Table
+        from ..workspace.guard import Guard  # while the view is made
+
+        table = Table(self._tables.pop()) if self._tables else None
+        for (root, found), empty in zip(scans, empties, strict=True):
+            self.guards.append(
+                Guard(
+                    root,
+                    found,
+                    shown="" if root == facts.workspace else root + "/",
+                    store=os.path.join(facts.state, "quarantine", self.id),
+                    mask=launch.mask,
+                    report=self.journal.add,
+                    table=table,
+                    empty=empty,
+                    tips=tips[root],
+                )
+            )
+        bindings = receipt(self.plan)
+        launch.wait_ready()
+        if self._held is not None:
+            self._held.on_change()
+        for guard in self.guards:
+            guard.look()  # what moved since the scan, by another session here
+        launch.wait_masks()
+        process, listener, error, assurance = self._confined()
+        self._begin_edits(listener)
+        if self._tracer is not None:
+            awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
+            self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
+        if self._tracer is not None:
+            self._tracer.tips = tuple(tips.items())
+        source, why_not = self._attach_tracer(process, listener, error, roots)
+        reads = "notify" in source and self.policy.trace.mode == "full"
+        untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
+        events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
+        copies = self._network is not None and self._network.copies
+        quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
+        events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
+        self.journal.add(
+            SessionStarted(
+                VERSION,
+                self.command,
+                facts.workspace,
+                self.policy.digest,
+                self.policy.levels,
+                (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
+                source,
+                identity(self.plan),
+            )
+        )
+
+    def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
+        """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
+        if self._tracer is None or self.policy.file_rules is not None:
+            return ()  # under file rules a configuration is what the rules say: read-only, or allowGitConfig
+        from ..workspace.gitedit import editable
+
+        return editable(found.hits, found.pins)
+
+    def _emptied(self, root: str, rules: tuple[PathRule, ...], found: ScanResult) -> frozenset[str]:
+        """Hidden names that are empty and can be read; git is told of them.
+
+        Rules over the host's tree (``files``) promise that what they hide can not be opened.
+        """
+        if not found.named or self.policy.file_rules is not None:
+            self._configure_git(root, ())
+            return frozenset()
+        from ..workspace import emptied
+
+        finder = emptied.Finder(root, self.opening.home, dict(self.plan.environment))
+        made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
+        self._configure_git(root, made.lines if made.paths else ())
+        if made.paths and any(rule.show_names for rule in rules):
+            shown, warnings = emptied.shown_names(root, self.policy, made.paths)
+            self._beside += [File(f"{root}/{path}", content) for path, content in shown]
+            for warning in warnings:
+                self._warn(warning)
+        return made.paths
+
+    def _configure_git(self, root: str, lines: Iterable[bytes]) -> None:
+        """Tell git inside who the caller is, and what is hidden and empty."""
+        from ..workspace import callers, emptied
+
+        settings, patterns = "", b""
+        if self.policy.view == "project":
+            settings, patterns = callers.settings(dict(self.opening.facts.environ), root)
+        if not settings and not patterns and not lines:
+            return
+        files = emptied.configuration(lines, self.opening.home, mounts.MASK_SOURCE, settings, patterns)
+        self._beside += [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
+        environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
+        self.plan = self.plan.replace(environment=environment)
+
+    def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
+        """First reads of hidden files that are empty are told from now on; what is not, though it should be."""
+        if self.launch.reads is None:
+            return (walls.FIRST_READS,) if needed else ()
+        from ..workspace.reads import Reads
+
+        fd, paths = self.launch.reads
+        shown = {watch: path[len(workspace.rstrip("/")) + 1 :] for watch, path in paths.items()}
+        self._reads = Reads(fd, shown, self.policy, self.journal.add)
+        return ()
+
+    def _begin_edits(self, listener: int) -> None:
+        """Everyday changes of ``.git/config`` are possible from now on."""
+        tracer, kept = self._tracer, self.launch.kept
+        if tracer is None or listener < 0 or not kept:
+            return
+        from ..tracer import edits
+        from ..workspace.gitedit import Editor
+
+        editor = self._editor = Editor(
+            kept,
+            freeze=self.launch.freeze,
+            busy=lambda: self.launch.masks_pending > 0,
+            shared=self._is_shared,
+            answer=lambda number, what, why: tracer.decide(edits.word(number, what, why)),
+        )
+        tracer.on_edit = lambda payload: editor.ask(*edits.request(payload))
+
+    def _is_shared(self, path: str) -> bool:
+        """Does the workspace of another session hold this path?"""
+        sessions = registry.list_sessions(self.state)
+        return any(each.alive and each.id != self.id and mounts.inside(path, each.workspace) for each in sessions)
+
+    def _hold(self, facts: HostFacts, roots: list[str]) -> list[MountOp]:
+        """Copies with placeholders; from now on hidden files outside of the guarded trees are held."""
+        hidden = [each.path for each in facts.files if each.effect == "deny-read" and not each.directory]
+        held = [path for path in hidden if not any(mounts.inside(path, root) for root in roots)]
+        operations = self._masked.operations() if self._masked is not None else []
+        held += self._masked.paths if self._masked is not None else []
+        if held:
+            from ..workspace.held import Held
+
+            try:
+                self._held = Held(held, self.launch.mask)
+            except OSError as error:
+                say(f"warning: hidden files that are replaced outside are not hidden again: {error.strerror}")
+        return operations
+
+    def _start_tracer(self, facts: HostFacts, directory: str) -> None:
+        """``directory``: of the record; empty: none is kept, and nothing is traced."""
+        if not directory:
+            return
+        plan = self.plan
+        scope = Scope(
+            self.id,
+            self.policy,
+            facts.workspace,
+            (),
+            plan.base_kuid + plan.uid,
+            plan.base_kuid + plan.gid,
+            () if plan.base_kuid else tuple(os.getgroups()),
+            plan.hardening.nested or plan.hardening.user_namespaces,
+            self.shared,
+            self.policy.trace.mode == "full",
+        )
+        live = bool(self.options.events) or self._on_line is not None
+
+        def store(source: str) -> record.Writer:
+            return self._writer(directory, source, "spans" if source == "ebpf" else "jsonl")
+
+        self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
+
+    def _take_line(self, line: bytes) -> None:
+        self.journal.add_line(line, "tracer", recorded=True)
+
+    def _attach_tracer(
+        self, process: int, listener: int, error: int, trees: list[tuple[str, tuple[PathRule, ...]]]
+    ) -> tuple[str, str]:
+        """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
+        tracer = self._tracer
+        if tracer is None:
+            return "network", ""
+        table = self._tables.pop() if self._tables else -1
+        roots = tuple((root, tuple((rule.effect, rule.text) for rule in rules)) for root, rules in trees)
+        sources, why_not = tracer.attach(process, listener, root_of(process), roots, table)
+        why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
+        if sources:
+            if listener < 0:
+                what = "new protected names are taken away, not refused, a rule's name can be made once"
+                self._warn(f"{what}, and git configuration is read-only: {why}")
+            source = ", ".join((*sources, "network"))
+            self._show(self.record.replace(trace_source=source))
+            return source, why_not
+        if self.policy.trace.mode != "auto":
+            raise PolicyError(
+                "bind the policy",
+                f"trace.mode {self.policy.trace.mode} needs seccomp user notification: {why}; or eBPF: {why_not}",
+                fix=("use trace.mode auto or off",),
+            )
+        self._warn(f"what the command does is not traced: {why}")
+        tracer.stop()
+        self._tracer = None
+        return "network", why_not
+
+    @property
+    def network(self) -> Network:
+        """The network process; there is one once the launcher has handed its sockets over."""
+        assert self._network is not None
+        return self._network
+
+    def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
+        """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
+        self._capture, sockets = self.launch.network_sockets()
+        self._tables = [fd for role, fd in sockets if role == "table"]
+        if self.policy.open_sockets:  # nobody's are out of reach
+            while self._tables:
+                os.close(self._tables.pop())
+        sockets = [pair for pair in sockets if pair[0] != "table"]
+        from .gateway import Network
+
+        doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
+        for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
+            sockets.append((f"unix:{door.number}", fd))
+        sockets += self._exposed
+        self._exposed = []
+        config = {
+            "policy": self.policy,
+            "session": self.id,
+            "clock": clock.offset(),
+            "limits": {"upload": self.policy.limits.upload},
+            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
+            "verbose": self.journal.wants_all,
+            "totals": True,  # for ps
+            "inspect": self.plan.inspect,
+            "authorities": authorities,
+            "authority": self._authority,
+            "secrets": self._secrets,
+            "ask": self._asks(),
+            "doors": {door.number: (door.source, door.owner) for door in doors},
+        }
+        self._secrets = []
+        self._authority = None
+        self._network = Network(sockets, config, self.journal)
+        if config["ask"]:
+            self._answer_questions(self._network)
+
+    def _trust(self, facts: HostFacts) -> list[MountOp]:
+        """Certificates for the view; one that the network process makes now is among them."""
+        from . import trust
+
+        authorities = trust.read_authorities(self.policy.extra_ca)
+        self._authority = trust.read_authority(self.policy.authority) if self.plan.inspect else None
+        self._take_network(facts, authorities)
+        certificate = b""
+        if self.plan.inspect:
+            self.network.start()
+            certificate = self.network.wait_for_certificate()
+        return trust.operations(self.plan, authorities, certificate)
+
+    def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
+        """The trees that the command can write on the host; path rules speak of the workspace only."""
+        if self.policy.file_rules is not None:
+            from ..plan.hosttree import guarded
+
+            return guarded(self.policy, facts)
+        rules = self.policy.paths
+        if self.policy.open_git_config:
+            from ..plan.hosttree import git_config
+
+            rules = (*rules, git_config())
+        roots: list[tuple[str, tuple[PathRule, ...]]] = [(facts.workspace, rules)]
+        for rule in self.policy.mounts:
+            source, target = mounts.places(rule, facts)
+            # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
+            if rule.mode == "rw" and source == target and os.path.isdir(source):
+                roots.append((source, rules[len(self.policy.paths) :]))
+        return roots
+
+    def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:
+        from ..workspace.scan import scan
+
+        caches = os.path.join(facts.state, "cache")
+        registry.make_private(caches)
+        cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
+        found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
+        for warning in found.warnings:
+            self._warn(warning)
+        if found.linked and self.policy.hard_links == "refuse":
+            raise PolicyError(
+                "bind the policy",
+                found.linked[0],
+                fix=("remove the other names of the file (find DIR -samefile FILE)", "hard_links: warn"),
+            )
+        for warning in found.linked:  # a rule that does not hold: said also to whoever wants to hear nothing
+            self._unheld.append(Binding("hard links", warning, "partial", False))
+            say(f"warning: {escape(warning)}")
+        return found
+
+    def _warn(self, text: str) -> None:
+        if not self.options.quiet:
+            say(f"warning: {escape(text)}")
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        if self._handlers.pop(fd, None):
+            self._epoll.unregister(fd)
+
+    def _loop(self) -> None:
+        from .gateway import SILENT
+
+        launch = self.launch
+        self._watch(launch.launcher.fileno(), self._on_launcher)
+        for role, fd in self.network.sockets:
+            if role not in SILENT:
+                self._watch(fd, self._on_first_packet)
+        if self.network.pid:
+            self._watch_network()
+        if self._tracer is not None:
+            self._watch(self._tracer.control, self._on_tracer)
+            self._watch(self._tracer.pidfd, self._on_tracer_end)
+        limit = self._limit()
+        time_out_at = time.monotonic() + limit if limit else 0.0
+        for guard in self.guards:
+            self._watch(guard.fileno(), guard.on_change)
+        if self._held is not None:
+            self._watch(self._held.fileno(), self._held.on_change)
+        if self._reads is not None:
+            self._watch(self._reads.fileno(), self._reads.on_change)
+        watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
+        self._begin()
+        while not self._over() and not self.failure:
+            due = self._due()
+            wait_until = min((at for at in (due, time_out_at, watch_at) if at), default=0.0)
+            timeout = max(0.0, wait_until - time.monotonic()) if wait_until else -1.0
+            for guard in self.guards:
+                wanted = guard.timeout()
+                if wanted is not None:
+                    timeout = wanted if timeout < 0 else min(timeout, wanted)
+            if self.journal.waits:
+                timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
+            if self._editor is not None and (wanted := self._editor.timeout()) is not None:
+                timeout = wanted if timeout < 0 else min(timeout, wanted)
+            for fd, _event in self._epoll.poll(timeout):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            self._guard_files()
+            if self.journal.waits:
+                self.journal.flush()
+            if self._editor is not None:
+                self._editor.step()
+            self._turn()
+            if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
+                watch_at = 0.0
+                for guard in self.guards:
+                    for warning in guard.warnings():
+                        self._warn(warning)
+            if time_out_at and time.monotonic() >= time_out_at:
+                self.timed_out = True
+                return
+            if due and time.monotonic() >= due:
+                self._on_due()
+
+    def _guard_files(self) -> None:
+        for guard in self.guards:
+            if guard.timeout() == 0:
+                guard.on_change()
+            if guard.overrun:
+                self.failure = f"the command was killed: {guard.overrun}"
+
+    def _on_launcher(self) -> None:
+        kind, payload, _fds = self._message(self.launch.launcher)
+        if kind == b"":
+            self._unwatch(self.launch.launcher.fileno())
+            self._launcher_ended()
+        elif kind == b"k":
+            self.launch.masks_pending -= 1
+        elif kind == b"f" and self._editor is not None:
+            self._editor.frozen(payload == b"0")
+        elif kind == b"E":
+            self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
+
+    @staticmethod
+    def _message(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+        try:
+            return receive(channel)
+        except ConnectionError:
+            return b"", b"", []
+
+    def update_network(self, policy: Policy) -> None:
+        """Decide by the network rules of ``policy`` from now on; connections that are open stay.
+
+        Raises:
+            PolicyError: it needs what the sandbox was not started with: inspection, or listeners for UDP.
+        """
+        from ..plan import network
+
+        plan = network.plan_network(policy)
+        if network.inspects(policy) != self.plan.inspect or set(plan.udp_ports) - set(self.plan.network.udp_ports):
+            raise PolicyError("change the network rules", "inspection and UDP ports are fixed when a run starts")
+        self.policy = self.policy.replace(allow=policy.allow, deny=policy.deny)
+        self.network.update(self.policy)
+
+    def _on_first_packet(self) -> None:
+        for _role, fd in self.network.sockets:
+            self._unwatch(fd)
+        try:
+            self.network.start()
+        except MembraneError as error:
+            self.failure = str(error)
+            return
+        self._watch_network()
+
+    def _watch_network(self) -> None:
+        self._watch(self.network.control, self._on_network)
+        self._watch(self.network.pidfd, self._on_network_end)
+
+    def _on_network(self) -> None:
+        if not self.network.read():
+            self._on_network_end()
+        elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
+            if time.monotonic() - self._recorded_at < RECORD_EVERY:
+                return
+            self._recorded_at = time.monotonic()
+            self._show(
+                self.record.replace(
+                    refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+                )
+            )
+
+    def _on_network_end(self) -> None:
+        self._unwatch(self.network.control)
+        self._unwatch(self.network.pidfd)
+        while self.network.read():
+            if not select.select([self.network.control], [], [], 0.1)[0]:
+                break
+        cause = f": {self.network.error}" if self.network.error else ""
+        self.failure = f"the network process died; the command was killed{cause}"
+
+    def _on_tracer(self) -> None:
+        assert self._tracer is not None
+        running = self._tracer.read()
+        self.journal.flush()
+        if not running:
+            self._on_tracer_end()
+
+    def _on_tracer_end(self) -> None:
+        """Without an answer to its notifications the command can do nothing, and nothing may be done unseen."""
+        assert self._tracer is not None
+        self._unwatch(self._tracer.control)
+        self._unwatch(self._tracer.pidfd)
+        cause = f": {self._tracer.error}" if self._tracer.error else ""
+        self.failure = self.failure or f"the tracer died; the command was killed{cause}"
+
+    def _stop_tracer(self) -> None:
+        if self._tracer is None:
+            return
+        try:
+            finished = self._tracer.finish()
+        except MembraneError as error:
+            finished, self._tracer.error = False, str(error)
+        if not finished:
+            cause = f": {self._tracer.error}" if self._tracer.error else ""
+            self.failure = self.failure or f"the end of the record could not be written{cause}"
+            self._lacks(", ".join(self._tracer.sources) or "tracer", f"the tracer ended without its last word{cause}")
+
+    def _lacks(self, source: str, why: str) -> None:
+        """Nobody knows whether ``source`` has told everything: one event, one line, and the record is incomplete."""
+        self._lacking.append(f"{source}: {why}")
+        self.journal.add(EventsLost(source, 0, now(), now(), "session", why))
+        what = "the record is incomplete" if self.journal.wants_all else "refusals may be missing"
+        say(f"{what}: {source}: {escape(why)}")
+
+    def _end(self) -> int:
+        self._recording = False
+        self.network.on_question = None  # nobody waits for an answer any more
+        why = self.network.stop()
+        if why:
+            self._lacks("network", why)
+        for guard in self.guards:
+            try:
+                guard.finish()
+            except (MembraneError, OSError) as error:
+                self.failure = self.failure or f"what the command left could not be looked at: {error}"
+            else:
+                self.failure = self.failure or _unguarded(guard)
+        homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
+        if self.journal.lost:
+            self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
+        if self.journal.defects:
+            self._lacking.append(f"network: {self.journal.defects} failures by a defect, whose events may be missing")
+        writer = self.journal.record
+        unwritten = (writer.lost if writer else 0) + (self._tracer.unwritten if self._tracer is not None else 0)
+        if self.policy.trace.mode == "required" and (self._lacking or unwritten) and not self.failure:
+            ended = self._exit_status()[0]
+            self.failure = f"trace.mode is required and the record is incomplete; the command's status was {ended}"
+        status, number = self._exit_status()
+        self.journal.add(
+            SessionEnded(
+                status,
+                number,
+                round((time.monotonic() - self.started) * 1000, 3),
+                dict(self.journal.counts),
+                self.journal.refused,
+                self.journal.lost + unwritten,
+                tuple(self._left_behind()),
+                incomplete=tuple(self._lacking),
+            )
+        )
+        self.journal.close()
+        if writer is not None:
+            self._after_record(writer)
+        self._told()
+        return status
+
+    def _after_record(self, writer: record.Writer) -> None:
+        """The trace log, made from the record, and room for the next one."""
+        if writer.lost:
+            self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
+        if self._live_log is not None:
+            why = self._live_log.wait()
+            if why:
+                self._warn(f"the trace log on stderr is cut off: {why}; the record is kept")
+        elif self.options.trace_log:
+            from ..record import export
+
+            try:
+                export.write_log(writer.directory, self.options.trace_log)
+            except OSError as error:
+                self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
+        # A short run looks at the number of sessions only; now and then one looks at the sizes too.
+        everything = writer.stored > record.WORTH_COMPRESSING or self.id.startswith("0")
+        trace = self.policy.trace
+        record.prune(self.state, keep=trace.keep, max_size=trace.max_size, everything=everything)
+
+    def _left_behind(self) -> list[str]:
+        """Protected names that the command made and that are still there."""
+        return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
+
+
+def _unguarded(guard: Guard) -> str:
+    """Why a run fails whose command left what programs outside may execute; empty: it did not."""
+    if guard.left:
+        more = f" and {len(guard.left) - 1} more" if len(guard.left) > 1 else ""
+        return f"{guard.left[0]}{more}: a protected name that the command made and that could not be taken away"
+    return guard.unfinished
+
+
+def _say_progress(count: int) -> None:
+    say(f"looking at the workspace for the first time: {count} names so far")

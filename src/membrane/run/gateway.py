@@ -1,0 +1,249 @@
+"""The network process of one session, seen from the supervisor: started late, told to stop, never trusted to parse.
+
+The sockets of the sandbox's network namespace are kept until the first of them becomes readable.  Then an
+interpreter of its own gets them, with an empty environment, and the policy over its control socket; our copies are
+closed.  Whatever it sends is JSON, bounded per line (``gateway.server`` has the other end).
+
+Its last line says that it has told everything, and how many events that were.  ``stop`` asks for it, waits within a
+bound, and returns why it is missing: an end that nobody proved is no end, and the record says so.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+import sys
+import time
+
+from ..errors import HostError, InternalError, MembraneError
+from ..host.channel import SIGKILL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..policy.model import Policy
+    from .journal import Journal
+
+NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
+NETWORK_END = 2.0  # seconds for the network process to take the last packets and send its last events
+SILENT = ("mint", "diag")  # roles of sockets at which nothing arrives
+
+
+class Network:
+    """The network process of one session, started when it is first needed."""
+
+    def __init__(self, sockets: list[tuple[str, int]], config: dict[str, Any], journal: Journal) -> None:
+        self.sockets = sockets
+        self.pid = 0
+        self.pidfd = -1
+        self.control = -1
+        self.stats: dict[str, Any] = {}  # its last word; empty until then
+        self._taken = 0  # events of it
+        self.error = ""
+        self.certificate = b""  # of its certificate authority, once it has told
+        self.on_question: Callable[[dict[str, Any]], None] | None = None
+        self.on_synced: Callable[[int], None] | None = None
+        self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are told
+        self._config = config
+        self._journal = journal
+        self._socket: _socket.socket | None = None
+        self._buffer = b""
+
+    def start(self) -> None:
+        """Spawn the process with the sockets; our copies are closed.
+
+        Raises:
+            HostError: it can not be started.
+        """
+        import marshal
+
+        from ..policy.codec import dump
+
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        highest = max([theirs.fileno(), *(fd for _role, fd in self.sockets)]) + 1
+        moves: list[Any] = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), highest)]
+        numbered = []
+        for offset, (role, fd) in enumerate(self.sockets, 1):
+            moves.append((os.POSIX_SPAWN_DUP2, fd, highest + offset))
+            numbered.append([role, highest + offset])
+        moves += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1)]
+        # The package is found where this one was found, also when it is not installed; -I keeps everything of the
+        # caller's environment and directory out of the process.
+        source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        program = (
+            "import sys; sys.path.append(sys.argv.pop(1)); "
+            "from membrane.host import confine; confine.give_up_privileges(); confine.read_only_files(); "
+            "from membrane.gateway.server import main; sys.exit(main(sys.argv))"
+        )
+        argv = [sys.executable, "-I", "-c", program, source, str(highest)]
+        try:
+            self.pid = os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=moves, setsid=True)
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError as error:
+            raise HostError("start the network process", error.strerror or "", target=sys.executable) from None
+        finally:
+            theirs.close()
+            for _role, fd in self.sockets:
+                os.close(fd)
+            self.sockets = []
+        config = {**self._config, "policy": dump(self._config["policy"]), "sockets": numbered}
+        data = marshal.dumps(config)
+        ours.sendall(len(data).to_bytes(4, "big") + data)
+        self._config = {}  # secrets were in it
+        ours.setblocking(False)
+        self._socket, self.control = ours, ours.fileno()
+
+    def update(self, policy: Policy) -> None:
+        """Decide by another policy from now on.
+
+        Raises:
+            HostError: the process does not take it.
+        """
+        from ..policy.codec import dump
+
+        if self._socket is None:
+            self._config["policy"] = policy
+            return
+        import binascii
+
+        line = b'{"command": "policy", "policy": "%b"}\n' % binascii.b2a_base64(dump(policy), newline=False)
+        try:
+            self._socket.settimeout(NETWORK_END)
+            self._socket.sendall(line)
+        except OSError as error:
+            raise HostError("change the network rules", error.strerror or "it does not answer") from None
+        finally:
+            self._socket.setblocking(False)
+
+    def read(self) -> bool:
+        """Take events; False at the end of the stream."""
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if len(self._buffer) > 1 << 20:
+            raise InternalError("read the network process", "a line of over 1 MiB")
+        try:
+            for line in lines:
+                record = self._journal.add_line(line, "network")
+                self._taken += record is None
+                if record and isinstance(record.get("stats"), dict):
+                    self.stats = record["stats"]
+                if record and isinstance(record.get("ca"), str):
+                    self.certificate = record["ca"].encode("ascii")
+                if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
+                    self.on_question(record)
+                if record and "synced" in record and self.on_synced is not None:
+                    self.on_synced(int(record["synced"]))
+                if record and "error" in record:
+                    self.error = str(record["error"])
+        finally:
+            self._journal.flush()
+        return True
+
+    def sync(self, number: int) -> bool:
+        """Ask for ``on_synced(number)`` once everything that happened until now was told; False when nothing runs."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.send(f'{{"command": "sync", "number": {number:d}}}\n'.encode())
+        except OSError:
+            return False
+        return True
+
+    def answer(self, number: int, answer: str) -> None:
+        """Send the answer to a question; a process that does not read is as good as dead, and is ended as such."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.send(f'{{"command": "answer", "number": {number:d}, "answer": "{answer}"}}\n'.encode())
+        except OSError:
+            pass  # its end is on the way; no answer is a "no"
+
+    def wait_for_certificate(self) -> bytes:
+        """Wait until the process, started before, has made its certificate authority; the certificate in PEM.
+
+        Raises:
+            HostError: it ended, or said nothing in time.
+        """
+        deadline = time.monotonic() + NETWORK_START
+        while not self.certificate:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+                raise HostError("start the network process", f"no certificate authority within {NETWORK_START:.0f} s")
+            if not self.read():
+                raise HostError("start the network process", self.error or "it ended early")
+        return self.certificate
+
+    def stop(self) -> str:
+        """Ask for its last events and its end, wait for at most ``NETWORK_END``, then kill it.
+
+        Returns:
+            Why it is not known that it has told everything; empty when it has said so, or never ran.
+        """
+        if not self.pid and self._has_packets():
+            try:
+                self.start()  # for what the command did last
+            except MembraneError as error:
+                return str(error)
+        for _role, fd in self.sockets:
+            os.close(fd)
+        self.sockets = []
+        if not self.pid:
+            return ""
+        deadline = time.monotonic() + NETWORK_END
+        assert self._socket is not None
+        try:
+            self._socket.shutdown(_socket.SHUT_WR)
+        except OSError:
+            pass  # it is gone; what it sent before is still there
+        wrong = self._take_rest(deadline)
+        in_time = bool(select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
+        if not in_time:
+            os.kill(self.pid, SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
+        if not self.stats and not wrong:
+            wrong = self._take_rest(0.0)  # what it had sent before
+        os.close(self.pidfd)
+        self._socket.close()
+        self.pid, self.pidfd, self.control = 0, -1, -1
+        if wrong:
+            return wrong
+        if self.stats:
+            told = self.stats.get("events")
+            return "" if told == self._taken else f"it told {told} events, and {self._taken} came"
+        if self.error:
+            return f"it failed: {self.error.splitlines()[-1]}"
+        if not in_time:
+            return f"it did not end within {NETWORK_END:g} s and was killed"
+        if os.WIFSIGNALED(status):
+            return f"it was killed by signal {os.WTERMSIG(status)}"
+        return f"it ended with status {os.WEXITSTATUS(status)} and without its last word"
+
+    def _has_packets(self) -> bool:
+        """Has something arrived that no process has seen yet?"""
+        poll = select.poll()
+        for role, fd in self.sockets:
+            if role not in SILENT:
+                poll.register(fd, select.POLLIN)
+        return bool(self._config) and bool(poll.poll(0))
+
+    def _take_rest(self, deadline: float) -> str:
+        """Read until the end of its stream or ``deadline`` (0: what is there); what was wrong with it."""
+        assert self._socket is not None
+        try:
+            while (left := deadline - time.monotonic() if deadline else 0.0) >= 0:
+                if not select.select([self._socket], [], [], left)[0] or not self.read():
+                    break
+        except (MembraneError, OSError) as error:
+            return str(error)
+        return ""

@@ -1,0 +1,198 @@
+"""Credentials in files and variables: the copies with placeholders that the command sees, and what stands for what.
+
+Theory of operation
+-------------------
+Read once, by the supervisor, before the launch.  Each credential that a rule finds gets one placeholder for the
+session, whatever finds it; the value goes to the network process only, as a secret that may be in any header field
+that carries credentials (``gateway.http.credentials``).  A copy is bound over its file, read-only, before the command
+is released.
+
+A file may be replaced outside while the command runs: ``workspace.held`` then hides the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..errors import HostError, PolicyError
+from ..escaping import escape
+from ..plan.model import Copy, Mask
+from ..plan.mounts import pins
+from ..policy.match import Malformed
+from .journal import say
+from .sources import Found, Trees
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ..plan.model import MountOp
+    from ..policy.model import MaskRule, Policy
+
+_LARGEST = 1 << 20  # octets of a file
+
+
+class Masked:
+    """What became of the rules."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
+        self.copies: dict[str, bytes] = {}  # path without links -> content
+        self.hidden: list[str] = []  # paths without links
+        self.paths: list[str] = []  # of every rule about a file, whether it exists or not
+        self.environment: dict[str, str] = {}
+
+    def operations(self) -> list[MountOp]:
+        """The mounts in the view.
+
+        Where the command could move what is above a file, it would choose what the next run finds at its path.
+        """
+        ops = pins(self._roots, (*self.copies, *self.hidden))
+        ops += [Copy(path, content) for path, content in self.copies.items() if path not in self.hidden]
+        ops += [Mask(path, False, "mask") for path in self.hidden]
+        return ops
+
+
+def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], roots: Sequence[str] = ()) -> Masked:
+    """Find the credentials.
+
+    Args:
+        rows: of ``secrets.gather``; a row for each credential is added.
+        roots: trees that the command can write.
+
+    Raises:
+        PolicyError: a credential can not be replaced, or there is none and the rule says that there must be one.
+        HostError: a file is too large.
+    """
+    out = Masked(roots)
+    mint = _Mint(rows)
+    trees = Trees(roots)
+    for rule in policy.masks:
+        kind, _, where = rule.source.partition(":")
+        if kind == "env":
+            text = environ.get(where, "")
+            if text and (shown := _masked(rule, text, mint)) is not None:
+                out.environment[where] = shown
+            continue
+        found = Found(where, trees)
+        try:
+            if found.link:
+                # The command, in an earlier run, would choose which file is read here, and so where its content goes.
+                cause = f"{where} leads over the symbolic link {found.link}, which the command can make"
+                raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("name its target",))
+            path = os.path.realpath(where) if found.error else found.path
+            out.paths.append(path)
+            content = _read(found, path, rule)
+        finally:
+            found.close()
+        if content is None:
+            continue  # there is nothing to protect yet
+        before = out.copies.get(path, content).decode("utf-8", "surrogateescape")
+        shown = _masked(rule, before, mint)
+        if shown is None:
+            out.hidden.append(path)
+        elif shown != before:
+            out.copies[path] = shown.encode("utf-8", "surrogateescape")
+    return out
+
+
+def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:
+    """The content of a file; None: there is none that this user can read."""
+    if found.error in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+        return None
+    if not found.error and not stat.S_ISREG(found.status.st_mode):
+        raise PolicyError("mask a credential", f"{path} is not a file", where=str(rule.origin), fix=("hide it",))
+    try:
+        data = found.read(_LARGEST)
+    except PermissionError:
+        return None
+    except OSError as error:
+        raise HostError("mask a credential", error.strerror or "", target=path) from None
+    if len(data) > _LARGEST:
+        raise HostError("mask a credential", f"it is larger than {_LARGEST} octets", target=path, fix=("hide it",))
+    return data
+
+
+def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
+    """The text as the command sees it; None: not at all.
+
+    Raises:
+        PolicyError: see ``gather``.
+    """
+    from ..policy import masking
+
+    def stand(value: str) -> str | None:
+        if not rule.decode:
+            return mint.of(value, rule)
+        if masking.payload_of(value) is None:
+            return None
+        if not rule.claims:
+            return mint.of(value, rule, masking.fake_token(value, mint.noise))
+        found = masking.mask_claims(value, rule.claims, lambda claim: mint.of(claim, rule), mint.noise)
+        if found is None:
+            return None
+        return mint.of(value, rule, found[0])
+
+    tried = "mask a credential"
+    try:
+        if rule.extract or rule.decode:
+            pattern = masking.compiled(rule.extract or masking.JWT)
+            shown = masking.substitute(text, pattern, stand, duplicates=rule.duplicates)
+        else:
+            core = text.strip()
+            shown = text.replace(core, mint.of(core, rule), 1) if core else text
+    except (ValueError, Malformed) as error:
+        cause = f"{rule.source}: {error}"
+        raise PolicyError(tried, cause, where=str(rule.origin), fix=("hide it instead",)) from None
+    if shown is not None:
+        return shown
+    cause = f"{rule.source}: nothing in it is found"
+    if rule.unmatched == "error":
+        raise PolicyError(tried, cause, where=str(rule.origin), fix=("correct extract, or say what unmatched means",))
+    if rule.unmatched == "warn":
+        say(f"warning: {escape(cause)}: the command sees it as it is")
+        return text
+    return None
+
+
+class _Mint:
+    """One placeholder for each credential."""
+
+    def __init__(self, rows: list[list[Any]]) -> None:
+        self._rows = rows
+        self._known: dict[bytes, list[Any]] = {row[1]: row for row in rows if row[3][0] == "*"}
+
+    @staticmethod
+    def noise(value: str) -> str:
+        """Random text of the same length and shape.
+
+        Raises:
+            ValueError: it is too short, or is not visible ASCII.
+        """
+        from ..gateway.http.credentials import placeholder_for
+
+        return placeholder_for(value.encode("utf-8", "surrogateescape"), os.urandom).decode("ascii")
+
+    def of(self, value: str, rule: MaskRule, shown: str = "") -> str:
+        """The placeholder of ``value``; ``shown`` becomes it when it has none.
+
+        Raises:
+            ValueError: see ``noise``.
+            Malformed: a destination is not one.
+        """
+        from ..policy.grammar import destinations
+
+        octets = value.encode("utf-8", "surrogateescape")
+        to = [list(each) for each in destinations(rule.to, wildcards=True)]
+        row = self._known.get(octets)
+        if row is None:
+            placeholder = (shown or self.noise(value)).encode("ascii")
+            row = [f"{rule.source}#{len(self._known)}", octets, placeholder, "*", []]
+            self._known[octets] = row
+            self._rows.append(row)
+        row[3] = " ".join(dict.fromkeys((*row[3].split(), *rule.header.split())))
+        row[4] += [each for each in to if each not in row[4]]
+        return str(row[2], "ascii")

@@ -1,0 +1,165 @@
+"""The first part of every run: the plan, and the launcher that begins to make the sandbox.
+
+Theory of operation
+-------------------
+Making namespaces and a view takes about as long as loading the rest of the program.  So the launcher was forked before
+anything else was loaded (``host.launch``), and this module imports only what the plan needs; ``session`` or
+``api.supervisor`` are loaded while it is carried out and go on with what ``begin`` returns.  The launcher inherits no
+record, no tracer and no secret that is read from elsewhere; the variables of the caller, which it erases, are all that
+it has seen.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import PolicyError
+from ..host.facts import gather
+from ..host.start import Start
+from ..plan import mounts
+from ..plan.build import build
+from ..value import Value
+from . import homes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from ..host.launch import Launch
+    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..policy.model import Policy
+
+VERSION = "0.1.0"
+
+
+class RunOptions(Value):
+    """How a run is reported."""
+
+    events: str = ""  # path of a JSON lines file; "fd:N": a descriptor of ours; "stderr": the command's as well
+    session_id_file: str = ""
+    quiet: bool = False
+    ask: bool = False
+    trace_log: str = ""
+    no_trace: bool = False
+    debug: bool = False
+
+
+class RunRequest(Value):
+    """What is to be run.  ``command``: what the record names as well."""
+
+    command: tuple[str, ...]
+    policy: Policy
+    options: RunOptions = RunOptions()
+
+
+class Opening:
+    """A sandbox that is being made.
+
+    Attributes:
+        id: of the session.
+        recorded: whether its record is kept.
+        plan: what the launcher makes.
+        warnings: what of the policy this machine lets be otherwise than it says.
+        home: the store that is bound over $HOME; empty when there is none that is kept.
+        agent: ``$MEMBRANE_HOME/agents/NAME``.
+        terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
+        launch: its launcher; it dies with this process, and is killed by ``boundary.Boundary.run``.
+    """
+
+    def __init__(self, launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
+        policy, options = request.policy, request.options
+        self.recorded = policy.trace.mode != "off" and not options.no_trace
+        if options.trace_log and not self.recorded:
+            raise PolicyError(
+                "write the trace log",
+                "it is made from the record, which --no-trace or trace.mode off switched off",
+                fix=("leave --trace-log or --no-trace away",),
+            )
+        self.id = os.urandom(8).hex()
+        self.facts = facts_for(policy)
+        policy, self.warnings = mounts.as_found(policy, self.facts)
+        self.request = request.replace(policy=policy)
+        self.plan = build(policy, self.facts)
+        self.home = mounts.home_store(policy, self.facts)
+        self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
+        homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
+        one = commands == "one"
+        self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
+        notify: Literal["", "writes", "reads"] = ""
+        if self.recorded:
+            notify = "reads" if policy.trace.mode == "full" else "writes"
+        umask = os.umask(0o077)
+        os.umask(umask)
+        argv = request.command if one else ()
+        self.launch = launch
+        launch.begin(Start(self.plan, argv, self.terminal, self.id, umask, notify, commands))
+
+
+def begin(launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"] = "one") -> Opening:
+    """Plan the sandbox for ``request`` and begin to make it.
+
+    Args:
+        launch: the launcher that makes it; on an error its maker gives it up.
+        request: what is to be run.
+        commands: that one command, or any number in views of their own or shared (``host.spawner``).
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the machine refused a step.
+    """
+    return Opening(launch, request, commands)
+
+
+def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
+    """Host facts for a run of ``policy`` in ``workspace``, the current directory by default."""
+    facts = gather(
+        os.environ,
+        named=[rule.path for rule in policy.mounts],
+        sockets=[rule.path for rule in policy.unix_sockets],
+        want_git_root=any(rule.git_root for rule in policy.mounts),
+        want_bound="all" if policy.view == "host" else "lasting",
+        want_runtime=policy.open_files,
+        workspace=workspace,
+    )
+    if policy.file_rules is None:
+        if not os.path.isfile(f"{facts.workspace}/.git"):
+            return facts
+        from ..workspace import gitdirs
+
+        return facts.replace(repository=gitdirs.find(facts.workspace))
+    from ..workspace import hostfiles
+
+    masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
+    found, warnings = hostfiles.find(policy.file_rules, masked)
+    return facts.replace(files=found, file_warnings=warnings)
+
+
+def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
+    """The complete plan, the workspace scanned, for ``membrane plan``.
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the workspace can not be read.
+    """
+    del command  # the plan does not depend on it: no decision by command text
+    from ..workspace.scan import scan
+
+    facts = facts_for(policy)
+    policy, _warnings = mounts.as_found(policy, facts)
+    plan = build(policy, facts)
+    if policy.file_rules is not None:
+        from ..plan.hosttree import guarded
+
+        operations: list[MountOp] = []
+        for root, rules in guarded(policy, facts):
+            found = scan(root, rules)
+            operations += mounts.workspace(root, found.hits, found.pins)
+        return plan.replace(mounts=(*plan.mounts, *operations))
+    from ..workspace.emptied import Finder
+
+    found = scan(facts.workspace, policy.paths)
+    patterns = [rule.text for rule in policy.paths if rule.effect == "hide"]
+    finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
+    empty = finder.find(found.hits, found.named, patterns).paths
+    operations = list(mounts.workspace(facts.workspace, found.hits, found.pins, empty=empty))
+    return plan.replace(mounts=(*plan.mounts, *operations))

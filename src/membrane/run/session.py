@@ -1,0 +1,377 @@
+"""The lifetime of one run: one command in a sandbox of its own, with the caller's streams, terminal and signals.
+
+Theory of operation
+-------------------
+``Session`` is a ``boundary.Boundary`` that ends with its command.  It watches pid 1, the terminal and the signals of
+the caller, reads back what the command process has set on itself, releases it, and tells what was refused.
+
+Rules
+-----
+1. The exit status is the command's; 128+n for a signal; 124 when the time limit ended it; 125 when we failed.
+2. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command's process group, then escalated.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import time
+
+from ..errors import HostError
+from ..escaping import escape
+from ..events import AccessDenied, Binding
+from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH, send
+from ..host.readback import read_back
+from .boundary import Boundary
+from .journal import open_for_caller, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from typing import Any
+
+    from ..host.terminal import Relay
+    from .gateway import Network
+    from .opening import Opening
+    from .prompt import Desk
+else:
+    import _signal
+
+FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
+IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
+PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
+TIMED_OUT = 124  # exit status, as timeout(1)
+
+
+class Hooks:
+    """What a caller of ``Session`` takes part in; the methods do nothing here."""
+
+    fd = -1  # watched while the command runs
+
+    def started(self, session: Session) -> None:
+        """The command was released."""
+
+    def readable(self, session: Session) -> None:
+        """``fd`` can be read."""
+
+    def refused(self, event: AccessDenied) -> None:
+        """An access was refused; what it holds is escaped."""
+
+
+class Session(Boundary):
+    """One run; ``run`` may be called once."""
+
+    def __init__(self, opening: Opening, hooks: Hooks | None = None) -> None:
+        self.hooks = hooks or Hooks()
+        super().__init__(opening)
+        self.told: int = 0  # the last signal that asked us to end
+        self.wait_status: int | None = None
+        self._interrupts: list[float] = []
+        self._kill_at = 0.0
+        self._desk: Desk | None = None  # where questions are answered
+        self._relay: Relay | None = None
+
+    def _prepare(self) -> None:
+        if type(self.hooks) is not Hooks:
+            self.journal.on_refusal = self.hooks.refused
+        self._write_session_id()
+        self._wake = self._install_signals()
+
+    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
+        launch = self.launch
+        return launch.command_pid, launch.listener, launch.listener_error, read_back(launch.command_pid, self.plan)[1]
+
+    def _begin(self) -> None:
+        launch = self.launch
+        self._watch(self._wake, self._on_signals)
+        self._watch(launch.init.fileno(), self._on_init)
+        if self.hooks.fd >= 0:
+            self._watch(self.hooks.fd, self._on_hook)
+        if launch.terminal >= 0:
+            from ..host.terminal import Relay
+
+            self._relay = Relay(launch.terminal, self.opening.terminal)
+            self._watch(launch.terminal, self._on_terminal)
+            self._watch_terminal()
+        launch.release()
+        gc.freeze()  # the first collection would look at everything that was loaded
+        gc.enable()  # the script switched it off for the start
+        self._let_go_of_streams(self.opening.terminal)
+
+    def _turn(self) -> None:
+        """Nothing is held back."""
+
+    def _over(self) -> bool:
+        return self.wait_status is not None
+
+    def _due(self) -> float:
+        return self._kill_at
+
+    def _on_due(self) -> None:
+        self.launch.kill()
+        self.wait_status = SIGKILL
+
+    def _launcher_ended(self) -> None:
+        if self.wait_status is None:
+            # It ends after pid 1 does; if pid 1 told its status first, that message is already waiting.
+            if select.select([self.launch.init], [], [], 1)[0]:
+                self._on_init()
+            if self.wait_status is None:
+                self.failure = "the launcher died; the command was killed"
+
+    def _after_processes(self) -> None:
+        if self._desk is not None:
+            self._desk.clear()
+        if self._relay is not None:
+            while self._relay.to_screen():
+                pass
+            self._relay.restore()
+
+    def _write_session_id(self) -> None:
+        if not self.options.session_id_file:
+            return
+        path = self.options.session_id_file
+        try:
+            fd = open_for_caller(path, os.O_TRUNC, 0o644)
+            os.write(fd, self.id.encode())
+            os.close(fd)
+        except OSError as error:
+            raise HostError("write the session id file", error.strerror or "", target=path) from None
+
+    def _install_signals(self) -> int:
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in (*FORWARDED, SIGWINCH, SIGTSTP, SIGCONT):
+            if number in (SIGHUP, SIGINT, SIGQUIT) and _signal.getsignal(number) == _signal.SIG_IGN:
+                continue  # nohup(1), or a background job of a shell without job control
+            _signal.signal(number, lambda _number, _frame: None)
+        _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        return read
+
+    # ------------------------------------------------------------ start
+
+    def _asks(self) -> dict[str, Any] | None:
+        """Without a terminal of our own job there is nobody to ask."""
+        if not self.options.ask:
+            return None
+        from .asking import KINDS, SECONDS
+
+        try:
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        os.close(terminal)
+        return {"seconds": SECONDS, "kinds": KINDS}
+
+    def _answer_questions(self, network: Network) -> None:
+        from ..host import owner
+        from .asking import Questions
+        from .prompt import Desk
+
+        desk = self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+        questions = Questions(
+            desk.show,
+            desk.withdraw,
+            network.answer,
+            who=lambda client: owner.of(client, self.launch.command_pid),
+        )
+        network.on_question = questions.take
+
+    def _let_go_of_streams(self, own: tuple[bool, bool, bool]) -> None:
+        """Close our copies of pipes, so that their other ends see the command's end and not ours."""
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for fd in (0, 1):
+            if not own[fd] and not (self._relay and fd in (self._relay.screen, self._relay.keyboard)):
+                os.dup2(null, fd)
+        os.close(null)
+
+    # ------------------------------------------------------------ signals and messages
+
+    def _on_signals(self) -> None:
+        try:
+            numbers = os.read(self._wake, 512)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number == SIGWINCH:
+                if self._relay:
+                    self._relay.resize()
+            elif number == SIGTSTP:
+                self._signal_command(SIGSTOP)
+                self._suspend()
+                self._signal_command(SIGCONT)
+            elif number == SIGCONT:
+                if self._relay:
+                    self._resume_terminal()
+            elif number in FORWARDED:
+                self._told_to_end(number)
+
+    def _told_to_end(self, number: int) -> None:
+        self.told = number
+        self._signal_command(number)
+        now_ = time.monotonic()
+        if number in (SIGTERM, SIGHUP):
+            self._kill_at = self._kill_at or now_ + GRACE
+        elif number == SIGINT:
+            self._interrupts = [at for at in self._interrupts if now_ - at < IMPATIENT[1]] + [now_]
+            if len(self._interrupts) >= IMPATIENT[0]:
+                self._kill_at = now_
+
+    def _signal_command(self, number: int) -> None:
+        try:
+            send(self.launch.init, b"S", str(int(number)).encode())
+        except OSError:
+            pass  # pid 1 is gone: its end is on the way
+
+    def _on_init(self) -> None:
+        kind, payload, _fds = self._message(self.launch.init)
+        if kind == b"X":
+            self.wait_status = int(payload)
+        elif kind == b"Z":
+            self._suspend()
+            try:
+                send(self.launch.init, b"C")
+            except OSError:
+                pass
+        elif kind == b"E":
+            self.failure = payload.decode("utf-8", "replace").replace("\0", ": ")
+        elif kind == b"" and self.wait_status is None:
+            # Pid 1 was killed (out of memory, or by somebody outside): with it the whole namespace.
+            self.wait_status = SIGKILL
+
+    def _on_hook(self) -> None:
+        self.hooks.readable(self)
+        if self.hooks.fd < 0:
+            for fd in [fd for fd, handler in self._handlers.items() if handler == self._on_hook]:
+                self._unwatch(fd)
+
+    def end(self, number: int) -> None:
+        """Ask the command to end, as if the signal ``number`` had come from outside."""
+        self._told_to_end(number)
+
+    # ------------------------------------------------------------ terminal
+
+    def _on_terminal(self) -> None:
+        assert self._relay is not None
+        self._relay.flush()
+        if not self._relay.to_screen():
+            self._unwatch(self._relay.master)
+        self._watch_terminal()
+
+    def _on_keyboard(self) -> None:
+        assert self._relay is not None
+        if not self._relay.from_keyboard():
+            self._unwatch(self._relay.keyboard)
+            self._told_to_end(SIGHUP)
+        else:
+            self._watch_terminal()
+
+    def _watch_terminal(self) -> None:
+        """Wait for the pty to take what is pending; read no more keys than it can hold."""
+        relay = self._relay
+        assert relay is not None
+        if self._desk is not None and self._desk.busy:
+            return  # the terminal is the question's
+        if relay.master in self._handlers:
+            self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
+        if relay.reads_keyboard and relay.keyboard not in self._handlers:
+            self._watch(relay.keyboard, self._on_keyboard)
+        elif not relay.reads_keyboard:
+            self._unwatch(relay.keyboard)
+
+    def _suspend(self) -> None:
+        """Stop like any job; what follows runs when the shell continues us."""
+        if self._desk is not None:
+            self._desk.clear("this job was stopped: nobody answers")
+        if self._relay:
+            self._unwatch(self._relay.keyboard)
+            self._relay.restore()
+        os.kill(os.getpid(), SIGSTOP)
+        if self._relay:
+            self._resume_terminal()
+
+    def _resume_terminal(self) -> None:
+        assert self._relay is not None
+        self._relay.enter_raw_mode()
+        self._relay.resize()
+        self._watch_terminal()
+
+    # ------------------------------------------------------------ questions
+
+    def _pause_relay(self) -> None:
+        """Copy neither output nor keys: the terminal is a question's.  What was printed before stands above it."""
+        if self._relay is not None:
+            self._relay.flush()
+            for _ in range(PRINTED_BEFORE):
+                self._relay.to_screen()
+            self._unwatch(self._relay.keyboard)
+            self._unwatch(self._relay.master)
+
+    def _resume_relay(self) -> None:
+        if self._relay is not None:
+            if self._relay.master not in self._handlers:
+                self._watch(self._relay.master, self._on_terminal)
+            self._watch_terminal()
+
+    # ------------------------------------------------------------ end
+
+    def _told(self) -> None:
+        for line in self._desk.finish() if self._desk is not None else ():
+            say(line)
+        if self.failure:
+            say(escape(self.failure))
+        if self.timed_out:
+            say(f"the time limit of {self.policy.limits.time} s ended the command")
+        for path in (path for guard in self.guards for path in guard.left):
+            say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
+        if not self.options.quiet:
+            self._tell_refusals()
+            pairs = [pair for guard in self.guards for pair in guard.moved]
+            if pairs:
+                from ..record.summary import moved
+
+                for line in moved(pairs, os.path.join(self.state, "quarantine")):
+                    say(line)
+            kept = [path for guard in self.guards for path in guard.kept]
+            if kept:
+                more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
+                say(f"{escape(kept[0])}{more}: a new repository brought it, and programs outside may obey it")
+
+    def _exit_status(self) -> tuple[int, int]:
+        if self.failure:
+            return 125, 0
+        if self.timed_out:
+            return TIMED_OUT, SIGKILL
+        assert self.wait_status is not None
+        code = os.waitstatus_to_exitcode(self.wait_status)
+        if code < 0:
+            return 128 - code, -code
+        # Told to end and gone without a complaint: the caller must still see that it did not finish.
+        if code == 0 and self.told in (SIGTERM, SIGHUP):
+            return 128 + self.told, self.told
+        return code, 0
+
+    def _where_the_record_is(self) -> str:
+        if self.journal.record is not None:
+            return "membrane trace show @last --denied"
+        return self.options.events if self.options.events != "stderr" else ""
+
+    def _tell_refusals(self) -> None:
+        if not self.journal.denied:
+            return
+        from ..record.summary import refusals
+
+        colour = os.isatty(2) and not os.environ.get("NO_COLOR")
+        for line in refusals(
+            self.journal.denied.values(),
+            record=self._where_the_record_is(),
+            home=os.environ.get("HOME", ""),
+            colour=colour,
+        ):
+            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+
+
+def run(opening: Opening, hooks: Hooks | None = None) -> int:
+    """Run the command of ``opening`` and return its exit status (see ``Boundary.run``)."""
+    return Session(opening, hooks).run()

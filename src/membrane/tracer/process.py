@@ -1,0 +1,690 @@
+"""The tracer: one process per session that reads the sources of events and writes them down.
+
+Theory of operation
+-------------------
+The supervisor forks it beside the launcher, before it holds a secret.  It keeps what the fork gave it (the policy,
+the loaded code) and nothing else: no other descriptor, no environment, no right to gain any; it is outside of every
+namespace of the sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside
+of the sandbox either: it is given what it reads by descriptor.
+
+One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
+
+    supervisor -> tracer   P prepare · L process, roots, awaited, tips, edits (+ listener, + root): attach
+                           Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
+    tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
+                           t totals ("-": not written), the last message: it has told everything
+                           e it failed, and why · y number: what there was until Y is told · c a call waits (``edits``)
+
+Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
+command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
+alone can refuse; without eBPF everything comes from them.
+
+Nothing in the loop waits for the supervisor: what it does not take stays in a bounded buffer, refusals in one of
+their own, and what does not fit is counted and told as ``EventsLost``.  While the tracer is slow the command waits;
+when the tracer is dead its calls fail with ENOSYS, and the supervisor kills it.
+
+``Tracer`` is the supervisor's side, ``Source`` what the loop reads.
+"""
+
+from __future__ import annotations
+
+import _socket
+import gc
+import marshal
+import os
+import resource
+import select
+import sys
+import time
+
+from .. import clock
+from ..errors import HostError, InternalError, MembraneError
+from ..events import EventsLost, encode
+from ..host import syscalls as sc
+from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
+from ..host.confine import give_up_privileges
+from ..host.facts import effective_capabilities
+from ..value import Value
+from .edits import Edits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Callable
+    from typing import NoReturn, Protocol
+
+    from ..policy.model import Policy
+    from ..record.decode import Decoder
+    from ..workspace.ahead import Row
+    from .ebpf import EbpfSource
+    from .notify import Notifications
+
+    class Source(Protocol):
+        """Something that makes events."""
+
+        def fileno(self) -> int:
+            """Readable when ``drain`` has something to do."""
+
+        def drain(self, write: Callable[[bytes], None]) -> int:
+            """Take what is there, within bounds, and write it down; how much there was."""
+
+        def losses(self) -> dict[str, int]:
+            """What was lost since the last question, by type of event."""
+
+        def close(self) -> None: ...
+
+    class Store(Protocol):
+        """Where the record goes."""
+
+        lost: int  # records that could not be written
+
+        def append(self, data: bytes, records: int = 0) -> None: ...
+
+        def close(self) -> None: ...
+else:
+    import _signal
+
+LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
+REFUSED_ROOM = 1 << 18  # bytes of refusals that do
+LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record only
+LARGEST_WRITE = 64 << 10  # bytes of lines that are written to the record at once
+END = 5.0  # seconds for the tracer to write its last events
+ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
+CAP_DAC_READ_SEARCH = 1 << 2
+CAP_BPF = 1 << 39
+
+
+class Scope(Value):
+    """What the source must know about one session."""
+
+    session: str
+    policy: Policy
+    workspace: str
+    # Trees in which protected names may not be made, the workspace among them, and the path rules of each (``Row``).
+    roots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    uid: int  # kernel ids of the command's processes
+    gid: int
+    groups: tuple[int, ...]
+    nested: bool
+    # Several commands, each perhaps with a pid namespace and a view of its own: processes go by the host's numbers.
+    shared: bool = False
+    reads: bool = False  # opens for reading and look-ups of programs are wanted
+    awaited: tuple[str, ...] = ()  # paths that may not be made
+    tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
+
+
+class Tracer:
+    """The tracer of one session, as its supervisor sees it; made before the launch.
+
+    Args:
+        scope: the session; ``roots`` are told at ``attach``.
+        live: send every event, not only refusals.
+        store: makes the place of the record of a source, in the tracer; None: no record is kept.
+        take: is given each line.
+    """
+
+    def __init__(
+        self, scope: Scope, *, live: bool, store: Callable[[str], Store] | None, take: Callable[[bytes], object]
+    ) -> None:
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        self._channel = ours
+        self._take = take
+        self.control = ours.fileno()
+        self.counts: dict[str, int] = {}
+        self.sources: tuple[str, ...] = ()  # that it reads, best first
+        self.unwritten = 0  # events that found no room on the disk
+        self.error = ""
+        self._finished = False  # it has written everything
+        self.on_synced: Callable[[int], None] | None = None
+        self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
+        self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
+        self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
+        supervisor = os.getpid()
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _child(theirs, supervisor, scope, live, store)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        theirs.close()
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def prepare(self) -> None:
+        """Let it load what it needs: until now the processors were the launcher's.  ``attach`` does it else."""
+        try:
+            send(self._channel, b"P")
+        except OSError:
+            pass  # ``attach`` tells
+
+    def attach(
+        self, process: int, listener: int, root: int, roots: tuple[tuple[str, tuple[Row, ...]], ...], table: int = -1
+    ) -> tuple[tuple[str, ...], str]:
+        """Give it the command's process, the listener (-1: there is none) and the sandbox's root, and wait for it.
+
+        ``table``: a socket for ``host.unixsockets.Table``; -1: connect(2) to the sockets of others is not refused here.
+
+        The descriptors are closed here.
+
+        Returns:
+            The sources that it reads, best first, perhaps none; why eBPF is not among them.
+
+        Raises:
+            HostError: it failed.
+        """
+        held = {"listener": listener, "root": root, "table": table}
+        names = tuple(name for name, fd in held.items() if fd >= 0)
+        fds = tuple(held[name] for name in names)
+        try:
+            told = (process, roots, self.awaited, self.tips, self.on_edit is not None, names)
+            send(self._channel, b"L", marshal.dumps(told), fds)
+        except OSError:
+            pass  # told below
+        finally:
+            for fd in fds:
+                os.close(fd)
+        kind, payload = b"", b""
+        if select.select([self._channel], [], [], ATTACH)[0]:
+            try:
+                kind, payload, _fds = receive(self._channel)
+            except ConnectionError:
+                pass
+        text = payload.decode("utf-8", "replace")
+        if kind != b"a":
+            raise HostError("attach the tracer", text or "it ended early")
+        self._channel.setblocking(False)
+        sources, _, why = text.partition("\n")
+        self.sources = tuple(sources.split())
+        return self.sources, why
+
+    def read(self) -> bool:
+        """Take what it sent; False when it has ended."""
+        try:
+            kind, payload, fds = receive(self._channel)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        for fd in fds:
+            os.close(fd)
+        if kind == b"l":
+            for line in payload.split(b"\n"):
+                if line:
+                    self._take(line)
+        elif kind == b"t":
+            words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
+            self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
+            self.unwritten = self.counts.pop("-", 0)
+            self._finished = True
+        elif kind == b"c":
+            if self.on_edit is not None:
+                self.on_edit(payload)
+        elif kind == b"y":
+            if self.on_synced is not None:
+                self.on_synced(int(payload))
+        elif kind == b"e":
+            self.error = payload.decode("utf-8", "replace")
+        elif kind:
+            raise InternalError("read the tracer", f"unexpected message {kind!r}")
+        return kind != b""
+
+    def sync(self, number: int) -> bool:
+        """Ask for ``on_synced(number)`` once everything that was seen until now is told; False when it has ended."""
+        try:
+            send(self._channel, b"Y", str(number).encode())
+        except OSError:
+            return False
+        return True
+
+    def decide(self, word: bytes) -> None:
+        """What to do with a call that waits (``edits.word``); one that is not told is refused in time."""
+        try:
+            send(self._channel, b"C", word)
+        except OSError:
+            pass
+
+    def finish(self) -> bool:
+        """After the last process of the sandbox: let it write what it holds, for at most ``END``.  False: it did not.
+
+        It then lets go of the kernel's programs, which takes a while; ``stop`` waits for that.
+        """
+        if not self.pid:
+            return self._finished
+        deadline = time.monotonic() + END
+        try:
+            self._channel.shutdown(_socket.SHUT_WR)
+            self._channel.setblocking(False)
+            while (left := deadline - time.monotonic()) > 0:
+                if select.select([self._channel], [], [], left)[0] and not self.read():
+                    break
+        except OSError:
+            pass
+        return self._finished
+
+    def stop(self) -> bool:
+        """End it, and wait for its end.  False when it had to be killed, or failed.  May be called again."""
+        if not self.pid:
+            return True
+        if not self._finished:
+            self.finish()
+        ended = bool(select.select([self.pidfd], [], [], END if self._finished else 0.0)[0])
+        if not ended:
+            os.kill(self.pid, SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
+        os.close(self.pidfd)
+        self._channel.close()
+        self.pid, self.pidfd, self.control = 0, -1, -1
+        return ended and status == 0
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _child(
+    channel: _socket.socket, supervisor: int, scope: Scope, live: bool, store: Callable[[str], Store] | None
+) -> NoReturn:
+    status = 1
+    try:
+        os.setsid()  # signals and stops of the caller's terminal and job are the supervisor's
+        die_with(supervisor)
+        from .permission import why_not
+
+        why = why_not()
+        if why:  # there is little to do, and time for it until ``attach``: the processors are the launcher's
+            select.select([channel], [], [])
+        default_signals()
+        _only(channel.fileno())
+        sc.erase_environment()
+        os.umask(0o077)
+        sys.dont_write_bytecode = True  # with this mask nobody else could read what is cached
+        os.chdir("/")
+        # A descriptor for each process of the sandbox that is alive.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        kernel = why or _kernel_events()  # the supervisor goes on meanwhile
+        # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
+        keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
+        if not isinstance(kernel, str) and kernel.needs_capability:
+            keep |= CAP_BPF
+        # The root of a container may lack some: it keeps what it has, and its own processes need none.
+        give_up_privileges(keep & effective_capabilities())
+        gc.freeze()
+        gc.set_threshold(20_000)  # events wait in a queue: with the usual 700 it would be gone through again and again
+        gc.enable()
+        from .notify import Notifications
+
+        loop = _Loop(Notifications, kernel, channel, scope, live, store)
+        loop.run()
+        channel.close()  # the supervisor need not wait for the rest
+        loop.detach()
+        status = 0
+    except BaseException as error:
+        try:
+            send(channel, b"e", f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:4096])
+        except OSError:
+            pass
+    finally:
+        os._exit(status)
+
+
+def _kernel_events() -> EbpfSource | str:
+    """The source with its slot and rings, or why there is none: whatever fails, there are the notifications."""
+    try:
+        from . import ebpf
+
+        source = ebpf.best_source()
+        if not isinstance(source, str):
+            source.reserve()
+        return source
+    except Exception as error:
+        return _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return error.headline() if isinstance(error, MembraneError) else f"{type(error).__name__}: {error}"
+
+
+def _only(channel: int) -> None:
+    """Keep the control socket and the standard error; nothing is read and nothing said elsewhere."""
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for fd in (0, 1):
+        os.dup2(null, fd, inheritable=False)
+    first = 3
+    if channel > first:
+        sc.close_range(first, channel - 1)
+    sc.close_range(channel + 1)
+
+
+class _Loop:
+    def __init__(
+        self,
+        notifications: type[Notifications],
+        kernel: EbpfSource | str,
+        channel: _socket.socket,
+        scope: Scope,
+        live: bool,
+        store: Callable[[str], Store] | None,
+    ) -> None:
+        self._notifications = notifications
+        self._kernel = None if isinstance(kernel, str) else kernel
+        self._why = kernel if isinstance(kernel, str) else ""  # there is no eBPF
+        self._channel = channel
+        self._scope = scope
+        self._live = live
+        self._make_store = store
+        self._store: Store | None = None  # of the notifications, and of what the tracer itself has to say
+        self._spans: Store | None = None
+        self._told = 0  # events of the kernel that are written down
+        self._decoder: Decoder | None = None
+        self._source: Notifications | None = None
+        self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
+        self._unwritten_size = 0
+        self._lines: list[bytes] = []  # to the supervisor
+        self._refusals: list[bytes] = []
+        self._room, self._refused_room = LIVE_ROOM, REFUSED_ROOM
+        self._lost: dict[str, int] = {}  # not sent
+        self._lost_since = 0
+        self._fitted = False  # the last line was sent with the others
+        self._poll = select.poll()
+        self._ends = -1  # of the notifications, while it is waited for
+        self._wants_write = False
+        self._totals: dict[str, int] = {}
+        self._edits: list[bytes] = []  # ``c`` messages, not sent
+        self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
+
+    def run(self) -> None:
+        channel = self._channel
+        self._poll.register(channel.fileno(), select.POLLIN)
+        finishing = False
+        while not finishing:
+            source = self._source
+            due = None
+            if source is not None:
+                due = source.timeout()
+                self._watch_ends(source.ends())
+            kernel = -1 if self._kernel is None or self._spans is None else self._kernel.fileno()
+            kernel_is_ready = False
+            for fd, event in self._poll.poll(None if due is None else 1000 * due):
+                if fd == channel.fileno() and event & (select.POLLIN | select.POLLHUP):
+                    finishing = not self._control()
+                elif fd == kernel:
+                    kernel_is_ready = True
+            if source is not None:  # first: somebody waits for an answer
+                source.drain(self._write)
+                if source.ended:
+                    self._watch_ends(-1)
+                    self._poll.unregister(source.fileno())
+                    self._finish(source)
+                    source = None
+            if kernel_is_ready and self._kernel is not None:
+                self._kernel.drain(self._write_spans)
+            if self._asked:
+                self._tell_held()
+            if self._unwritten:
+                self._record()
+            if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
+                self._flush()
+        if self._source is not None:
+            # The supervisor is done with the sandbox; processes that it could not end are on their own now.
+            while self._source.drain(self._write):
+                pass
+            self._finish(self._source)
+        if self._kernel is not None and self._spans is not None:
+            self._kernel.finish(self._write_spans)
+        self._channel.setblocking(True)
+        self._channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
+        if self._lost:
+            self._tell_losses({})
+        for store in (self._store, self._spans):
+            if store is not None:
+                store.close()
+        self._totals["-"] = sum(store.lost for store in (self._store, self._spans) if store is not None)
+        try:
+            while self._lines or self._refusals:
+                self._send_batch()
+            send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
+        except OSError:
+            pass  # the supervisor is gone; the record is not
+
+    def _watch_ends(self, fd: int) -> None:
+        if fd != self._ends:
+            if self._ends >= 0:
+                self._poll.unregister(self._ends)
+            if fd >= 0:
+                self._poll.register(fd, select.POLLIN)
+            self._ends = fd
+
+    def detach(self) -> None:
+        """Let go of the kernel's programs."""
+        if self._kernel is not None:
+            self._kernel.close()
+
+    def _control(self) -> bool:
+        """One message; False at the end of the stream."""
+        try:
+            kind, payload, fds = receive(self._channel)
+        except ConnectionError:
+            return False
+        if kind == b"Y":
+            self._asked.append(payload)
+            return True
+        if kind == b"P":
+            return True
+        if kind == b"C":
+            if self._source is not None:
+                self._source.decided(payload)
+            return True
+        if kind != b"L":
+            return False
+        process, roots, awaited, tips, edits, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
+        held = dict(zip(names, fds, strict=True))
+        root = held["root"]
+        sources = []
+        if self._kernel is not None and self._follow(self._kernel, process):
+            sources.append("ebpf")
+        if "listener" in held:
+            sources.append("notify")
+            scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited), tips=tuple(tips))
+            quiet = self._spans is not None
+            table = None
+            if "table" in held:
+                from ..host.unixsockets import Table
+
+                table = Table(held["table"])
+            self._source = self._notifications(
+                scope,
+                held["listener"],
+                root,
+                self._refused,
+                refusals_only=quiet,
+                edits=Edits(self._ask) if edits else None,
+                table=table,
+            )
+            self._poll.register(self._source.fileno(), select.POLLIN)
+            if self._make_store is not None:
+                self._store = self._make_store("notify")
+        else:
+            os.close(root)
+        send(self._channel, b"a", f"{' '.join(sources)}\n{self._why}".encode("utf-8", "backslashreplace")[:4096])
+        self._channel.setblocking(False)
+        return True
+
+    def _ask(self, message: bytes) -> None:
+        self._edits.append(message)  # ``Edits`` bounds their number
+
+    def _follow(self, kernel: EbpfSource, process: int) -> bool:
+        """Begin with eBPF; False when that fails, for which there is a second source."""
+        from . import ebpf
+
+        try:
+            full = self._scope.reads
+            kernel.open(ebpf.Scope(process, noise=full, repeats=full))
+        except Exception as error:
+            self._why = _reason(error)
+            kernel.close()
+            self._kernel = None
+            return False
+        self._spans = self._make_store("ebpf") if self._make_store is not None else _Nowhere()
+        self._poll.register(kernel.fileno(), select.POLLIN)
+        return True
+
+    def _finish(self, source: Notifications) -> None:
+        source.finish(self._write)
+        self._record()
+        self._tell_losses(source.losses())
+        self._totals = dict(source.counts)
+        source.close()
+        self._source = None
+
+    def _write_spans(self, piece: bytes) -> None:
+        """Raw records of the kernel; they are read here only if somebody waits for them."""
+        assert self._kernel is not None and self._spans is not None
+        told = self._kernel.told
+        self._spans.append(piece, max(1, told - self._told))
+        self._told = told
+        if not self._live:
+            return
+        from ..record.decode import Decoder, iso
+        from ..record.writer import json_text
+
+        self._decoder = self._decoder or Decoder(self._scope.workspace)
+        for at, event, process in self._decoder.decode(piece):
+            record = encode(event, time=iso(at), session=self._scope.session, seq=0, process=process)
+            line = (json_text(record) + "\n").encode("ascii")
+            if len(line) <= min(self._room, LARGEST_BATCH):
+                self._room -= len(line)
+                self._lines.append(line)
+            else:
+                self._not_sent("event")
+
+    # ------------------------------------------------------------ lines
+
+    def _write(self, line: bytes) -> None:
+        if self._store is not None:
+            self._unwritten.append(line)
+            self._unwritten_size += len(line)
+            if self._unwritten_size >= LARGEST_WRITE:
+                self._record()
+        self._fitted = self._live and len(line) <= min(self._room, LARGEST_BATCH)
+        if self._fitted:
+            self._room -= len(line)
+            self._lines.append(line)
+        elif self._live:
+            self._not_sent("event")
+
+    def _record(self) -> None:
+        """Write down the lines of this turn; one at a time would be a system call for each event."""
+        if self._unwritten and self._store is not None:
+            self._store.append(b"".join(self._unwritten))
+        self._unwritten, self._unwritten_size = [], 0
+
+    def _refused(self, line: bytes) -> None:
+        """A refusal, written just now: it is sent also when a flood has left no room for events."""
+        if self._fitted:
+            return
+        if len(line) <= min(self._refused_room, LARGEST_BATCH):
+            self._refused_room -= len(line)
+            self._refusals.append(line)
+            if self._live:
+                self._lost["event"] -= 1  # as which ``_write`` has just counted it
+        elif not self._live:
+            self._not_sent("AccessDenied")
+
+    def _not_sent(self, kind: str) -> None:
+        self._lost[kind] = self._lost.get(kind, 0) + 1
+        self._lost_since = self._lost_since or clock.time_ns()
+
+    def _tell_held(self) -> None:
+        if self._source is not None:
+            while self._source.drain(self._write):
+                pass
+            self._source.tell_repetitions(self._write)
+        if self._kernel is not None and self._spans is not None:
+            self._kernel.drain(self._write_spans)
+
+    def _flush(self) -> None:
+        """Send what the supervisor takes now."""
+        try:
+            while self._edits:  # first: a call waits
+                send(self._channel, b"c", self._edits[0])
+                del self._edits[0]
+            while self._lines or self._refusals:
+                self._send_batch()
+            while self._asked:
+                send(self._channel, b"y", self._asked[0])
+                del self._asked[0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lines, self._refusals = [], []  # the end of the stream comes next
+        if self._lost and self._room > LIVE_ROOM // 2:
+            self._tell_losses({})
+        waits = bool(self._lines or self._refusals or self._asked or self._edits)
+        if waits != self._wants_write:
+            self._wants_write = waits
+            self._poll.modify(self._channel.fileno(), select.POLLIN | (select.POLLOUT if waits else 0))
+
+    def _send_batch(self) -> None:
+        lines = self._refusals or self._lines
+        size = count = 0
+        while count < len(lines) and size + len(lines[count]) <= LARGEST_BATCH:
+            size += len(lines[count])
+            count += 1
+        send(self._channel, b"l", b"".join(lines[:count]))
+        del lines[:count]
+        if lines is self._refusals:
+            self._refused_room += size
+        else:
+            self._room += size
+
+    def _tell_losses(self, more: dict[str, int]) -> None:
+        now = clock.time_ns()
+        for kind, count in (*self._lost.items(), *more.items()):
+            if not count:
+                continue
+            start = _text(self._lost_since or now)
+            event = EventsLost(kind, count, start, _text(now), source="notify")
+            record = encode(event, time=_text(now), session=self._scope.session, seq=0)
+            from ..record.writer import json_text
+
+            line = (json_text(record) + "\n").encode("ascii")
+            if self._store is not None:
+                self._record()  # before it: the record is in order
+                self._store.append(line)
+            self._refusals.append(line)
+        self._lost, self._lost_since = {}, 0
+
+
+class _Nowhere:
+    """The record of a session that keeps none."""
+
+    lost = 0
+
+    def append(self, data: bytes, records: int = 0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+_TWO_SECONDS = (2).to_bytes(8, "little") + bytes(8)  # struct timeval
+
+
+def _text(nanoseconds: int) -> str:
+    parts = time.gmtime(nanoseconds // 1_000_000_000)
+    return (
+        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
+        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
+    )
+
+
+def root_of(process: int) -> int:
+    """The root directory of a process of the sandbox, as a descriptor.
+
+    Raises:
+        HostError: it can not be opened.
+    """
+    try:
+        return os.open(f"/proc/{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None

@@ -1,0 +1,151 @@
+"""What the session is told: nothing is lost in silence, nothing is told a thousand times."""
+
+from __future__ import annotations
+
+import json
+
+from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
+from membrane.gateway.journal import BURST, QUEUE, RATE, WINDOW, Journal, stamp
+
+
+class Clock:
+    now = 1_700_000_000.25
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines(journal: Journal) -> list[dict]:
+    out = b""
+    while journal.waiting():
+        part = bytes(journal.pending()[:65537])
+        journal.sent(len(part))
+        out += part
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def denied(name: str = "evil.test", kind: str = "A", reason: str = "name not allowed") -> AccessDenied:
+    return AccessDenied({"kind": "NameQuery", "name": name, "type": kind}, reason, None, None)
+
+
+def test_an_event_in_full() -> None:
+    journal = Journal("s1", Clock())
+    journal.emit(denied())
+    assert lines(journal) == [
+        {
+            "time": "2023-11-14T22:13:20.250Z",
+            "session": "s1",
+            "seq": 0,
+            "event": "AccessDenied",
+            "source": "network",
+            "process": None,
+            "access": {"kind": "NameQuery", "name": "evil.test", "type": "A"},
+            "reason": "name not allowed",
+            "rule": None,
+            "hint": None,
+            "count": 1,
+            "client_port": 0,
+            "client_socket": 0,
+        }
+    ]
+
+
+def test_the_first_refusal_is_told_at_once_and_the_others_are_counted() -> None:
+    clock = Clock()
+    journal = Journal("s", clock)
+    for kind in ("A", "AAAA", "A", "A"):
+        journal.emit(denied(kind=kind))
+    journal.emit(denied("other.test"))
+    journal.emit(denied(reason="name malformed"))
+    assert [line["count"] for line in lines(journal)] == [1, 1, 1]
+    journal.tell_repetitions()
+    assert lines(journal) == []
+    clock.now += WINDOW + 1
+    journal.tell_repetitions()
+    assert [(line["access"]["name"], line["count"]) for line in lines(journal)] == [("evil.test", 3)]
+    journal.emit(denied())
+    assert [line["count"] for line in lines(journal)] == [1]
+    assert journal.denied == 7
+
+
+def test_a_flood_of_different_refusals_is_bounded() -> None:
+    journal = Journal("s", Clock())
+    for number in range(5000):
+        journal.emit(denied(f"n{number}.test"))
+        journal.emit(denied(f"n{number}.test"))
+    journal.tell_repetitions(everything=True)
+    assert sum(line["count"] for line in lines(journal) if line["event"] == "AccessDenied") + journal.lost == 10000
+    assert not journal.counting()
+
+
+def test_different_refusals_are_told_at_a_bounded_rate() -> None:
+    """An hour of them is megabytes, not the host's disk; what is left out is told once in a second."""
+    clock = Clock()
+    journal = Journal("s", clock)
+    told = []
+    for second in range(100):
+        for number in range(200):
+            clock.now += 0.005
+            journal.emit(denied(f"n{second}-{number}.test"))
+        told += lines(journal)
+        journal.tell_repetitions()
+        told += lines(journal)
+    kinds = [line["event"] for line in told]
+    assert BURST <= kinds.count("AccessDenied") <= BURST + 100 * RATE + 1
+    assert kinds.count("EventsLost") <= 100
+    lost = sum(line["count"] for line in told if line["event"] == "EventsLost")
+    assert kinds.count("AccessDenied") + lost == journal.denied == 20000
+    clock.now += 2
+    journal.emit(denied("again.test"))
+    assert [line["event"] for line in lines(journal)] == ["AccessDenied"]
+
+
+def test_what_does_not_fit_is_counted_by_kind() -> None:
+    clock = Clock()
+    journal = Journal("s", clock)
+    for _ in range(QUEUE):
+        journal.emit(ConnectionClosed(1, 2, 3, 4.5))
+    for _ in range(3):
+        clock.now += 1
+        journal.emit(ConnectionClosed(1, 2, 3, 4.5))
+    journal.emit(NameResolved("a.test", "A", "allow", "198.18.0.16"))
+    told = lines(journal)
+    assert [line["event"] for line in told[:-2]] == ["ConnectionClosed"] * QUEUE
+    assert [(line["kind"], line["count"]) for line in told[-2:]] == [("ConnectionClosed", 3), ("NameResolved", 1)]
+    assert told[-2]["event"] == "EventsLost"
+    assert (told[-2]["start"], told[-2]["end"]) == (stamp(clock.now - 2), stamp(clock.now))
+    journal.emit(ConnectionClosed(1, 2, 3, 4.5))
+    assert [line["event"] for line in lines(journal)] == ["ConnectionClosed"]
+
+
+def test_lines_of_the_protocol_keep_their_place() -> None:
+    journal = Journal("s", Clock())
+    journal.emit(denied())
+    journal.note({"stats": {}})
+    journal.emit(denied("b.test"))
+    assert [line.get("event", "note") for line in lines(journal)] == ["AccessDenied", "note", "AccessDenied"]
+
+
+def test_the_fast_lines_are_the_slow_lines() -> None:
+    nasty = 'a"\\\x1b\u202e\n\xe9\udcff'
+    for event in (
+        ConnectionOpened(7, "tls", nasty, "::1", 443, nasty, 50000),
+        ConnectionOpened(8, "udp", "a.test", "", 1),
+        ConnectionClosed(9, 0, 1 << 40, 0.001, nasty),
+        ConnectionClosed(9, 0, 1, 3.0),
+    ):
+        journal = Journal(nasty, Clock())
+        journal.emit(event)
+        line = bytes(journal.pending()).decode()
+        assert line == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
+
+
+def test_without_a_reader_only_refusals_are_told() -> None:
+    journal = Journal("s", Clock())
+    journal.verbose = False
+    journal.emit(NameResolved("a.test", "A", "allow", "198.18.0.16"))
+    journal.emit(ConnectionOpened(1, "tcp", "a.test", "192.0.2.1", 80))
+    journal.emit(ConnectionClosed(1, 2, 3, 4.5))
+    assert not journal.waiting()
+    journal.emit(denied())
+    assert [line["event"] for line in lines(journal)] == ["AccessDenied"]

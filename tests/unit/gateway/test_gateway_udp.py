@@ -1,0 +1,177 @@
+"""UDP flows: their limit, their idle end, the upload limit, and what has to go through a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
+from membrane.gateway import udp as udp_module
+from membrane.gateway.budgets import Budget, Ledger
+from membrane.gateway.dns import Names
+from membrane.gateway.reactor import Reactor
+from membrane.gateway.route import Relay, Router
+from membrane.gateway.udp import UdpRelay
+from membrane.gateway.upstream import Answer, Proxy, Resolver, Upstreams
+from membrane.policy.grammar import host_rule
+from membrane.policy.model import Allow, Origin, RuleBudget
+
+
+class StubRouter(Router):
+    """Every flow goes to ``a.test`` at ``target``."""
+
+    target = 0
+
+    budgets: tuple = ()
+
+    def arrive(self, address, port, protocol="tcp"):
+        return Relay("a.test", address, port, self.target, (), protocol, budgets=self.budgets)
+
+
+class Rig:
+    """A relay driven by the test, turn by turn; loopback sockets on both sides."""
+
+    def __init__(self, *, upload: int = 0, budgets: tuple = (), flows: int = 256, proxy: Proxy | None = None) -> None:
+        self.reactor = Reactor()
+        self.events: list = []
+        self.crashes: list = []
+        router = StubRouter(Names(), lambda access: Allow(None, "ok"))
+        router.budgets = budgets
+        resolver = Resolver(self.reactor, lambda host: Answer(("127.0.0.1",), ttl=60), 10)
+        numbers = iter(range(1, 1000))
+        self.relay = UdpRelay(
+            self.reactor, router, Upstreams(resolver, resolver, proxy), self.events.append, self.crashes.append,
+            lambda: next(numbers), ledger=Ledger(Budget(upload), lambda: 0.0), flows=flows,
+        )  # fmt: skip
+        self.inner = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.inner.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO
+        self.inner.bind(("127.0.0.1", 0))
+        self.server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.server.bind(("127.0.0.1", 0))
+        self.server.setblocking(False)
+        router.target = self.server.getsockname()[1]
+        self.relay.listen(self.inner, self.inner.getsockname()[1])
+        self.clients: list[socket.socket] = []
+
+    def client(self) -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.setblocking(False)
+        made.connect(self.inner.getsockname())
+        self.clients.append(made)
+        return made
+
+    def until(self, condition) -> None:
+        for _ in range(1000):
+            if condition():
+                return
+            self.reactor.turn(0.01)
+        raise AssertionError(self.events)
+
+    def received(self, reader: socket.socket) -> bytes:
+        got: list[bytes] = []
+
+        def arrived() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                got.append(reader.recv(100))
+            return bool(got)
+
+        self.until(arrived)
+        return got[0]
+
+    def of(self, kind) -> list:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def close(self) -> None:
+        self.relay.close()
+        self.reactor.close()
+        for each in (self.inner, self.server, *self.clients):
+            each.close()
+
+
+@pytest.fixture
+def rig_of():
+    with contextlib.ExitStack() as stack:
+
+        def make(**options) -> Rig:
+            rig = Rig(**options)
+            stack.callback(rig.close)
+            return rig
+
+        yield make
+
+
+def test_datagrams_wait_for_the_look_up_and_arrive_in_order(rig_of) -> None:
+    rig = rig_of()
+    client = rig.client()
+    for number in range(12):
+        client.send(b"%d" % number)
+    assert [rig.received(rig.server) for _ in range(8)] == [b"%d" % number for number in range(8)]
+    client.send(b"last")
+    assert rig.received(rig.server) == b"last"  # 8 to 11 were more than may wait
+    assert rig.crashes == []
+
+
+def test_the_limit_of_flows(rig_of) -> None:
+    rig = rig_of(flows=2)
+    clients = [rig.client() for _ in range(3)]
+    for client in clients:
+        client.send(b"x")
+        rig.reactor.turn(1)
+    rig.until(lambda: rig.of(AccessDenied))
+    assert rig.of(AccessDenied)[0].reason == "limit reached"
+    assert (rig.relay.opened, rig.relay.refused) == (2, 1)
+    assert [rig.received(rig.server) for _ in range(2)] == [b"x", b"x"]
+
+
+def test_an_idle_flow_ends_and_begins_anew(rig_of, monkeypatch) -> None:
+    monkeypatch.setattr(udp_module, "IDLE", 0.05)
+    rig = rig_of()
+    client = rig.client()
+    for _ in range(2):
+        rig.events.clear()
+        client.send(b"one")
+        assert rig.received(rig.server) == b"one"
+        rig.until(lambda: rig.of(ConnectionClosed))
+        closed = rig.of(ConnectionClosed)[0]
+        assert (closed.bytes_up, closed.error) == (3, "")
+        assert rig.of(ConnectionOpened)[0].id == closed.id
+    assert rig.relay._flows == {}
+
+
+def test_the_budget_of_a_rule_ends_its_flows(rig_of) -> None:
+    rule = host_rule("a.test:7/udp", Origin("library", "test"), budget=RuleBudget(upload=5))
+    rig = rig_of(budgets=(rule,))
+    first, second = rig.client(), rig.client()
+    first.send(b"123")
+    assert rig.received(rig.server) == b"123"
+    second.send(b"456")
+    rig.until(lambda: rig.of(ConnectionClosed))
+    denied = rig.of(AccessDenied)[0]
+    assert (denied.reason, denied.rule) == ("limit reached", "a.test:7/udp (test)")
+    assert denied.hint == "budget of a.test:7/udp: 5 octets upwards in a session"
+    assert denied.client_port == second.getsockname()[1]
+    first.send(b"45")
+    assert rig.received(rig.server) == b"45", "what was refused cost nothing"
+
+
+def test_the_upload_limit_ends_the_flow(rig_of) -> None:
+    rig = rig_of(upload=5)
+    client = rig.client()
+    client.send(b"12345")
+    assert rig.received(rig.server) == b"12345"
+    client.send(b"6")
+    rig.until(lambda: rig.of(ConnectionClosed))
+    assert rig.of(AccessDenied)[0].reason == "limit reached"
+    assert rig.of(ConnectionClosed)[0].error == "upload limit reached"
+    assert rig.relay.bytes_up == 5
+
+
+def test_udp_does_not_go_round_a_proxy(rig_of) -> None:
+    rig = rig_of(proxy=Proxy("http", "p.test", 1))
+    rig.client().send(b"x")
+    rig.until(lambda: rig.of(AccessDenied))
+    denied = rig.of(AccessDenied)[0]
+    assert (denied.reason, denied.hint) == ("port not allowed", "UDP can not go through upstream_proxy")
+    assert rig.relay.opened == 0

@@ -7,6 +7,7 @@ The kinds are listed in ``host.launcher``.
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import struct
 
@@ -38,9 +39,20 @@ def pair() -> tuple[_socket.socket, _socket.socket]:
 
 
 def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """One message with descriptors."""
+    """One message with descriptors.
+
+    Raises:
+        OSError: EMFILE, also where the kernel says ETOOMANYREFS.
+    """
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
-    channel.sendmsg([kind + payload], rights)
+    try:
+        channel.sendmsg([kind + payload], rights)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        # Descriptors that a user has sent and nobody has received yet count together against the limit of one
+        # process (unix(7)): other runs of the same user can use it up for a moment.
+        raise OSError(errno.EMFILE, "Too many open files of this user are being sent (RLIMIT_NOFILE)") from None
 
 
 def send_data(channel: _socket.socket, kind: bytes, data: bytes, fds: Sequence[int] = ()) -> None:

@@ -6,6 +6,7 @@ import _socket
 import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -132,6 +133,24 @@ def test_data_of_any_length_travels_as_a_file(size: int) -> None:
     with pytest.raises(OSError, match="Bad file descriptor") as failed:
         os.fstat(memory)
     assert failed.value.errno == errno.EBADF
+
+
+@pytest.mark.as_user
+def test_descriptors_in_flight_of_the_whole_user_are_named_as_what_they_are() -> None:
+    """They count together (net/unix/scm.c, too_many_unix_fds); a process with CAP_SYS_RESOURCE is not counted."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+            ours, _theirs = channel.pair()
+            for _ in range(4):
+                channel.send(ours, b"F", b"", (0,) * 8)  # received by nobody
+        except OSError as error:
+            status = 0 if error.errno == errno.EMFILE and "RLIMIT_NOFILE" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_the_launcher_s_environment_and_arguments_cannot_be_read() -> None:

@@ -137,7 +137,7 @@ def test_disabled_does_not_disarm_the_boundary(disabled: SrtBox) -> None:
             "write the configuration": f"echo 'allow: [\"**\"]' > {state}/config.yaml",
             "rename the state": f"mv {state} {state}2",
             "rename above the state": f"mv {disabled.directory} {disabled.directory}2",
-            "own package": f"echo > {package}/session.py",
+            "own package": f"echo > {package}/run/session.py",
             "replace the package": f"mv {package} {package}2",
             "library": f"echo > {os.path.dirname(os.__file__)}/os.py",
             "AF_UNIX": "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'",
@@ -149,7 +149,7 @@ def test_disabled_does_not_disarm_the_boundary(disabled: SrtBox) -> None:
     )
     assert {name for name, (status, _out) in found.items() if status == 0} == {"control"}, found
     assert (state / "config.yaml").read_text() == "{}\n" and before
-    assert package.joinpath("session.py").stat().st_size > 1
+    assert package.joinpath("run", "session.py").stat().st_size > 1
 
 
 @pytest.mark.ours

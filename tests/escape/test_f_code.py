@@ -29,7 +29,10 @@ def plants(box: Box, files: dict[str, str], control: str = "ordinary") -> set[st
     script = f"files = {files!r}\n" + f"files[{control!r}] = 'x'\n"
     script += """
 for name, text in files.items():
-    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    try:
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    except FileNotFoundError:
+        pass  # taken away between two of its directories
     attempt(name, write(name, text))
 """
     found = box.attack(script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 
@@ -134,3 +135,55 @@ def test_K35_proc_tells_of_the_sandbox_and_little_of_the_machine(box: Box, view:
     assert {name for name, value in inside_.items() if value == "ok"} >= good
     assert {inside_[name] for name in bad & set(inside_)} == {"EACCES"}
     assert {name for name, value in inside_.items() if value == "ok"} <= PROC_FILES
+
+
+OWNERS = """
+def to(uid, gid):
+    fd = os.open("f", os.O_RDWR | os.O_CREAT)
+    os.chown("f", uid, gid); os.lchown("f", uid, gid); os.fchown(fd, uid, gid)
+attempt("unmapped user", lambda: to(2000000000, -1))
+attempt("unmapped group", lambda: to(-1, 2000000000))
+attempt("within the range", lambda: to(4242, 4242))
+attempt("own", lambda: to(os.getuid(), os.getgid()))
+attempt("unchanged", lambda: to(-1, -1))
+attempt("hidden", lambda: os.chown("secret", 4242, -1))
+attempt("program", lambda: os.chown("/usr/bin/env", 4242, -1))
+attempt("foreign", lambda: open("foreign").close())
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--no-trace",)])
+def test_K36_no_file_gets_another_owner_and_the_answer_is_eperm(box: Box, options: tuple[str, ...]) -> None:
+    """An id that the user namespace does not map is EINVAL for the kernel, which programs take for their own error."""
+    root = os.getuid() == 0
+    box.policy(ignore=["secret"])
+    for name, mode in (("secret", 0o644), ("foreign", 0o600 if root else 0o000)):
+        box.file(name, "x", mode)
+    if root:
+        os.chown(box.workspace / "foreign", 4242, 4242)
+    before = [box.workspace / name for name in ("secret", "foreign")]
+    owners = [(path.stat().st_uid, path.stat().st_gid) for path in before]
+    found = box.attack(OWNERS, *options)
+    assert {found.pop("program"), found.pop("hidden")} <= {"EPERM", "EROFS"}  # the filter, or a read-only mount
+    assert found == {
+        **dict.fromkeys(("unmapped user", "unmapped group", "within the range"), "EPERM"),
+        **dict.fromkeys(("own", "unchanged"), "ok"),
+        "foreign": "EACCES",
+    }
+    assert [(path.stat().st_uid, path.stat().st_gid) for path in before] == owners
+    if root:  # for somebody who may
+        control = OWNERS.replace('"/usr/bin/env"', '"f"')
+        assert set(box.control(control).values()) == {"ok"}
+    else:
+        outside = box.control(OWNERS)
+        assert {name: outside[name] for name in ("unmapped user", "unmapped group", "own", "unchanged")} == {
+            name: found[name] for name in ("unmapped user", "unmapped group", "own", "unchanged")
+        }
+
+
+def test_K37_with_user_namespaces_the_kernel_answers(box: Box) -> None:
+    """The positive control of the rule: without it the same call is EINVAL."""
+    box.policy(user_namespaces="allowed")
+    found = box.attack(OWNERS)
+    assert found["unmapped user"] == found["unmapped group"] == "EINVAL"
+    assert found["own"] == "ok"

@@ -25,6 +25,7 @@ import select
 import struct
 
 from ..escaping import escape
+from ..plan.model import RANGE
 from ..value import Value
 from . import landlock, seccomp, view
 from . import syscalls as sc
@@ -109,12 +110,14 @@ class Filters(Value):
 
 def assemble(start: Start) -> Filters:
     """The filters of each command of ``start``."""
-    hardening = start.plan.hardening
+    plan = start.plan
+    hardening = plan.hardening
     refusing = seccomp.program(
         nested=hardening.nested,
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
         raw_is_told=tells_raw(start),
+        ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one

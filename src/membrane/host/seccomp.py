@@ -211,6 +211,8 @@ _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
 _NETLINK_ROUTE = 0
 _S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
+_CHOWN = (("fchownat", 2), ("chown", 1), ("fchown", 1), ("lchown", 1))  # the argument that holds the uid; then the gid
+_UNCHANGED = 0xFFFFFFFF  # chown(2): -1
 # Told which process first.  Pid 1 has the command's uid, and the kernel asks for no more (sched(7), prlimit(2)).
 _BY_PID = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 _BY_KIND = (("setpriority", 2), ("ioprio_set", 3))  # kind and number; the kind that is all processes of a user
@@ -230,6 +232,7 @@ def program(
     allow_ptrace: bool = True,
     unix: bool = True,
     raw_is_told: bool = False,
+    ids: tuple[int, int, int] | None = None,
     machine: str,
 ) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
@@ -240,6 +243,9 @@ def program(
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
         raw_is_told: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
+        ids: (first uid, first gid, how many of each) that the user namespace maps.  chown(2) to another one is EPERM,
+            as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
+            for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -253,11 +259,15 @@ def program(
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    for name, body in _judged(nested, user_namespaces, unix, raw_is_told):
-        if _NUMBERS[name][column] < 0:
+    judged = _judged(nested, user_namespaces, unix, raw_is_told)
+    if ids is not None and not nested and not user_namespaces:
+        judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
+    for name, body in judged:
+        number = (_NUMBERS.get(name) or _NOTIFIED[name])[column]
+        if number < 0:
             continue
         # The body ends every path, so what follows is reached by a false comparison only.
-        code.append((_EQUAL, _NUMBERS[name][column], "", f"after {name}"))
+        code.append((_EQUAL, number, "", f"after {name}"))
         for label, instruction in body:
             if label:
                 labels[label] = len(code)
@@ -430,6 +440,20 @@ def _one_of(argument: int, values: tuple[int, ...], listed: str, other: str) -> 
     return body
 
 
+def _mapped(name: str, argument: int, ids: tuple[int, int, int]) -> list[tuple[str, Instruction]]:
+    """Both ids of a chown(2) are mapped or -1: allow; else EPERM."""
+    *firsts, count = ids
+    body: list[tuple[str, Instruction]] = []
+    for number, first in enumerate(firsts):
+        good = f"{name} gid" if number == 0 else "allow"  # labels are the whole program's
+        label = "" if number == 0 else f"{name} gid"
+        body += [(label, _load(argument + number)[1]), ("", (_EQUAL, _UNCHANGED, good, ""))]
+        if first:
+            body.append(("", (_AT_LEAST, first, "", "EPERM")))
+        body.append(("", (_AT_LEAST, first + count, "EPERM", good)))
+    return body
+
+
 def _socket(unix: bool, raw_is_told: bool) -> list[tuple[str, Instruction]]:
     """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
     raw = [("", (_EQUAL, _SOCK_RAW, "allow", ""))] if raw_is_told else []
@@ -465,6 +489,8 @@ def describe(*, nested: bool = False, user_namespaces: bool = False, allow_ptrac
         "personality: Linux without or with fixed addresses only, else EPERM",
     ]
     if not nested:
+        if not user_namespaces:
+            lines.append("chown, fchown, lchown, fchownat to an id that the sandbox does not have: EPERM")
         kind = "a new mount namespace" if user_namespaces else "new namespaces"
         lines.append(f"clone, unshare with {kind}: EPERM")
     refused = _refused(nested, user_namespaces, allow_ptrace)

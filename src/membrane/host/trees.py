@@ -12,8 +12,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from ..plan.build import RANGE
-from ..plan.model import Bind
+from ..plan.model import RANGE, Bind
 from . import syscalls as sc
 from .channel import FDS_PER_MESSAGE, send, write_file
 from .view import clone_tree

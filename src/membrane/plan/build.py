@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # (systemd "UIDs and GIDs" document: 524288..1879048191 is the container range) and is never written to a disk:
 # every writable host tree is an idmapped mount.
 BASE_KUID = 1_610_612_736
-RANGE = 65_536
 INSPECTION = ("TLS interception", "HTTP method and path")
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ..policy.model import FileEffect, Limits
 
+RANGE = 65_536  # how many uids and gids a root caller's user namespace maps, from 0
+
 # ---------------------------------------------------------------- host facts
 
 

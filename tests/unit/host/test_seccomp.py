@@ -434,3 +434,30 @@ def test_without_unix_sockets_none_is_made_that_has_a_name(machine: str) -> None
         assert run(program, number, (1, 1, 0), arch) == answer
         assert run(program, number, (2, 1, 6), arch) == "allow"
         assert run(program, pair, (1, 1, 0), arch) == "allow"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("ids", [(1000, 1001, 1), (0, 0, 1), (0, 0, 65536)])
+def test_an_owner_that_is_not_mapped_is_refused_as_for_everybody(machine: str, ids: tuple[int, int, int]) -> None:
+    arch, (uid, gid, count) = AUDIT_ARCH[machine], ids
+    program, without = seccomp.program(ids=ids, machine=machine), seccomp.program(machine=machine)
+    good = {-1, uid, uid + count - 1}, {-1, gid, gid + count - 1}
+    bad = ({uid - 1, uid + count, 0xFFFFFFFE, 0x7FFFFFFF} - {-1}, {gid - 1, gid + count, 0xFFFFFFFE} - {-1})
+    for name, before in (("chown", 1), ("lchown", 1), ("fchown", 1), ("fchownat", 2)):
+        number = {"x86_64": seccomp._NOTIFIED[name][0], "aarch64": seccomp._NOTIFIED[name][1]}[machine]
+        if number < 0:
+            continue
+        for owner in good[0] | bad[0]:
+            for group in good[1] | bad[1]:
+                arguments = (*(0,) * before, owner, group)
+                allowed = owner in good[0] and group in good[1]
+                assert run(program, number, arguments, arch) == ("allow" if allowed else "EPERM"), (name, owner, group)
+                assert run(without, number, arguments, arch) == "allow"
+        high = (*(0,) * before, uid | 1 << 40, gid | 1 << 40)  # the kernel reads 32 bits (uid_t)
+        assert run(program, number, high, arch) == "allow"
+
+
+def test_with_user_namespaces_of_the_command_owners_are_the_kernels() -> None:
+    for options in ({"nested": True}, {"user_namespaces": True}):
+        made = seccomp.program(ids=(1000, 1000, 1), machine="x86_64", **options)
+        assert made == seccomp.program(machine="x86_64", **options)

@@ -7,8 +7,8 @@ import marshal
 import pytest
 
 from membrane.errors import EX_CONFIG, PolicyError
-from membrane.plan.build import BASE_KUID, RANGE, bindings, build
-from membrane.plan.model import HostFacts
+from membrane.plan.build import BASE_KUID, bindings, build
+from membrane.plan.model import RANGE, HostFacts
 from membrane.plan.network import MOST_UDP_PORTS, plan_network
 from membrane.policy.model import (
     HostRule,

@@ -31,7 +31,6 @@ from membrane.policy.match import (
     wildcard_suffixes,
 )
 from membrane.policy.model import (
-    REASONS,
     Allow,
     Connect,
     Deny,
@@ -44,6 +43,7 @@ from membrane.policy.model import (
     RuleBudget,
     SocketAccess,
 )
+from membrane.policy.reasons import REASONS
 
 LOOSE = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 

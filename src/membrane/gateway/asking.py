@@ -50,6 +50,7 @@ answers "session" and writes the rule into a file.
 from __future__ import annotations
 
 from ..events import AccessAnswered, access_as_data
+from ..policy import reasons
 from ..policy.decide import Decider
 from ..policy.model import Allow, Ask, Connect, Deny, HttpRequest, NameQuery, Origin, SocketAccess
 
@@ -73,17 +74,7 @@ REMEMBERED = 4096
 KINDS: tuple[Kind, ...] = ("name", "connection", "datagram", "request", "socket")
 USUAL: tuple[Kind, ...] = ("connection", "datagram", "request", "socket")
 ANSWERS: tuple[Literal["once", "session", "no", "late"], ...] = ("once", "session", "no", "late")
-_UNDECIDED = frozenset(
-    (
-        "name not allowed",
-        "address not allowed",
-        "port not allowed",
-        "method not allowed",
-        "path not allowed",
-        "operation not allowed",
-    )
-)
-_OF_REQUESTS = frozenset(("method not allowed", "path not allowed"))
+_OF_REQUESTS = frozenset((reasons.METHOD_NOT_ALLOWED, reasons.PATH_NOT_ALLOWED))
 _ORIGIN = Origin("command line", "answer to --ask")
 
 
@@ -149,7 +140,7 @@ class Asking:
     def decide(self, access: Access) -> Verdict:
         """The policy's verdict; ``Ask`` where no rule decides and somebody can be asked."""
         verdict = self._decider.decide(access)
-        if not isinstance(verdict, Deny) or verdict.rule is not None or verdict.reason not in _UNDECIDED:
+        if not isinstance(verdict, Deny) or verdict.rule is not None or not verdict.reason.askable:
             return verdict
         kind = kind_of(access)
         if isinstance(access, SocketAccess) and access.operation == "offer" and "socket" in self._kinds:

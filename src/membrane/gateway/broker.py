@@ -27,6 +27,7 @@ from errno import EAGAIN, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
 from ..events import ConnectionClosed, ConnectionOpened
 from ..host import syscalls as sc
+from ..policy import reasons
 from ..policy.model import Allow, Ask, Deny, SocketAccess
 from .adapters import Adapter, Asked, Broken
 from .journal import denial
@@ -103,7 +104,7 @@ class Broker:
         access = SocketAccess(door.rule.path)
         verdict = self.decide(access)
         if isinstance(verdict, Allow) and len(self.connections) >= self._limit:
-            verdict = Deny(None, "limit reached", f"{self._limit} connections to unix sockets at once")
+            verdict = Deny(None, reasons.LIMIT_REACHED, f"{self._limit} connections to unix sockets at once")
         if not isinstance(verdict, Allow):
             self.refuse(access, verdict)
             client.close()
@@ -289,7 +290,7 @@ class Connection:
             return
         if not self._broker.budget.spend(len(data)):
             access = SocketAccess(self._door.rule.path)
-            self._broker.refuse(access, Deny(None, "limit reached", "limits: upload"))
+            self._broker.refuse(access, Deny(None, reasons.LIMIT_REACHED, "limits: upload"))
             self.finish("upload limit reached")
             return
         self._up += len(data)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ..policy import reasons
 from ..policy.model import Deny
 
 TYPE_CHECKING = False
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import HostRule, RuleBudget
 
-REACHED = "limit reached"
-_SESSION = Deny(None, REACHED, "limits: upload")
+_SESSION = Deny(None, reasons.LIMIT_REACHED, "limits: upload")
 
 
 class Budget:
@@ -61,7 +61,7 @@ class Tally:
 
     def refusal(self, what: str) -> Deny:
         """The refusal of what goes beyond ``what``, a part of the budget."""
-        return Deny(self.rule, REACHED, f"budget of {self.rule.text}: {what}")
+        return Deny(self.rule, reasons.LIMIT_REACHED, f"budget of {self.rule.text}: {what}")
 
 
 class Meter:

@@ -29,6 +29,7 @@ import struct
 
 from ..events import AccessDenied, NameResolved, access_as_data
 from ..plan.model import FAKE_V4, FAKE_V6
+from ..policy import reasons
 from ..policy.model import Allow, Ask, HostRule, NameQuery
 from .journal import denial
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from ..events import Client, Event
     from ..policy.model import Verdict
+    from ..policy.reasons import Reason
 
 A, PTR, AAAA, OPT, SVCB, HTTPS = 1, 12, 28, 41, 64, 65
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
@@ -331,7 +333,7 @@ class Answerer:
         plain = all(map(_LABEL.issuperset, labels))
         name = wire.decode("ascii") if plain else wire.decode("latin-1")
         if family != 1:
-            self._refuse(NameQuery(name, f"CLASS{family}"), "query type not answered")
+            self._refuse(NameQuery(name, f"CLASS{family}"), reasons.QUERY_TYPE_NOT_ANSWERED)
             return REFUSED, b""
         if kind == PTR and plain and (address := _reverse(labels)) is not None:
             held = self.names.name(address)
@@ -340,7 +342,7 @@ class Answerer:
         if number is None:
             question = NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}")
             if not plain:  # also a label with a dot in it, which would read as two
-                self._refuse(question, "name malformed")
+                self._refuse(question, reasons.NAME_MALFORMED)
                 return NXDOMAIN, b""
             # The name is judged, whatever the type: what is not known by address is not known at all.
             verdict = self._decide(question if kind in (A, AAAA) else NameQuery(name))
@@ -353,7 +355,7 @@ class Answerer:
             rule = verdict.rule
             number = self.names.assign(name, lasting=isinstance(rule, HostRule) and rule.kind == "host")
             if number is None:
-                self._refuse(question, "limit reached")
+                self._refuse(question, reasons.LIMIT_REACHED)
                 return SERVFAIL, b""
         if kind == A and self.names.has_v4(number):
             data = self.names.v4_bytes(number)
@@ -362,7 +364,7 @@ class Answerer:
         else:
             # SVCB and HTTPS are asked next to A by ordinary clients; that they have no answer is no refusal.
             if kind not in (A, AAAA, SVCB, HTTPS):
-                self._refuse(NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}"), "query type not answered")
+                self._refuse(NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}"), reasons.QUERY_TYPE_NOT_ANSWERED)
             return NOERROR, b""
         if (number, kind) not in self._told:
             if len(self._told) >= _MOST_TOLD:
@@ -373,7 +375,7 @@ class Answerer:
             self._emit(NameResolved(name, _TYPES[kind], "allow", address, "network", port, socket))
         return NOERROR, data
 
-    def _refuse(self, question: NameQuery, reason: str) -> None:
+    def _refuse(self, question: NameQuery, reason: Reason) -> None:
         self.refused += 1
         self._emit(self._of_client(AccessDenied(access_as_data(question), reason, None, None)))
 

@@ -47,7 +47,7 @@ _BATCH = 256  # events encoded at a time
 def denial(access: Access, verdict: Deny | Ask) -> AccessDenied:
     """The event of one refusal.  ``Ask`` is a refusal here: nobody can be asked."""
     rule = str_of_rule(verdict.rule) if isinstance(verdict, Deny) and verdict.rule is not None else None
-    return AccessDenied(access_as_data(access), verdict.reason, rule, verdict.hint or None)
+    return AccessDenied(access_as_data(access), str(verdict.reason), rule, verdict.hint or None)
 
 
 def str_of_rule(rule: HostRule | PathRule | FileRule) -> str:

@@ -27,6 +27,7 @@ from _socket import (
 from _socket import socket as Socket
 
 from ..plan.model import PROXY_PORTS, RESOLVER_V4
+from ..policy import reasons
 from ..policy.model import Deny
 from .guarded import guarded
 from .http.heads import Framing, RequestHead
@@ -157,7 +158,9 @@ class Proxied(Connection):
         engine.reactor.watch(self._client.fileno(), ALL, self.on_client)
         self._route = route
         if len(engine.connections) > engine.limit:
-            self._refuse(engine.router.limit(route, Deny(None, "limit reached", f"{engine.limit} connections at once")))
+            self._refuse(
+                engine.router.limit(route, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
+            )
         elif route.inspect and engine.inspector is None:
             self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
         elif route.inspect:

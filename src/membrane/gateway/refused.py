@@ -19,6 +19,7 @@ from _socket import AF_INET, AF_INET6, SOL_SOCKET, inet_ntop
 from _socket import socket as Socket
 
 from ..events import AccessDenied
+from ..policy import reasons
 from .reactor import IN
 from .route import Refusal
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .reactor import Reactor
     from .route import Router
 
-NOT_RELAYED = "protocol not relayed"  # reason of a refusal
 _BURST = 64  # packets taken in one turn
 _LARGEST = 65536
 _MESSAGE = 4 << 8  # NFULNL_MSG_PACKET of NFNL_SUBSYS_ULOG (linux/netfilter/nfnetlink_log.h)
@@ -145,4 +145,6 @@ class Refused:
                 return
         access = {"kind": "Connect", "host": "", "address": target, "port": to_port}
         protocol = _PROTOCOLS.get(number, f"protocol {number}")
-        self._emit(AccessDenied({**access, "protocol": protocol}, NOT_RELAYED, None, None, client_port=from_port))
+        self._emit(
+            AccessDenied({**access, "protocol": protocol}, reasons.NOT_RELAYED, None, None, client_port=from_port)
+        )

@@ -47,6 +47,7 @@ from _socket import socket as Socket
 from errno import EINPROGRESS
 
 from ..events import ConnectionClosed, ConnectionOpened
+from ..policy import reasons
 from ..policy.model import Connect, Deny
 from . import openings, sniff
 from .dns import LONGEST_QUERY, TcpMessages
@@ -402,7 +403,7 @@ class Connection:
         if len(engine.connections) > engine.limit:
             engine.refused += 1
             access = Connect("", address, port)
-            refused = denial(access, Deny(None, "limit reached", f"{engine.limit} connections at once"))
+            refused = denial(access, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
             engine.emit(refused.of(self.client()))
             self._state = _EXPLAINING
             self.reset()

@@ -19,6 +19,7 @@ read what happened; the caller resets what speaks neither.
 from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
+from ..policy import reasons
 from ..policy.literals import canonical_address
 from ..policy.match import canonical_host
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
@@ -106,7 +107,7 @@ class Router:
         if host is None:
             access = Connect("", address, port, protocol)
             if is_fake(address) or _is_loopback(address):
-                return Refusal(AccessDenied(access_as_data(access), "address not allowed", None, None), address)
+                return Refusal(AccessDenied(access_as_data(access), reasons.ADDRESS_NOT_ALLOWED, None, None), address)
         else:
             access = Connect(host, "", port, protocol)
         return self._route(access, host, address, port, protocol)
@@ -134,7 +135,7 @@ class Router:
             return Refusal(denial(access, verdict), host or address, question=question)
         if verdict.inspect and protocol != "tcp":
             hint = "requests over UDP (HTTP/3) are not inspected: use TCP"
-            return Refusal(AccessDenied(access_as_data(access), "not HTTP", None, hint), host or address)
+            return Refusal(AccessDenied(access_as_data(access), reasons.NOT_HTTP, None, hint), host or address)
         insecure = isinstance(verdict.rule, HostRule) and verdict.rule.insecure
         if host is not None and not address:
             host = canonical_host(host)  # the decision found it well formed
@@ -155,7 +156,7 @@ class Router:
             dial_port = access.port
         if not dial_port:
             hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
-            return Refusal(denial(access, Deny(None, "port not allowed", hint)), HOST_INTERNAL)
+            return Refusal(denial(access, Deny(None, reasons.PORT_NOT_ALLOWED, hint)), HOST_INTERNAL)
         insecure = isinstance(rule, HostRule) and rule.insecure
         return Relay(
             *(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol),
@@ -179,11 +180,11 @@ class Router:
             if isinstance(verdict, Allow) and (relay.inspect or not verdict.inspect):
                 allowed.append(address)
             elif refusal is None:
-                refused = Deny(None, "not HTTP") if isinstance(verdict, Allow) else verdict
+                refused = Deny(None, reasons.NOT_HTTP) if isinstance(verdict, Allow) else verdict
                 refusal = Refusal(denial(access, refused), relay.host)
         if not allowed and refusal is None:
             access = Connect(relay.host, "", relay.dial_port, relay.protocol)
-            refusal = Refusal(denial(access, Deny(None, "address not allowed")), relay.host)
+            refusal = Refusal(denial(access, Deny(None, reasons.ADDRESS_NOT_ALLOWED)), relay.host)
         result = tuple(allowed) or refusal
         assert result is not None
         _remember(self._checked, key, (addresses, result))
@@ -196,18 +197,18 @@ class Router:
             return None
         access = access_as_data(Connect(relay.host, relay.address, relay.port, relay.protocol))
         if first.flaw:
-            event = AccessDenied({**access, "sni": ""}, "name differs from SNI", None, first.flaw)
+            event = AccessDenied({**access, "sni": ""}, reasons.NAME_DIFFERS_FROM_SNI, None, first.flaw)
             return Refusal(event, relay.host)
         if first.ech:
             hint = (
                 "the client hides the server name (Encrypted Client Hello); switch that off in the client, or inspect"
             )
-            event = AccessDenied({**access, "sni": first.sni}, "name differs from SNI", None, hint)
+            event = AccessDenied({**access, "sni": first.sni}, reasons.NAME_DIFFERS_FROM_SNI, None, hint)
             return Refusal(event, relay.host)
         if not first.sni:
-            return Refusal(AccessDenied({**access, "sni": ""}, "TLS without SNI", None, None), relay.host)
+            return Refusal(AccessDenied({**access, "sni": ""}, reasons.TLS_WITHOUT_SNI, None, None), relay.host)
         if first.sni != relay.host:
-            event = AccessDenied({**access, "sni": first.sni}, "name differs from SNI", None, None)
+            event = AccessDenied({**access, "sni": first.sni}, reasons.NAME_DIFFERS_FROM_SNI, None, None)
             return Refusal(event, relay.host, UNRECOGNIZED_NAME)
         return None
 
@@ -221,14 +222,14 @@ class Router:
 def refuse_protocol(relay: Relay, hint: str) -> Refusal:
     """The refusal of a connection that must be HTTP and is not, or not in a form that can be read."""
     access = Connect(relay.host, relay.address, relay.port, relay.protocol)
-    return Refusal(denial(access, Deny(None, "not HTTP", hint)), relay.host or relay.address)
+    return Refusal(denial(access, Deny(None, reasons.NOT_HTTP, hint)), relay.host or relay.address)
 
 
 def refuse_unknown(relay: Relay) -> Refusal:
     """The refusal of a client of a name whose first octets are neither TLS nor those of a known protocol."""
     access = Connect(relay.host, relay.address, relay.port, relay.protocol)
     hint = f'allow: ["tcp://{relay.host}:{relay.port}"]'
-    return Refusal(denial(access, Deny(None, "protocol not known", hint)), relay.host)
+    return Refusal(denial(access, Deny(None, reasons.PROTOCOL_NOT_KNOWN, hint)), relay.host)
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

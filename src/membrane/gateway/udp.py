@@ -28,6 +28,7 @@ from _socket import (
 from _socket import socket as Socket
 
 from ..events import ConnectionClosed, ConnectionOpened
+from ..policy import reasons
 from ..policy.model import Connect, Deny
 from .journal import denial
 from .reactor import IN
@@ -272,11 +273,11 @@ class UdpRelay:
                 self._refuse(route, self._client(client, address, port))
             return None
         if self._upstreams.via(route) is not None:
-            verdict = Deny(None, "port not allowed", "UDP can not go through upstream_proxy")
+            verdict = Deny(None, reasons.PORT_NOT_ALLOWED, "UDP can not go through upstream_proxy")
             self._refuse_access(route, verdict, self._client(client, address, port))
             return None
         if len(self._flows) >= self._limit:
-            verdict = Deny(None, "limit reached", f"{self._limit} UDP flows at once")
+            verdict = Deny(None, reasons.LIMIT_REACHED, f"{self._limit} UDP flows at once")
             self._refuse_access(route, verdict, self._client(client, address, port))
             return None
         flow = _Flow(key, self._number(), listener, client, from_address(six, target), route, router or self._router)

@@ -20,7 +20,7 @@ rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its r
 
 from __future__ import annotations
 
-from . import match
+from . import match, reasons
 from .match import HOST_INTERNAL, METADATA_NAMES, Malformed, address_class, judged_forms, parse_address
 from .model import (
     Allow,
@@ -223,23 +223,23 @@ class Decider:
         try:
             name = match.canonical_host(access.name)
         except Malformed:
-            return Deny(None, "name malformed")
+            return Deny(None, reasons.NAME_MALFORMED)
         for rule in self._deny.named(name):
             if not rule.ports and rule.http is None:
-                return Deny(rule, "denied by rule")
+                return Deny(rule, reasons.DENIED_BY_RULE)
         rules = self._allowing(name)
         if rules:
             answer = self._answers[id(rules[0])]
         elif name == HOST_INTERNAL and self._loopback_ports:
             answer = Allow(next(iter(self._loopback_ports.values())), "name allowed")
         elif name in METADATA_NAMES:
-            return Deny(None, "metadata address")
+            return Deny(None, reasons.METADATA_ADDRESS)
         else:
             # The port is not known yet; 443 is the narrowest line that helps the usual client.
             hint = _allow_hint(name, 443) if access.type in ("A", "AAAA") else ""
-            return Deny(None, "name not allowed", hint)
+            return Deny(None, reasons.NAME_NOT_ALLOWED, hint)
         if access.type not in ("A", "AAAA"):
-            return Deny(None, "query type not answered")
+            return Deny(None, reasons.QUERY_TYPE_NOT_ANSWERED)
         return answer
 
     # ------------------------------------------------------------ connections
@@ -247,7 +247,7 @@ class Decider:
     def _connect(self, access: Connect) -> Verdict:
         port, protocol = access.port, access.protocol
         if not 0 < port < 65536 or protocol not in ("tcp", "udp"):
-            return Deny(None, "port not allowed")
+            return Deny(None, reasons.PORT_NOT_ALLOWED)
         literal = _literal(access.host)
         if not access.host or literal is not None:
             try:
@@ -255,12 +255,12 @@ class Decider:
             except Malformed:
                 address = None
             if address is None or (literal is not None and address != literal):
-                return Deny(None, "address not allowed")
+                return Deny(None, reasons.ADDRESS_NOT_ALLOWED)
             return self._connect_literal(address, port, protocol)
         try:
             name = match.canonical_host(access.host)
         except Malformed:
-            return Deny(None, "name malformed")
+            return Deny(None, reasons.NAME_MALFORMED)
         verdict = self._connect_name(name, port, protocol)
         if not access.address or isinstance(verdict, Deny):
             return verdict
@@ -274,16 +274,16 @@ class Decider:
         for rule in self._deny.named(name):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
-                    return Deny(rule, "denied by rule")
+                    return Deny(rule, reasons.DENIED_BY_RULE)
                 inspect = True
         named = self._allowing(name)
         admitting = [rule for rule in named if _admits(rule, port, protocol)]
         if not admitting and name == HOST_INTERNAL and protocol == "tcp" and port in self._loopback_ports:
             return Allow(self._loopback_ports[port], "port of the host's loopback", inspect, raw=True)
         if name in METADATA_NAMES and not named:
-            return Deny(None, "metadata address")
+            return Deny(None, reasons.METADATA_ADDRESS)
         if not admitting:
-            reason = "port not allowed" if named else "name not allowed"
+            reason = reasons.PORT_NOT_ALLOWED if named else reasons.NAME_NOT_ALLOWED
             return Deny(None, reason, _allow_hint(name, port, protocol))
         constrained = _constraints(admitting, port)
         rule = (constrained or admitting)[0]
@@ -306,15 +306,15 @@ class Decider:
         try:
             address = parse_address(text)
         except Malformed:
-            return Deny(None, "address not allowed")
+            return Deny(None, reasons.ADDRESS_NOT_ALLOWED)
         forms = judged_forms(*address)
         for form in forms:
             for rule in self._deny.addressed(form):
                 # An HTTP constraint of a network can not be applied to requests by name: it refuses.
                 if _refuses(rule, port, protocol):
-                    return Deny(rule, "denied by rule")
+                    return Deny(rule, reasons.DENIED_BY_RULE)
         if name == HOST_INTERNAL:
-            return None if address in _LOOPBACK else Deny(None, "private address")
+            return None if address in _LOOPBACK else Deny(None, reasons.PRIVATE_ADDRESS)
         for form in forms:
             refusal = self._floor(form, port, protocol)
             if refusal is not None:
@@ -342,7 +342,7 @@ class Decider:
         least = (_NARROW if narrow else match.WIDE)[form[0]]
         if any(rule.network is not None and rule.network.prefix >= least for rule in rules):
             return None
-        return Deny(None, "metadata address" if kind in ("link-local", "metadata") else "private address")
+        return Deny(None, reasons.METADATA_ADDRESS if kind in ("link-local", "metadata") else reasons.PRIVATE_ADDRESS)
 
     def _allowing_literal(self, address: Address, port: int, protocol: str) -> list[HostRule]:
         """Allow rules for an address that no name stands for."""
@@ -363,7 +363,7 @@ class Decider:
         for rule in self._denying_literal(address):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
-                    return Deny(rule, "denied by rule")
+                    return Deny(rule, reasons.DENIED_BY_RULE)
                 inspect = True
         for form in judged_forms(*address)[1:]:  # an IPv4 address inside: it must pass on its own
             refusal = self._floor(form, port, protocol)
@@ -373,8 +373,8 @@ class Decider:
         admitting = [rule for rule in allowing if _admits(rule, port, protocol)]
         if not admitting:
             if address_class(*address) in ("link-local", "metadata") and not allowing:
-                return Deny(None, "metadata address")
-            reason = "port not allowed" if allowing else "address not allowed"
+                return Deny(None, reasons.METADATA_ADDRESS)
+            reason = reasons.PORT_NOT_ALLOWED if allowing else reasons.ADDRESS_NOT_ALLOWED
             return Deny(None, reason, _allow_hint(match.format_address(*address), port, protocol))
         constrained = _constraints(admitting, port)
         rule = (constrained or admitting)[0]
@@ -397,7 +397,7 @@ class Decider:
             try:
                 host = match.canonical_host(access.host)
             except Malformed:
-                return Deny(None, "name malformed")
+                return Deny(None, reasons.NAME_MALFORMED)
             verdict = self._connect_name(host, port, "tcp")
             denies, allows = self._deny.named(host), self._allowing(host)
         refusal = self._refuse_request(access, denies)
@@ -410,7 +410,7 @@ class Decider:
         """The refusal of a request that no allow rule can admit."""
         method, path = access.method, access.path
         if not method or not _METHOD_BYTES.issuperset(method) or not _is_canonical(path):
-            return Deny(None, "request malformed")
+            return Deny(None, reasons.REQUEST_MALFORMED)
         forms: frozenset[str] = frozenset()
         for rule in denies:
             if rule.http is not None and _refuses(rule, access.port, "tcp"):
@@ -418,9 +418,9 @@ class Decider:
                     forms = forms or _read_as(path)
                     for item in rule.http:
                         if (not item.methods or method in item.methods) and self._touches(item, path, forms):
-                            return Deny(rule, "denied by rule")
+                            return Deny(rule, reasons.DENIED_BY_RULE)
                 except Malformed:
-                    return Deny(rule, "request malformed")
+                    return Deny(rule, reasons.REQUEST_MALFORMED)
         return None
 
     def _touches(self, item: HttpRule, path: str, forms: frozenset[str]) -> bool:
@@ -459,14 +459,14 @@ class Decider:
         unasked = encoded or method in _UNASKED_METHODS
         if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and not unasked:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
-        reason = "method not allowed" if path_seen else "path not allowed"
+        reason = reasons.METHOD_NOT_ALLOWED if path_seen else reasons.PATH_NOT_ALLOWED
         default = 443 if access.scheme == "https" else 80
         authority = _destination(host, port, "tcp") if port != default else f"[{host}]" if ":" in host else host
         url = f"{access.scheme}://{authority}{path}"
         # A star in a rule is a wildcard: no line would allow just this path.
         hint = "" if "*" in path else f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]"
         if encoded and not path_seen:
-            return Deny(None, "request malformed", f"path: {match.ENCODED_SLASH}{hint and '; ' + hint}")
+            return Deny(None, reasons.REQUEST_MALFORMED, f"path: {match.ENCODED_SLASH}{hint and '; ' + hint}")
         return Deny(None, reason, hint)
 
     def _covers(self, item: HttpRule, path: str) -> bool:
@@ -490,7 +490,7 @@ class Decider:
             return self._outside(path, access)
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in path:
-            return Deny(None, "not in the view")
+            return Deny(None, reasons.NOT_IN_THE_VIEW)
         return self._in_workspace(parts, access) or Allow(None, "in the workspace")
 
     def _in_workspace(self, parts: list[str], access: PathAccess) -> Deny | None:
@@ -502,11 +502,11 @@ class Decider:
                 self._paths[effect] = [(rule, match.Pattern(rule.text)) for rule in rules]
         hidden = self._match_path("hide", parts, directory)
         if hidden is not None:
-            return Deny(hidden, "hidden")
+            return Deny(hidden, reasons.HIDDEN)
         if access.operation == "write":
             fixed = self._match_path("readonly", parts, directory)
             if fixed is not None:
-                return Deny(fixed, "read-only")
+                return Deny(fixed, reasons.READ_ONLY)
         return None
 
     def _host_file(self, path: str, access: PathAccess) -> Verdict:
@@ -515,15 +515,15 @@ class Decider:
 
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in path:
-            return Deny(None, "not in the view")
+            return Deny(None, reasons.NOT_IN_THE_VIEW)
         if self._covering is None:
             self._covering = Covering(self.policy.file_rules or ())
         whole = path if path.startswith("/") else f"{self.policy.file_base}/{path}"
         read, write, rule = self._covering.access(whole)
         if not read:
-            return Deny(rule, "hidden")
+            return Deny(rule, reasons.HIDDEN)
         if access.operation == "write" and not write:
-            return Deny(rule, "read-only", _hint("files: {allow_write: [", whole, "]}"))
+            return Deny(rule, reasons.READ_ONLY, _hint("files: {allow_write: [", whole, "]}"))
         base = components(self.policy.file_base)
         whole_parts = components(whole)
         if self.policy.paths and len(whole_parts) > len(base) and whole_parts[: len(base)] == base:
@@ -548,7 +548,7 @@ class Decider:
         parts = [part for part in path.split("/") if part not in ("", ".")]
         clean = "/" + "/".join(parts)
         if ".." in parts or "\0" in path:
-            return Deny(None, "not in the view")
+            return Deny(None, reasons.NOT_IN_THE_VIEW)
         covering: list[tuple[int, MountRule]] = []
         for rule in self.policy.mounts:
             root = (rule.target or rule.path).rstrip("/")
@@ -556,11 +556,11 @@ class Decider:
                 covering.append((len(root), rule))
         if not covering:
             if not parts:  # no rule opens the root directory: it would open everything
-                return Deny(None, "not in the view")
-            return Deny(None, "not in the view", _hint("mounts: [{path: ", clean, f", mode: {_mode(access)}}}]"))
+                return Deny(None, reasons.NOT_IN_THE_VIEW)
+            return Deny(None, reasons.NOT_IN_THE_VIEW, _hint("mounts: [{path: ", clean, f", mode: {_mode(access)}}}]"))
         rule = max(reversed(covering), key=lambda each: each[0])[1]  # the innermost; of equals, the last one mounted
         if access.operation == "write" and rule.mode != "rw":
-            return Deny(None, "read-only", _hint("mounts: [{path: ", rule.path, ", mode: rw}]"))
+            return Deny(None, reasons.READ_ONLY, _hint("mounts: [{path: ", rule.path, ", mode: rw}]"))
         return Allow(rule, "mounted")
 
     def _socket(self, access: SocketAccess) -> Verdict:
@@ -573,10 +573,10 @@ class Decider:
                 wanted = access.names[0] if access.operation == "sign" else access.operation
                 listed = access.operation == "sign" or (rule.adapter == "docker" and access.operation.count(" ") == 1)
                 hint = _hint("allow: [", wanted, "]") if listed else ""
-                return Deny(None, "operation not allowed", hint)
+                return Deny(None, reasons.OPERATION_NOT_ALLOWED, hint)
         if self.policy.open_sockets and not access.operation:
             return Allow(None, "every socket is open")
-        return Deny(None, "socket not allowed", _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
+        return Deny(None, reasons.SOCKET_NOT_ALLOWED, _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
 
 
 def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -> bool:

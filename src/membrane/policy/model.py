@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
+    from .reasons import Reason
+
     Level: TypeAlias = Literal["built-in", "user", "project", "command line", "library"]
     Protocol: TypeAlias = Literal["tcp", "udp"]
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
@@ -330,50 +332,19 @@ class Allow(Value):
 
 
 class Deny(Value):
-    """Refuse.  ``reason`` is one of ``REASONS``; ``hint`` is the YAML that would allow it, or empty."""
+    """Refuse.  ``reason`` is one of ``reasons.REASONS``; ``hint`` is the YAML that would allow it, or empty."""
 
     rule: HostRule | PathRule | FileRule | None
-    reason: str
+    reason: Reason
     hint: str = ""
 
 
 class Ask(Value):
     """No rule decides; somebody may be asked.  Whoever can not ask refuses."""
 
-    reason: str
+    reason: Reason
     hint: str = ""
 
 
 if TYPE_CHECKING:
     Verdict: TypeAlias = Allow | Deny | Ask
-
-# The closed list of reasons (``AccessDenied.reason``).
-REASONS = (
-    "name not allowed",
-    "name malformed",
-    "address not allowed",
-    "port not allowed",
-    "denied by rule",
-    "private address",  # a name resolved to a private, loopback or reserved address
-    "metadata address",  # link-local or cloud metadata: only an exact rule opens it
-    "name differs from SNI",
-    "TLS without SNI",
-    "method not allowed",
-    "path not allowed",
-    "request malformed",
-    "not HTTP",
-    "protocol not known",  # on a connection by name: its first octets are neither TLS nor those of a known protocol
-    "limit reached",
-    "hidden",
-    "read-only",
-    "protected name",
-    "git setting",  # of a repository: not one that a command may change
-    "not in the view",
-    "socket not allowed",
-    "secret not for this place",
-    "operation not allowed",  # of the service behind a socket
-    "query type not answered",
-    "caller can not be read",
-    "protocol not relayed",  # ICMP to the outside, multicast: nothing opens it
-    "set-group-ID file",  # outside, whoever executes it gets the caller's group
-)

@@ -22,21 +22,11 @@ from typing import Any
 
 from ..escaping import visible
 from ..policy.match import Malformed, canonical_host, parse_address
+from ..policy.reasons import REASONS
 from .query import MOST, number, program_of, text
 
 # Refusals that mean "no rule yet"; all others are somebody's decision or a floor.
-LEARNED_REASONS = frozenset(
-    {
-        "name not allowed",
-        "address not allowed",
-        "port not allowed",
-        "method not allowed",
-        "path not allowed",
-        "not in the view",
-        "socket not allowed",
-        "read-only",
-    }
-)
+LEARNED_REASONS = frozenset(reason for reason in REASONS.values() if reason.learned)
 MOST_PATHS = 24  # of one method before they are taken together
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
 _TOKEN = re.compile(r"(?=.*\d)[A-Za-z0-9_=+.~-]{16,}|[0-9a-fA-F]{8,}|\d+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}")

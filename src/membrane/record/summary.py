@@ -11,6 +11,7 @@ width before it is measured.
 from __future__ import annotations
 
 from ..escaping import visible
+from ..policy import reasons
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,23 +22,6 @@ if TYPE_CHECKING:
 
 WIDEST = 60  # characters of one column before it is cut in the middle
 
-# Reasons that no line in a file should lift without thought, and what to say instead.
-FLOORS = {
-    "metadata address": "cloud metadata and link-local addresses open only to a rule for the exact address",
-    "private address": "a name may not lead to a private address; a rule for the address itself opens it",
-    "name malformed": "not a host name",
-    "name differs from SNI": "the TLS name must be the name that was resolved",
-    "TLS without SNI": "the TLS handshake must name the host",
-    "request malformed": "ambiguous requests are never forwarded",
-    "not HTTP": "a rule with paths or methods admits HTTP only",
-    "limit reached": "a limit of the policy or of the sandbox",
-    "protected name": "a program outside the sandbox would run it or obey it",
-    "secret not for this place": "a secret goes to the hosts, paths and the field that its rule names",
-    "query type not answered": "only A and AAAA are answered",
-    "protocol not relayed": "only TCP, and UDP where a rule opens the port, leave the sandbox",
-    "set-group-ID file": "outside, whoever executes it would get your group; a directory may have the bit",
-    "caller can not be read": "the program may be executed and not read: what it does could not be recorded",
-}
 _KINDS = {
     "NameQuery": "host",
     "Connect": "host",
@@ -104,11 +88,12 @@ def target_of(access: Mapping[str, Any], home: str = "") -> str:
 
 
 def _advice(event: AccessDenied) -> str:
-    if event.reason in FLOORS:
-        return FLOORS[event.reason]
+    known = reasons.REASONS.get(event.reason)
+    if known is not None and known.floor:
+        return known.floor
     if event.access.get("kind") == "SystemCall":
         return "no rule opens this call"
-    if event.reason == "denied by rule":
+    if event.reason == reasons.DENIED_BY_RULE:
         return f"deny: {shorten(event.rule)}" if event.rule else ""
     return shorten(event.hint, 2 * WIDEST) if event.hint else ""
 

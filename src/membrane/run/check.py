@@ -13,7 +13,7 @@ import os
 import stat
 
 from ..errors import PolicyError
-from ..policy import grammar, match
+from ..policy import grammar, match, reasons
 from ..policy.decide import decide
 from ..policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, PathAccess, SocketAccess
 from ..value import Value
@@ -123,7 +123,7 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
     try:
         request = HttpRequest(host, port, secure, method, match.canonical_path(path, slashes=True))
     except match.MalformedPath:
-        request, malformed = HttpRequest(host, port, secure, method, path), Deny(None, "request malformed")
+        request, malformed = HttpRequest(host, port, secure, method, path), Deny(None, reasons.REQUEST_MALFORMED)
         return request, malformed if verdict.inspect else verdict
     return request, decide(policy, request) if verdict.inspect else verdict
 
@@ -145,20 +145,20 @@ def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Ver
             continue  # it is its own tree
         if isinstance(op, ReadOnly):
             if operation == "write":
-                return Deny(None, "read-only")
+                return Deny(None, reasons.READ_ONLY)
             continue
         if isinstance(op, Mask) or not isinstance(op, Bind):
             break
         if op.source.rstrip("/") + path[len(op.target.rstrip("/")) :] != path:
             break  # another tree is shown at this place
         if operation == "write" and not op.writable:
-            return Deny(None, "read-only")
+            return Deny(None, reasons.READ_ONLY)
         for rule in policy.mounts:
             if str(rule.origin) == op.origin:
                 return Allow(rule, "mounted")
         return Allow(MountRule(op.target, "rw" if op.writable else "ro", built_in), "in the view")
     hint = f"mounts: [{{path: {_yaml(path)}, mode: {'rw' if operation == 'write' else 'ro'}}}]"
-    return Deny(None, "not in the view", hint)
+    return Deny(None, reasons.NOT_IN_THE_VIEW, hint)
 
 
 def _yaml(text: str) -> str:
@@ -207,7 +207,7 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
         below = path[len(root.rstrip("/")) + 1 :] if path.startswith(root.rstrip("/") + "/") else ""
         guarded = write and below and not policy.open_files
         if guarded and isinstance(answer, Allow) and _protected(root, below, policy.open_git_config):
-            answer = Deny(None, "protected name")
+            answer = Deny(None, reasons.PROTECTED_NAME)
         return named, answer
     if path != root and not path.startswith(root.rstrip("/") + "/"):
         access = PathAccess(path, "write" if write else "read", directory)
@@ -216,7 +216,7 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
     access = PathAccess(relative or ".", "write" if write else "read", directory)
     verdict = decide(policy, access) if relative else Allow(None, "in the view")
     if write and relative and isinstance(verdict, Allow) and _protected(root, relative, policy.open_git_config):
-        verdict = Deny(None, "protected name")
+        verdict = Deny(None, reasons.PROTECTED_NAME)
     return access, verdict
 
 
@@ -261,9 +261,9 @@ def bound_by(access: Access, verdict: Verdict) -> tuple[str, ...]:
         return ("DNS name",)
     if isinstance(access, Connect):
         return _bound_host(access.host, isinstance(verdict, Allow) and verdict.inspect)
-    if isinstance(access, SocketAccess) or verdict.reason in ("not in the view", "in the view", "mounted"):
+    if isinstance(access, SocketAccess) or verdict.reason in (reasons.NOT_IN_THE_VIEW, "in the view", "mounted"):
         return ("mount namespace",)
-    if isinstance(verdict, Deny) and verdict.reason == "hidden":
+    if isinstance(verdict, Deny) and verdict.reason == reasons.HIDDEN:
         return ("mount mask (live)", "re-mask on replacement")
     if isinstance(verdict, Deny):
         return ("read-only mount (live)", "re-mount on replacement")

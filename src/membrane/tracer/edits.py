@@ -37,7 +37,6 @@ HELD = -2  # in the place of an errno: the call is answered later
 GO_ON = -1  # let the kernel carry it out
 MOST_HELD = 16  # calls
 LONGEST = 5.0  # seconds
-REASON = "git setting"
 _NAMES = (b"config", b".gitmodules")
 
 

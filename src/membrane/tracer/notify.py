@@ -52,9 +52,10 @@ from ..events import (
     access_as_data,
 )
 from ..host import notify, seccomp, syscalls, unixsockets
+from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
-from .edits import GO_ON, HELD, LONGEST, REASON, Answer, Edits, Held, is_edit, is_first, is_switch
+from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .lines import Lines
 from .locks import INDEX, LOCK, Locks
 from .processes import Known, Processes
@@ -104,7 +105,6 @@ _MESSAGE_NAME = struct.Struct("=QI")  # the beginning of struct msghdr: address 
 _CWD = 0xFFFFFF9C  # AT_FDCWD
 _PRIVATE = ("/proc/", "/dev/", "/sys/", "/run/")  # the sandbox's own: that the host has such a name means nothing
 _SEARCH = ("ENOENT", "ENOTDIR")
-UNREADABLE = "caller can not be read"  # reason of a refusal
 
 
 class Notifications:
@@ -277,7 +277,7 @@ class Notifications:
                 # It has made itself unreadable: what it does could not be recorded.
                 known = self._processes.of(thread)
                 program = self._processes.program_of(known) if known else ""
-                self._deny(known, PathAccess(program), UNREADABLE)
+                self._deny(known, PathAccess(program), reasons.CALLER_UNREADABLE)
             return
         if not self._listener.answer(number, error) or not self._tell:
             return
@@ -506,7 +506,7 @@ class Notifications:
 
     def _refuse_setting(self, known: Known | None, path: bytes, why: str) -> None:
         hint = f"{why}; git_config: writable allows all"
-        self._deny(known, PathAccess(self._shown(os.fsdecode(path)), "write"), REASON, None, hint)
+        self._deny(known, PathAccess(self._shown(os.fsdecode(path)), "write"), reasons.GIT_SETTING, None, hint)
 
     def _may_replace(self, thread: int, path: bytes) -> bool:
         """Could the caller rename something to this name, were there no mount?"""
@@ -602,7 +602,7 @@ class Notifications:
             error = self._set_group_id(thread, row, a, place)
             result = _name(max(error, 0))
             if error == errno.EPERM:
-                self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), "set-group-ID file")
+                self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), reasons.SET_GROUP_ID)
         if row.what in ("mode", "owner"):
             value = new_value(row.what, a[row.first], 0 if row.second == NO else a[row.second])
         else:
@@ -735,7 +735,7 @@ class Notifications:
             place = self._place_of(thread, _CWD, path, follow=True)
             error = self._refuse_foreign(thread, known, place)
             if place.status is not None and stat.S_ISREG(place.status.st_mode) and not place.status.st_mode & 0o777:
-                self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")  # what covers one
+                self._deny(known, SocketAccess(os.fsdecode(place.path)), reasons.SOCKET_NOT_ALLOWED)  # what covers one
         return SocketCalled(call, family, address, port, _name(error), True, "notify", 0, inode), error
 
     def _refuse_foreign(self, thread: int, known: Known | None, place: notify.Place) -> int:
@@ -754,7 +754,7 @@ class Notifications:
         finally:
             os.close(opened)
         if foreign:
-            self._deny(known, SocketAccess(os.fsdecode(place.path)), "socket not allowed")
+            self._deny(known, SocketAccess(os.fsdecode(place.path)), reasons.SOCKET_NOT_ALLOWED)
         return errno.EACCES if foreign else 0
 
     # ------------------------------------------------------------ judgement
@@ -790,7 +790,7 @@ class Notifications:
         """
         path = os.fsdecode(name)
         if path in self._scope.awaited:
-            self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
+            self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
             return errno.EACCES
         for root, _rows in self._scope.roots:
             if not path.startswith(root + "/") or (kind == "file" and self._opened(path[len(root) + 1 :])):
@@ -813,7 +813,7 @@ class Notifications:
             except OSError as failed:
                 why = f"it can not be looked at ({failed.strerror})"
             if why:
-                self._deny(known, PathAccess(self._shown(path), "write"), "protected name")
+                self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
                 self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
         for root, ahead in self._rules():
@@ -843,7 +843,7 @@ class Notifications:
                 prevention.removed(os.fsdecode(path)[len(root) + 1 :])
 
     def _refuse_change(self, known: Known | None, place: notify.Place) -> int:
-        self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), "protected name")
+        self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), reasons.PROTECTED_NAME)
         return errno.EACCES
 
     def _spoil(self, place: notify.Place, result: str) -> None:
@@ -863,7 +863,7 @@ class Notifications:
         if not name:
             return 0
         hint = f"{name} can not be made, changed or removed in here as this needs it: do it outside of the sandbox"
-        self._deny(known, PathAccess(self._shown(os.fsdecode(to)), "write"), "protected name", None, hint)
+        self._deny(known, PathAccess(self._shown(os.fsdecode(to)), "write"), reasons.PROTECTED_NAME, None, hint)
         return errno.EACCES
 
     def _opened(self, path: str) -> bool:
@@ -927,7 +927,7 @@ class Notifications:
         path = os.fsdecode(place.path)
         if place.readonly and place.status is not None and _is_mask(place.status) and not self._outside(path):
             verdict = self._decide(PathAccess(self._shown(path), "read", stat.S_ISDIR(place.status.st_mode)))
-            if isinstance(verdict, Deny) and verdict.reason == "hidden":
+            if isinstance(verdict, Deny) and verdict.reason == reasons.HIDDEN:
                 self._judge(known, path, "", "read", place.status)
 
     def _judge(
@@ -937,12 +937,14 @@ class Notifications:
         directory = status is not None and stat.S_ISDIR(status.st_mode)
         verdict = self._decide(PathAccess(shown, operation, directory))
         if isinstance(verdict, Deny):
-            reason = "read-only" if result == "EROFS" and verdict.reason == "not in the view" else verdict.reason
+            reason = (
+                reasons.READ_ONLY if result == "EROFS" and verdict.reason == reasons.NOT_IN_THE_VIEW else verdict.reason
+            )
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
             hint = None if path.startswith(_PRIVATE) else verdict.hint  # no rule opens what the sandbox makes itself
             self._deny(known, PathAccess(shown, operation), reason, rule, hint)
         elif result == "EROFS" and not self._outside(path):
-            self._deny(known, PathAccess(shown, operation), "protected name")
+            self._deny(known, PathAccess(shown, operation), reasons.PROTECTED_NAME)
 
     def _deny(
         self,
@@ -956,7 +958,7 @@ class Notifications:
             known = self._processes.of(self._thread)
             if known is not None:
                 self._processes.look_again(known)
-        event = AccessDenied(access_as_data(access), reason, rule, hint, source="notify")
+        event = AccessDenied(access_as_data(access), str(reason), rule, hint, source="notify")
         # Two settings of one file are two refusals.
         self._refuse(known, (access.path, reason, access.operation, hint or ""), event)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..escaping import escape
 from ..events import access_as_data, plain
+from ..policy import reasons
 from ..policy.model import (
     Allow,
     Ask,
@@ -25,7 +26,7 @@ from ..policy.model import (
     PortRule,
     SocketRule,
 )
-from ..record.summary import FLOORS, shorten, target_of, tilde
+from ..record.summary import shorten, target_of, tilde
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from .doctor import Finding
 
 # Said by the rule itself, so not repeated in a line of its own.
-_PLAIN_REASONS = ("hidden", "read-only", "denied by rule")
+_PLAIN_REASONS = (reasons.HIDDEN, reasons.READ_ONLY, reasons.DENIED_BY_RULE)
 _EFFECTS = {"hide": "ignore", "readonly": "readonly"}
 
 
@@ -140,9 +141,9 @@ def answer(found: Answer, home: str) -> list[str]:
         lines.append(f"  rule   {place(rule.origin, home)}  {denies}{rule_text(rule)}")
     if not isinstance(verdict, Allow):
         if rule is None or verdict.reason not in _PLAIN_REASONS:
-            why = FLOORS.get(verdict.reason)
-            lines.append(f"  reason {verdict.reason}{f': {why}' if why else ''}")
-        if verdict.hint and verdict.reason not in FLOORS:
+            floor = verdict.reason.floor
+            lines.append(f"  reason {verdict.reason}{f': {floor}' if floor else ''}")
+        if verdict.hint and not verdict.reason.floor:
             lines.append(f"  add    {escape(verdict.hint)}")
     lines.append(f"  bound  by: {', '.join(found.bound_by)}")
     if found.write is not None:

@@ -10,6 +10,7 @@ for a directory is kept, because many names are made in each.
 
 from __future__ import annotations
 
+from ..policy import reasons
 from ..policy.model import Origin, PathRule
 from .protect import fold
 from .scan import Patterns
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_DIRECTORIES = 4_096
 _ORIGIN = Origin("built-in", "")
-_REASONS = ("hidden", "read-only")
+_REASONS = (reasons.HIDDEN, reasons.READ_ONLY)
 
 
 class Ahead:

@@ -30,6 +30,7 @@ import time
 
 from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
+from ..policy import reasons
 from ..policy.model import PathAccess
 from .judge import (
     LONGEST_PATH,
@@ -398,7 +399,7 @@ class Guard(Holder):
     def _tell(self, path: str) -> None:
         shown = self._shown + path
         denied = PathAccess(shown, "write")
-        self._report(AccessDenied(access_as_data(denied), "protected name", rule=None, hint=None, source="mount"))
+        self._report(AccessDenied(access_as_data(denied), reasons.PROTECTED_NAME, rule=None, hint=None, source="mount"))
         count = self._returns[path] = self._returns.get(path, 0) + 1
         self._taken += 1
         if self._taken > MOST_MOVED:

@@ -13,6 +13,7 @@ import os
 import struct
 
 from ..events import AccessDenied, access_as_data
+from ..policy import reasons
 from ..policy.model import PathAccess
 
 TYPE_CHECKING = False
@@ -76,4 +77,4 @@ class Reads:
         verdict = self._decider.decide(access)
         found = getattr(verdict, "rule", None)
         rule, hint = (None if found is None else str(found.origin)), getattr(verdict, "hint", "") or None
-        self._report(AccessDenied(access_as_data(access), "hidden", rule, hint, source="mount"))
+        self._report(AccessDenied(access_as_data(access), reasons.HIDDEN, rule, hint, source="mount"))

@@ -32,6 +32,7 @@ from membrane.gateway.route import Relay, Router
 from membrane.gateway.tls import Authority
 from membrane.gateway.upstream import Answer, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
+from membrane.policy.reasons import PATH_NOT_ALLOWED
 
 NAME = "a.test"
 SHORT = 0.25  # seconds of a deadline that is to pass
@@ -68,7 +69,7 @@ class Rig:
         self.inspector = Inspector(
             reactor,
             self.authority,
-            lambda asked: Allow(None, "ok") if asked.path.startswith("/ok") else Deny(None, "path not allowed"),
+            lambda asked: Allow(None, "ok") if asked.path.startswith("/ok") else Deny(None, PATH_NOT_ALLOWED),
             extra_ca=[extra_ca] if extra_ca else [],
         )
         self.engine = Engine(

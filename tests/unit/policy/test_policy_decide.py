@@ -13,7 +13,6 @@ from membrane.policy.files import anchored
 from membrane.policy.load import Source, load
 from membrane.policy.match import parse_address
 from membrane.policy.model import (
-    REASONS,
     Allow,
     Connect,
     Deny,
@@ -25,6 +24,7 @@ from membrane.policy.model import (
     Policy,
     SocketAccess,
 )
+from membrane.policy.reasons import REASONS
 
 
 def policy(text: str) -> Policy:

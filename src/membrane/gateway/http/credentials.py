@@ -26,6 +26,7 @@ not know, or a part of it.
 
 from __future__ import annotations
 
+from ...policy import reasons
 from ...policy.match import path_matcher, wildcard_matches
 from ...policy.model import Deny
 from .spellings import Scrubber, Spellings
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
-MISPLACED = "secret not for this place"
 # Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
 PUBLIC_PREFIXES = (
     b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_", b"ghp_", b"gho_",
@@ -234,7 +234,7 @@ class Secret:
                 shown = found[0].decode("latin-1")[:64]
                 line = " ".join(["*", *sorted(each.decode("ascii") for each in self.further), shown])
                 place += f', which {shown} is not known as; header: "{line}" in its rule allows it there'
-        return Deny(None, MISPLACED, f"the secret {self.name} may only be in {place}")
+        return Deny(None, reasons.MISPLACED_SECRET, f"the secret {self.name} may only be in {place}")
 
 
 class Vault:
@@ -279,7 +279,7 @@ class Vault:
                 if secret.admits(readings[:1]):
                     other = next(each for each in readings if not secret.admits([each]))
                     hint += f": the request may be read as {other.method} {other.path}"
-                return Deny(None, MISPLACED, hint)
+                return Deny(None, reasons.MISPLACED_SECRET, hint)
             applied = self._put(secret, target, names, values)
             if applied is None:
                 return secret.refusal(names, values)

@@ -26,6 +26,7 @@ also accepts what rule 2 refuses, and costs eight times as much per request.
 
 from __future__ import annotations
 
+from ...policy import reasons
 from ...policy.model import Deny
 from .bodies import Body, Sized
 from .credentials import NOT_ASKED, plainly
@@ -470,7 +471,7 @@ class Http1(Front):
             self._up += out
         if flaw:
             # What came before the flaw goes up whether or not it came with it; the end of the body never does.
-            self._exchange.verdict = Deny(None, "request malformed", flaw)
+            self._exchange.verdict = Deny(None, reasons.REQUEST_MALFORMED, flaw)
             self._stop(Refused(400, self._exchange.verdict, self._exchange.request))
         return end
 
@@ -502,7 +503,7 @@ class Http1(Front):
 
     def _refuse_flaw(self, flaw: str, *, method: bytes = b"", target: bytes = b"", not_http: bool = False) -> None:
         """400, and the end of the connection."""
-        refused = self.gate.malformed(flaw, method, target, "not HTTP" if not_http else "")
+        refused = self.gate.malformed(flaw, method, target, reasons.NOT_HTTP if not_http else None)
         self._begin(Exchange(self._count + 1, refused.request, refused.verdict, "", self._clock()))
         self._answer_ourselves(refused, close=True)
         self._close(reset_upstream=False)
@@ -740,7 +741,7 @@ class Http1(Front):
         if data:
             self._up.append(data)
         if flaw:
-            self._exchange.verdict = Deny(None, "request malformed", flaw)
+            self._exchange.verdict = Deny(None, reasons.REQUEST_MALFORMED, flaw)
             self._break_off(flaw)
 
     def _pipe_down(self, data: bytes) -> None:

@@ -31,6 +31,7 @@ References: RFC 9113 (HTTP/2), RFC 7541 (HPACK), RFC 8441 (extended CONNECT, ref
 
 from __future__ import annotations
 
+from ...policy import reasons
 from ...policy.model import Deny
 from ..sniff import PREFACE
 from .credentials import NOT_ASKED, plainly
@@ -278,7 +279,7 @@ class Http2(AnswerSide):
         known.up += length - padding
         ends = bool(flags & END_STREAM)
         if known.expected >= 0 and (known.up > known.expected or (ends and known.up != known.expected)):
-            self._violated(known, Deny(None, "request malformed", BAD_BODY_LENGTH))
+            self._violated(known, Deny(None, reasons.REQUEST_MALFORMED, BAD_BODY_LENGTH))
         self._allowance(known, 9 + length)
         self._up.append(header(length, DATA, flags & (END_STREAM | PADDED), stream))
         if ends:
@@ -464,7 +465,7 @@ class Http2(AnswerSide):
             self._refuse(number, self.gate.unreachable(request, self._alone), asked, ends)
             return
         if len(self._streams) >= MOST_STREAMS:
-            limit = Deny(None, "limit reached", f"{MOST_STREAMS} streams at once")
+            limit = Deny(None, reasons.LIMIT_REACHED, f"{MOST_STREAMS} streams at once")
             self._refuse(number, self.gate.refused(request, limit), asked, ends)
             return
         dropped = _DROPPED
@@ -510,16 +511,16 @@ class Http2(AnswerSide):
 
     def _trailer(self, stream: Stream, ends: bool, names: list[bytes], values: list[bytes]) -> None:
         if stream.client_ended:
-            self._violated(stream, Deny(None, "request malformed", BAD_TRAILER), STREAM_CLOSED)
+            self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_TRAILER), STREAM_CLOSED)
         try:
             check_fields(names, values)
             malformed = not ends or any(map(no_trailer, names))
         except Flaw:
             malformed = True
         if malformed:
-            self._violated(stream, Deny(None, "request malformed", BAD_TRAILER))
+            self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_TRAILER))
         if stream.expected >= 0 and stream.up != stream.expected:
-            self._violated(stream, Deny(None, "request malformed", BAD_BODY_LENGTH))
+            self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_BODY_LENGTH))
         stream.client_ended = True
         self._send_section(stream, list(zip(names, values, strict=True)), True)
         self._over(stream)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ...policy import reasons
 from ...policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
 from ...policy.model import Allow, Ask, Deny, HttpRequest
 from ...value import Value
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from ...policy.model import HostRule, Verdict
+    from ...policy.reasons import Reason
     from .credentials import Vault
 
     Spend: TypeAlias = Callable[[tuple[HostRule, ...], int], Deny | None]
@@ -239,20 +241,19 @@ class Gate:
         except Flaw as flaw:
             return self.malformed(str(flaw), method, target)
 
-    def malformed(self, flaw: str, method: bytes = b"", target: bytes = b"", reason: str = "") -> Refused:
+    def malformed(self, flaw: str, method: bytes = b"", target: bytes = b"", reason: Reason | None = None) -> Refused:
         """The refusal of a request that has no single meaning."""
-        return Refused(400, Deny(None, reason or "request malformed", flaw), self._shown(method, target))
+        return Refused(400, Deny(None, reason or reasons.REQUEST_MALFORMED, flaw), self._shown(method, target))
 
     def refused(self, request: HttpRequest, verdict: Deny | Ask) -> Refused:
         """The refusal of a request that was understood."""
         if isinstance(verdict, Ask):  # nobody can be asked here
             verdict = Deny(None, verdict.reason, verdict.hint)
-        status = {"request malformed": 400, "limit reached": 429}.get(verdict.reason, 403)
-        return Refused(status, verdict, request)
+        return Refused(verdict.reason.status, verdict, request)
 
     def unreachable(self, request: HttpRequest, cause: str, *, late: bool = False) -> Refused:
         """The answer when the server can not be asked, or (``late``) has not answered in time."""
-        return Refused(504 if late else 502, Deny(None, cause), request)
+        return Refused(504 if late else 502, Deny(None, reasons.Reason(cause)), request)
 
     def _shown(self, method: bytes, target: bytes) -> HttpRequest:
         path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
@@ -277,11 +278,11 @@ class Gate:
             raise Flaw(BAD_METHOD)
         verb = method.decode("ascii")
         if verb in _NEVER:
-            return self.refused(self._shown(method, target), Deny(None, "method not allowed"))
+            return self.refused(self._shown(method, target), Deny(None, reasons.METHOD_NOT_ALLOWED))
         canonical = self._authorities.get(authority) or self._authority(authority)
         if canonical is None:
             hint = f"the request names {authority.decode('latin-1')[:253]} on a connection to {self.bound.host}"
-            return self.refused(self._shown(method, target), Deny(None, "name not allowed", hint))
+            return self.refused(self._shown(method, target), Deny(None, reasons.NAME_NOT_ALLOWED, hint))
         if target[:1] != b"/":
             if not absolute:
                 raise Flaw(BAD_TARGET)

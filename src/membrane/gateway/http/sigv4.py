@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+from ...policy import reasons
 from ...policy.model import Deny
 
 TYPE_CHECKING = False
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 LARGEST_HELD = 16 << 20  # octets of one request's content
 MOST_HELD = 64 << 20
-REASON = "secret not for this place"
 _ALGORITHM = b"AWS4-HMAC-SHA256"
 _ASYMMETRIC = b"AWS4-ECDSA-P256-SHA256"
 _EMPTY = hashlib.sha256(b"").hexdigest().encode()
@@ -96,7 +96,7 @@ def _pairs_of(text: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _refusal(cause: str) -> Deny:
-    return Deny(None, REASON, f"the request can not be signed again: {cause}")
+    return Deny(None, reasons.MISPLACED_SECRET, f"the request can not be signed again: {cause}")
 
 
 class _Held:

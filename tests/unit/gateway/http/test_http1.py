@@ -26,6 +26,7 @@ from membrane.gateway.http.requests import (
 )
 from membrane.policy.decide import Decider
 from membrane.policy.model import Allow, Deny, HostRule, HttpRule, Origin, Policy, PortRange
+from membrane.policy.reasons import REASONS
 
 if TYPE_CHECKING:
     from membrane.gateway.http.requests import Command, Spend
@@ -397,7 +398,7 @@ def test_what_is_no_frame_does_not_go_up() -> None:
     assert commands[1] == SendClient(TO_CLIENT)
     told = commands[2]
     assert isinstance(told, Seen) and told.protocol == "websocket"
-    assert told.verdict == Deny(None, "request malformed", "a client's frame is not masked")
+    assert told.verdict == Deny(None, REASONS["request malformed"], "a client's frame is not masked")
     assert commands[3:] == [CloseUpstream(), CloseClient()]
     assert core.client_data(EARLY) == core.upstream_data(PONG) == []
 
@@ -809,7 +810,7 @@ def test_the_upload_limit_is_a_429_or_an_end() -> None:
     def spend(_rules: object, octets: int) -> Deny | None:
         nonlocal left
         left -= octets
-        return None if left >= 0 else Deny(None, "limit reached", "limits: upload")
+        return None if left >= 0 else Deny(None, REASONS["limit reached"], "limits: upload")
 
     core = connection(spend=spend)
     core.client_data(POST + HOST + b"Content-Length: 1000\r\n\r\n")

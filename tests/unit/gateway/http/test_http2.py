@@ -28,6 +28,7 @@ from membrane.gateway.http.requests import (
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.decide import Decider
 from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange, RuleBudget
+from membrane.policy.reasons import REASONS
 
 if TYPE_CHECKING:
     from membrane.gateway.http.requests import Command, Spend
@@ -704,7 +705,7 @@ def test_the_upload_limit_ends_the_connection() -> None:
     def spend(_rules: object, octets: int) -> Deny | None:
         nonlocal left
         left -= octets
-        return None if left >= 0 else Deny(None, "limit reached", "limits: upload")
+        return None if left >= 0 else Deny(None, REASONS["limit reached"], "limits: upload")
 
     core, client = connection(spend=spend)
     core.client_data(client.request(1, b"/v1/x", b"POST", end=False))

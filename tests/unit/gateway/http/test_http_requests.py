@@ -25,6 +25,7 @@ from membrane.gateway.http.requests import (
 from membrane.policy.decide import Decider
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Ask, Deny, HostRule, HttpRequest, HttpRule, Network, Origin, Policy, PortRange
+from membrane.policy.reasons import REASONS, Reason
 
 ORIGIN = Origin("command line", "command line")
 NAME = "api.example.com"
@@ -250,10 +251,10 @@ def test_a_body_where_none_belongs_is_judged_as_a_post(method: bytes) -> None:
 
 def test_only_allow_is_a_yes() -> None:
     for verdict, status in (
-        (Deny(None, "path not allowed"), 403),
-        (Deny(None, "request malformed"), 400),
-        (Deny(None, "limit reached"), 429),
-        (Ask("nobody knows"), 403),
+        (Deny(None, REASONS["path not allowed"]), 403),
+        (Deny(None, REASONS["request malformed"]), 400),
+        (Deny(None, REASONS["limit reached"]), 429),
+        (Ask(Reason("nobody knows")), 403),
     ):
         answered = ask(Gate(Bound(NAME, 443, "https"), lambda _, verdict=verdict: verdict))  # type: ignore[misc]
         assert isinstance(answered, Refused) and answered.status == status
@@ -310,7 +311,7 @@ def test_a_failure_is_not_called_a_refusal() -> None:
 )
 def test_a_grpc_call_fails_with_a_status_and_the_reason(status: int, code: bytes) -> None:
     request = HttpRequest(NAME, 443, "https", "POST", "/pkg.Svc/Call")
-    fields = dict(grpc_answer(Refused(status, Deny(None, "grund: 100 % ü", "x\r\ny"), request)))
+    fields = dict(grpc_answer(Refused(status, Deny(None, Reason("grund: 100 % ü"), "x\r\ny"), request)))
     assert fields[b"grpc-status"] == code
     assert fields[b"grpc-message"].isascii() and b"\r" not in fields[b"grpc-message"]
     assert "grund: 100 % ü (x\r\ny)" in unquote(fields[b"grpc-message"].decode())

@@ -46,7 +46,7 @@ __all__ = [
 
 _PLACES = {
     "errors": ("HostError", "InternalError", "MembraneError", "PolicyError"),
-    "asking": ("Question",),
+    "run.asking": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),
     "api.streams": ("DEVNULL", "PIPE"),

@@ -20,10 +20,10 @@ HOUR = 3_600_000_000_000  # ns
 # Who asks for the time of day, and what for: nothing of it is in a record.
 TIME_OF_DAY = {
     "clock.py": "once, and at the end",
-    "boundary.py": "when a run began, for ps",
+    "run/boundary.py": "when a run began, for ps",
     "ui/cli.py": "ps: how long ago that was",
     "gateway/tls.py": "from when to when a certificate is valid",
-    "settings.py": "is a file older than the cache?",
+    "run/settings.py": "is a file older than the cache?",
     "workspace/scan.py": "is a file older than the index?",
     "workspace/guard.py": "did a file change in this tick of the clock?",
 }

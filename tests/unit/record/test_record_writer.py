@@ -165,7 +165,7 @@ def test_a_directory_with_something_else_in_it_is_not_removed(tmp_path: Path) ->
 
 FULL = """
 import resource, sys
-from membrane.trace import record
+from membrane.record import writer as record
 path = record.make(sys.argv[1], "e" * 16)
 writer = record.Writer(path, "session")
 line = b'{"time": "2026-01-02T03:04:05.000Z", "event": "NameResolved", "seq": %d, "pad": "' + b"x" * 900 + b'"}\\n'
@@ -229,7 +229,7 @@ def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path
 
 KILLED = """
 import os, signal, sys
-from membrane.trace import record
+from membrane.record import writer as record
 writer = record.Writer(record.make(sys.argv[1], "d" * 16), "session")
 for number in range(100):
     writer.append(b'{"time": "2026-01-02T03:04:05.000Z", "event": "NameResolved", "seq": %d}\\n' % number)
@@ -685,7 +685,7 @@ def test_a_writer_is_cheap(tmp_path: Path) -> None:
     """No json, no OpenSSL, no zlib for a short session; the time is measured in ``bench``."""
     program = (
         "import sys; before = set(sys.modules)\n"
-        "from membrane.trace import record\n"
+        "from membrane.record import writer as record\n"
         f"writer = record.Writer(record.make({str(tmp_path)!r}, 'aa11'), 'session')\n"
         "writer.append(record.json_text({'event': 'x'}).encode() + b'\\n'); writer.close()\n"
         "print(sorted({'json', 're', 'hashlib', 'zlib', 'gzip', 'typing', 'enum'} & (set(sys.modules) - before)))"

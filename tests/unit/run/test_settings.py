@@ -461,8 +461,8 @@ def settle(path: Path) -> None:
 
 def copied(tmp_path: Path) -> Path:
     """A copy of the package, and the directory that it is imported from."""
-    source = Path(settings.__file__).parent
-    shutil.copytree(source, tmp_path / "site/membrane", ignore=shutil.ignore_patterns("__pycache__", "native"))
+    source = Path(settings.__file__).parents[1]
+    shutil.copytree(source, tmp_path / "site/membrane", ignore=shutil.ignore_patterns("__pycache__", "*.o"))
     settle(tmp_path / "site/membrane")
     return tmp_path / "site"
 

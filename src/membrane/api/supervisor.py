@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The caller spawns ``python -I -c ... FD`` with one end of a socket pair and tells the policy over it (``wire``).  The
-supervisor makes the sandbox (``boundary.Boundary``) and then serves: processes are forked by the spawner
-(``host.spawner``), confine themselves, are read back from /proc, and wait for a job; one more than there are jobs is
+supervisor makes the sandbox (``boundary.Boundary``) and then serves: the cell forks processes
+(``backend.Cell.fork``), which confine themselves, are read back, and wait for a job; one more than there are jobs is
 made, so that the next one need not wait.  When the keeper of a command has ended, so has everything that it started
 (``kept``: but what it left in the background).  Before its end is told, the tracer and the network process are asked
 to tell what they hold, so that its refusals are complete.
@@ -31,19 +31,18 @@ import select
 import sys
 import time
 
+from ..backend import Ended, Exited, Failed, Job, Waiting
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
-from ..host import owner, view
-from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, receive, receive_with_sender, send
-from ..host.launch import Launch
-from ..host.readback import read_back
-from ..host.spawner import Job, Spawner, release
+from ..host import view
+from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import registry
 from ..run.asking import KINDS
+from ..run.begin import begin
 from ..run.boundary import Boundary
-from ..run.opening import RunOptions, RunRequest, begin
+from ..run.opening import RunOptions, RunRequest
 from . import wire
 
 TYPE_CHECKING = False
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..events import Binding
+    from ..backend import SharedCommand
     from ..run.gateway import Network
     from ..run.opening import Opening
 else:
@@ -83,16 +82,15 @@ class _Client:
 class _Command:
     """A process that confines itself and waits for its job, then that command.
 
-    ``keeper``: pidfd of the process that keeps it, -1 until the confinement is read back.
+    ``channel``: the descriptor of its news, by which it is known.
     """
 
-    def __init__(self, channel: _socket.socket) -> None:
-        self.channel = channel
+    def __init__(self, process: SharedCommand) -> None:
+        self.process = process
+        self.channel = process.fileno()
         self.client: _Client | None = None  # until it has a job
         self.number = 0
         self.started = 0.0
-        self.pid = 0
-        self.keeper = -1
         self.assurance: list[list[str]] = []
         self.status: int | None = None
         self.failure: dict[str, Any] | None = None
@@ -152,10 +150,6 @@ class Supervisor(Boundary):
     def _prepare(self) -> None:
         """The signals were set when this process began."""
 
-    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
-        self._spawner = spawner = Spawner(self.launch)
-        return spawner.pid, spawner.listener, spawner.listener_error, ()
-
     def _begin(self) -> None:
         try:
             self._caller = os.pidfd_open(self._parent)
@@ -163,7 +157,6 @@ class Supervisor(Boundary):
             self._closed = True  # it has ended already
             return
         self._watch(self._caller, self._on_caller_end)
-        self._watch(self._spawner.channel.fileno(), self._on_spawner)
         for client in self._clients.values():
             self._watch_client(client)
         self._places = view.places_in_scratch(self.plan.mounts)
@@ -205,7 +198,7 @@ class Supervisor(Boundary):
                 self._kill(command)
             if command.kill_at and now >= command.kill_at:
                 command.kill_at = 0.0
-                self._kill_keeper(command)
+                command.process.kill()
         for number, (_who, then, until) in list(self._syncs.items()):
             if now >= until:
                 del self._syncs[number]
@@ -255,9 +248,6 @@ class Supervisor(Boundary):
 
     def _on_caller_end(self) -> None:
         self._closed = True
-
-    def _on_spawner(self) -> None:
-        self.failure = "the process that runs the commands has died"
 
     def _on_client(self, client: _Client) -> None:
         if client.waiting:
@@ -391,16 +381,16 @@ class Supervisor(Boundary):
         needed = min(len(self._wanted) + (0 if self._kept else 1), AT_ONCE)
         while self._making + len(self._ready) < needed and not self._closed:
             try:
-                channel = self._spawner.fork()
+                process = self.cell.fork()
             except HostError:
-                return  # ``_on_spawner`` comes next
+                return  # the cell tells ``Broken`` next
             except OSError as error:
                 self._not_now(error)
                 return
             self._making += 1
-            command = _Command(channel)
-            self._commands[channel.fileno()] = command
-            self._watch(channel.fileno(), lambda command=command: self._on_keeper(command))  # type: ignore[misc]
+            command = _Command(process)
+            self._commands[command.channel] = command
+            self._watch(command.channel, lambda command=command: self._on_news(command))  # type: ignore[misc]
 
     def _not_now(self, error: OSError) -> None:
         """There is no room for another process: the end of one makes some, and without one jobs are told."""
@@ -420,53 +410,47 @@ class Supervisor(Boundary):
         self._ran += 1
         wanted.client.commands[wanted.number] = command
         try:
-            release(command.channel, wanted.job, wanted.streams)
+            command.process.release(wanted.job, wanted.streams)
         except OSError:
             return  # it has ended
-        self._tell(wanted.client, b"s", {"number": wanted.number, "pid": command.pid, "assurance": command.assurance})
+        pid = command.process.pid
+        self._tell(wanted.client, b"s", {"number": wanted.number, "pid": pid, "assurance": command.assurance})
 
-    def _on_keeper(self, command: _Command) -> None:
-        if command.keeper < 0:
-            kind, payload, _fds, sender = receive_with_sender(command.channel)
-        else:
-            kind, payload, _fds = self._message(command.channel)
-            sender = 0
-        if kind == b"R":
-            self._confirm(command, sender)
-        elif kind == b"X":
-            command.status = int(payload)
-        elif kind == b"E":
-            _number, step, cause, target = payload.decode("utf-8", "replace").split("\0", 3)
-            command.failure = wire.error_as_data(HostError(step, cause, target=target))
-        elif kind == b"":
-            self._unwatch(command.channel.fileno())
-            if command.keeper < 0:
+    def _on_news(self, command: _Command) -> None:
+        news = command.process.read()
+        if isinstance(news, Waiting):
+            self._confirm(command)
+        elif isinstance(news, Exited):
+            command.status = news.status
+        elif isinstance(news, Failed):
+            command.failure = wire.error_as_data(HostError(news.step, news.cause, target=news.target))
+        elif isinstance(news, Ended):
+            self._unwatch(command.channel)
+            if command.process.ended < 0:
                 self._not_made(command)
         else:
-            raise InternalError("run a command", f"unexpected message {kind!r}")
+            raise InternalError("run a command", f"unexpected news: {type(news).__name__}")
 
-    def _confirm(self, command: _Command, pid: int) -> None:
+    def _confirm(self, command: _Command) -> None:
         """Read back what the command has set on itself; from now on it can have a job."""
         try:
-            keeper, assurance = read_back(pid, self.plan)
-            command.keeper = os.pidfd_open(keeper)
+            assurance = command.process.ready()
         except (OSError, MembraneError) as error:
             told = HostError("confirm the confinement of a command", str(error))
             command.failure = command.failure or wire.error_as_data(told)
-            command.channel.shutdown(_socket.SHUT_RDWR)
+            command.process.refuse()
             return
         self._making -= 1
-        command.pid = pid
         command.assurance = [[each.rule, each.mechanism] for each in assurance]
-        self._watch(command.keeper, lambda: self._on_keeper_end(command))
+        self._watch(command.process.ended, lambda: self._on_keeper_end(command))
         self._ready.append(command)
         self._feed()
 
     def _not_made(self, command: _Command) -> None:
         """It ended before it could have a job; the first that waits for one is told."""
         self._making -= 1
-        del self._commands[command.channel.fileno()]
-        command.channel.close()
+        del self._commands[command.channel]
+        command.process.close()
         if self._wanted:
             wanted = self._wanted.pop(0)
             error = HostError("start a command", "its process ended early")
@@ -477,26 +461,13 @@ class Supervisor(Boundary):
 
     def _on_keeper_end(self, command: _Command) -> None:
         """The keeper has ended, and in a sandbox that is not kept everything with it."""
-        self._unwatch(command.keeper)
-        os.close(command.keeper)
-        command.keeper = -1
-        if command.channel.fileno() in self._handlers:
-            self._unwatch(command.channel.fileno())
-            while command.status is None:
-                kind, payload, _fds = self._last(command.channel)
-                if kind == b"X":
-                    command.status = int(payload)
-                elif not kind:
-                    break
+        self._unwatch(command.process.ended)
+        command.process.let_go()
+        if command.channel in self._handlers:
+            self._unwatch(command.channel)
+            if command.status is None:
+                command.status = command.process.last_status()
         self._on_end(command)
-
-    @staticmethod
-    def _last(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-        channel.setblocking(False)
-        try:
-            return receive(channel)
-        except OSError:
-            return b"", b"", []
 
     def _on_end(self, command: _Command) -> None:
         if command.status is None:
@@ -507,13 +478,12 @@ class Supervisor(Boundary):
         self._sync(lambda: self._ended(command))
 
     def _ended(self, command: _Command) -> None:
-        if self._commands.pop(command.channel.fileno(), None) is None:
+        if self._commands.pop(command.channel, None) is None:
             return
-        self._unwatch(command.channel.fileno())
-        command.channel.close()
-        if command.keeper >= 0:
-            self._unwatch(command.keeper)
-            os.close(command.keeper)
+        self._unwatch(command.channel)
+        if command.process.ended >= 0:
+            self._unwatch(command.process.ended)
+        command.process.close()
         client = command.client
         if client is None:
             self._feed()
@@ -544,28 +514,19 @@ class Supervisor(Boundary):
             return
         if number == SIGSTOP and self._kept:
             number = SIGTSTP  # SIGSTOP is for all processes of a pid namespace (``host.init``)
-        try:
-            send(command.channel, b"S", str(number).encode())
-        except OSError:
-            pass  # its end is on the way
+        command.process.signal(number)
 
     def _kill(self, command: _Command) -> None:
         """End the command, and unless the sandbox is kept everything that it started."""
         try:
             if self._kept:
                 # Its process group; somebody inside may have stopped the keeper.
-                send(command.channel, b"S", str(SIGKILL).encode())
-                command.kill_at = time.monotonic() + OBEY
+                if command.process.signal(SIGKILL):
+                    command.kill_at = time.monotonic() + OBEY
             else:
-                self._kill_keeper(command)
+                command.process.kill()
         except OSError:
             pass
-
-    @staticmethod
-    def _kill_keeper(command: _Command) -> None:
-        """With pid 1 its namespace ends; elsewhere the command ends with its keeper (PR_SET_PDEATHSIG)."""
-        if command.keeper >= 0:
-            _signal.pidfd_send_signal(command.keeper, SIGKILL)
 
     # ------------------------------------------------------------ events
 
@@ -646,7 +607,7 @@ class Supervisor(Boundary):
             return
         asked = record["ask"]
         self._questions.add(int(asked["number"]))
-        who = owner.of(asked.get("client"), self._spawner.pid)
+        who = self.cell.owner(asked.get("client"))
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
         self._tell(self._main, b"q", {**asked, "process": process})
 
@@ -776,8 +737,7 @@ def main(argv: list[str]) -> int:
         # What ``ps`` and the record show as its command.
         command, options = (f"[{config['program']}]",), RunOptions(quiet=True, no_trace=not config["record"])
         request = RunRequest(command, restore(binascii.a2b_base64(config["policy"])), options)
-        with Launch() as launch:
-            begun = begin(launch, request, "kept" if config["persistent"] else "fresh")
+        begun = begin(lambda: request, "kept" if config["persistent"] else "fresh")
         return Supervisor(channel, begun, config).run()
     except MembraneError as error:
         told = wire.error_as_data(error)

@@ -46,7 +46,6 @@ import select
 import time
 
 from ..errors import HostError
-from ..value import Value
 from . import landlock, seccomp, view
 from . import syscalls as sc
 from .channel import (
@@ -87,18 +86,6 @@ _FLAGS = {
     "uts": sc.CLONE_NEWUTS,
     "cgroup": sc.CLONE_NEWCGROUP,
 }
-
-
-class Job(Value):
-    """One command.
-
-    ``environment``: all of it.  ``cwd``: absolute, in the view.
-    """
-
-    argv: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-    cwd: str
-    umask: int
 
 
 class Spawner:
@@ -150,13 +137,19 @@ class Spawner:
         return ours
 
 
-def release(channel: _socket.socket, job: Job, streams: Sequence[int]) -> None:
+def release(
+    channel: _socket.socket, job: tuple[tuple[str, ...], tuple[tuple[str, str], ...], str, int], streams: Sequence[int]
+) -> None:
     """Give a command that waits its job and its streams; it goes on with execve(2).
+
+    Args:
+        job: arguments, the whole environment, directory in the view, umask.
+        streams: stdin, stdout, stderr.
 
     Raises:
         OSError: it has ended.
     """
-    send_data(channel, b"J", marshal.dumps((job.argv, job.environment, job.cwd, job.umask)), streams)
+    send_data(channel, b"J", marshal.dumps(job), streams)
 
 
 # ---------------------------------------------------------------- the process

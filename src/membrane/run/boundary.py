@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-``opening.begin`` has made the plan and forked the launcher.  While that builds the namespaces, ``run`` begins the
-record and the tracer (``tracer.process``), reads the secrets and scans the workspace.  What runs in the sandbox is read
-back and traced before it is released.  Then ``run`` sits in one epoll loop over the launcher's messages, the network
-sockets, the workspace watcher and whatever the subclass watches: ``session.Session`` runs one command,
-``api.supervisor.Supervisor`` many.  The network process is started when the first of its sockets becomes readable: a
-run without network pays nothing for it.
+``begin`` has made the plan and started a cell (``backend``).  While that is made, ``run`` begins the record and the
+tracer (``tracer.process``), reads the secrets and scans the workspace.  What runs in the sandbox is read back and
+traced before it is released.  Then ``run`` sits in one epoll loop over the cell's news, the network sockets, the
+workspace watcher and whatever the subclass watches: ``session.Session`` runs one command, ``api.supervisor.Supervisor``
+many.  The network process is started when the first of its sockets becomes readable: a run without network pays
+nothing for it.
 
 Rules
 -----
@@ -21,7 +21,6 @@ One file of over 800 lines: one lifetime, in the order in which it is acquired a
 
 from __future__ import annotations
 
-import _socket
 import errno
 import os
 import select
@@ -29,17 +28,17 @@ import time
 from abc import ABC, abstractmethod
 
 from .. import clock
+from ..backend import Broken, Ended, Frozen
 from ..errors import MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
-from ..host.channel import receive
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import File, Listen, ReadOnly
 from ..record import walls
 from ..record import writer as record
-from ..tracer.process import Scope, Tracer, root_of
+from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
 from .journal import AGAIN, Journal, now, say
 from .opening import VERSION
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ..backend import TraceHandle
     from ..plan.model import HostFacts, MountOp
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
@@ -85,7 +85,7 @@ class Boundary(ABC):
         self.command = opening.request.command
         self.id = opening.id
         self.plan = opening.plan
-        self.launch = opening.launch
+        self.cell = opening.cell
         self.state = opening.facts.state
         self.started = time.monotonic()
         self.failure: str = ""
@@ -138,11 +138,6 @@ class Boundary(ABC):
     @abstractmethod
     def _prepare(self) -> None:
         """Take what can fail, before anything is released."""
-
-    @abstractmethod
-    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
-        """Once the view is complete: the process whose descendants are traced, the listener of its notifications (-1:
-        none) and why there is none, and what was read back."""
 
     @abstractmethod
     def _begin(self) -> None:
@@ -206,8 +201,8 @@ class Boundary(ABC):
                     if self.options.debug:
                         raise
             finally:
-                self.launch.kill()
-                self.launch.reap()
+                self.cell.kill()
+                self.cell.reap()
                 if self._editor is not None:
                     self._editor.close()
                 if self._held is not None:
@@ -284,8 +279,8 @@ class Boundary(ABC):
         return record.Writer(directory, source, suffix, limit=record.share(self.policy.trace.max_size, source))
 
     def _start(self, facts: HostFacts) -> None:
-        launch = self.launch
-        launch.grant()
+        cell = self.cell
+        cell.grant()
         if self._tracer is not None:
             self._tracer.prepare()
         operations: list[MountOp] = []
@@ -321,7 +316,7 @@ class Boundary(ABC):
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
         operations += self._hold(facts, [root for root, _rules in roots])
-        launch.send_late(operations, self.plan.environment)
+        cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_network(facts, b"")
         from ..host.unixsockets import Table
@@ -335,7 +330,7 @@ class Boundary(ABC):
                     found,
                     shown="" if root == facts.workspace else root + "/",
                     store=os.path.join(facts.state, "quarantine", self.id),
-                    mask=launch.mask,
+                    mask=cell.hide,
                     report=self.journal.add,
                     table=table,
                     empty=empty,
@@ -343,20 +338,20 @@ class Boundary(ABC):
                 )
             )
         bindings = receipt(self.plan)
-        launch.wait_ready()
+        cell.built()
         if self._held is not None:
             self._held.on_change()
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
-        launch.wait_masks()
-        process, listener, error, assurance = self._confined()
-        self._begin_edits(listener)
+        assurance = cell.ready()
+        handle = cell.trace_handle() if self._tracer is not None else None
+        self._begin_edits(handle)
         if self._tracer is not None:
             awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         if self._tracer is not None:
             self._tracer.tips = tuple(tips.items())
-        source, why_not = self._attach_tracer(process, listener, error, roots)
+        source, why_not = self._attach_tracer(handle, roots)
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
@@ -420,27 +415,27 @@ class Boundary(ABC):
 
     def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
         """First reads of hidden files that are empty are told from now on; what is not, though it should be."""
-        if self.launch.reads is None:
+        if self.cell.reads is None:
             return (walls.FIRST_READS,) if needed else ()
         from ..workspace.reads import Reads
 
-        fd, paths = self.launch.reads
+        fd, paths = self.cell.reads
         shown = {watch: path[len(workspace.rstrip("/")) + 1 :] for watch, path in paths.items()}
         self._reads = Reads(fd, shown, self.policy, self.journal.add)
         return ()
 
-    def _begin_edits(self, listener: int) -> None:
+    def _begin_edits(self, handle: TraceHandle | None) -> None:
         """Everyday changes of ``.git/config`` are possible from now on."""
-        tracer, kept = self._tracer, self.launch.kept
-        if tracer is None or listener < 0 or not kept:
+        tracer, kept = self._tracer, self.cell.kept
+        if tracer is None or handle is None or handle.listener < 0 or not kept:
             return
         from ..tracer import edits
         from ..workspace.gitedit import Editor
 
         editor = self._editor = Editor(
             kept,
-            freeze=self.launch.freeze,
-            busy=lambda: self.launch.masks_pending > 0,
+            freeze=self.cell.freeze,
+            busy=lambda: self.cell.hiding,
             shared=self._is_shared,
             answer=lambda number, what, why: tracer.decide(edits.word(number, what, why)),
         )
@@ -461,7 +456,7 @@ class Boundary(ABC):
             from ..workspace.held import Held
 
             try:
-                self._held = Held(held, self.launch.mask)
+                self._held = Held(held, self.cell.hide)
             except OSError as error:
                 say(f"warning: hidden files that are replaced outside are not hidden again: {error.strerror}")
         return operations
@@ -469,6 +464,16 @@ class Boundary(ABC):
     def _start_tracer(self, facts: HostFacts, directory: str) -> None:
         """``directory``: of the record; empty: none is kept, and nothing is traced."""
         if not directory:
+            return
+        if not self.cell.traces:
+            why = "nothing here tells what the command does"
+            if self.policy.trace.mode != "auto":
+                raise PolicyError(
+                    "bind the policy",
+                    f"trace.mode {self.policy.trace.mode} needs a tracer: {why}",
+                    fix=("use trace.mode auto or off",),
+                )
+            self._warn(f"what the command does is not traced: {why}")
             return
         plan = self.plan
         scope = Scope(
@@ -494,15 +499,16 @@ class Boundary(ABC):
         self.journal.add_line(line, "tracer", recorded=True)
 
     def _attach_tracer(
-        self, process: int, listener: int, error: int, trees: list[tuple[str, tuple[PathRule, ...]]]
+        self, handle: TraceHandle | None, trees: list[tuple[str, tuple[PathRule, ...]]]
     ) -> tuple[str, str]:
         """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
         tracer = self._tracer
-        if tracer is None:
+        if tracer is None or handle is None:
             return "network", ""
+        listener, error = handle.listener, handle.error
         table = self._tables.pop() if self._tables else -1
         roots = tuple((root, tuple((rule.effect, rule.text) for rule in rules)) for root, rules in trees)
-        sources, why_not = tracer.attach(process, listener, root_of(process), roots, table)
+        sources, why_not = tracer.attach(handle.process, listener, handle.root, roots, table)
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
             if listener < 0:
@@ -530,7 +536,7 @@ class Boundary(ABC):
 
     def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
-        self._capture, sockets = self.launch.network_sockets()
+        self._capture, sockets = self.cell.sockets()
         self._tables = [fd for role, fd in sockets if role == "table"]
         if self.policy.open_sockets:  # nobody's are out of reach
             while self._tables:
@@ -539,7 +545,7 @@ class Boundary(ABC):
         from .gateway import Network
 
         doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
-        for door, fd in zip(doors, self.launch.listening_sockets(len(doors)), strict=True):
+        for door, fd in zip(doors, self.cell.listeners(len(doors)), strict=True):
             sockets.append((f"unix:{door.number}", fd))
         sockets += self._exposed
         self._exposed = []
@@ -631,8 +637,8 @@ class Boundary(ABC):
     def _loop(self) -> None:
         from .gateway import SILENT
 
-        launch = self.launch
-        self._watch(launch.launcher.fileno(), self._on_launcher)
+        for descriptor in self.cell.descriptors():
+            self._watch(descriptor, lambda descriptor=descriptor: self._on_cell(descriptor))  # type: ignore[misc]
         for role, fd in self.network.sockets:
             if role not in SILENT:
                 self._watch(fd, self._on_first_packet)
@@ -691,24 +697,15 @@ class Boundary(ABC):
             if guard.overrun:
                 self.failure = f"the command was killed: {guard.overrun}"
 
-    def _on_launcher(self) -> None:
-        kind, payload, _fds = self._message(self.launch.launcher)
-        if kind == b"":
-            self._unwatch(self.launch.launcher.fileno())
+    def _on_cell(self, descriptor: int) -> None:
+        news = self.cell.read(descriptor)
+        if isinstance(news, Ended):
+            self._unwatch(descriptor)
             self._launcher_ended()
-        elif kind == b"k":
-            self.launch.masks_pending -= 1
-        elif kind == b"f" and self._editor is not None:
-            self._editor.frozen(payload == b"0")
-        elif kind == b"E":
-            self.failure = "cannot mask a name that appeared: " + payload.decode("utf-8", "replace").split("\0")[2]
-
-    @staticmethod
-    def _message(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-        try:
-            return receive(channel)
-        except ConnectionError:
-            return b"", b"", []
+        elif isinstance(news, Broken):
+            self.failure = news.why
+        elif isinstance(news, Frozen) and self._editor is not None:
+            self._editor.frozen(news.made)
 
     def update_network(self, policy: Policy) -> None:
         """Decide by the network rules of ``policy`` from now on; connections that are open stay.

@@ -1,10 +1,10 @@
-"""The first part of every run: the plan, and the launcher that begins to make the sandbox.
+"""The first part of every run: the plan, and the cell that begins to be made of it.
 
 Theory of operation
 -------------------
 Making namespaces and a view takes about as long as loading the rest of the program.  So the launcher was forked before
-anything else was loaded (``host.launch``), and this module imports only what the plan needs; ``session`` or
-``api.supervisor`` are loaded while it is carried out and go on with what ``begin`` returns.  The launcher inherits no
+anything else was loaded (``begin``), and this module imports only what the plan needs; ``session`` or
+``api.supervisor`` are loaded while it is carried out and go on with an ``Opening``.  The launcher inherits no
 record, no tracer and no secret that is read from elsewhere; the variables of the caller, which it erases, are all that
 it has seen.
 """
@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import os
 
+from .. import backend as backends
 from ..errors import PolicyError
-from ..host.facts import gather
-from ..host.start import Start
 from ..plan import mounts
-from ..plan.build import build
 from ..value import Value
 from . import homes
 
@@ -25,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from ..host.launch import Launch
+    from ..backend import Backend, Commands
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
 
@@ -63,10 +61,19 @@ class Opening:
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
-        launch: its launcher; it dies with this process, and is killed by ``boundary.Boundary.run``.
+        cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
+
+    Args:
+        backend: that has begun; on an error its user gives it up.
+        request: what is to be run.
+        commands: that one command, or any number in views of their own or shared.
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the machine refused a step.
     """
 
-    def __init__(self, launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"]) -> None:
+    def __init__(self, backend: Backend, request: RunRequest, commands: Commands) -> None:
         policy, options = request.policy, request.options
         self.recorded = policy.trace.mode != "off" and not options.no_trace
         if options.trace_log and not self.recorded:
@@ -76,10 +83,10 @@ class Opening:
                 fix=("leave --trace-log or --no-trace away",),
             )
         self.id = os.urandom(8).hex()
-        self.facts = facts_for(policy)
+        self.facts = facts_for(policy, backend=backend)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.request = request.replace(policy=policy)
-        self.plan = build(policy, self.facts)
+        self.plan = backend.plan(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
@@ -91,36 +98,25 @@ class Opening:
         umask = os.umask(0o077)
         os.umask(umask)
         argv = request.command if one else ()
-        self.launch = launch
-        launch.begin(Start(self.plan, argv, self.terminal, self.id, umask, notify, commands))
+        self.cell = backend.start(
+            self.plan,
+            argv,
+            terminal=self.terminal,
+            session=self.id,
+            umask=umask,
+            notify=notify,
+            commands=commands,
+        )
 
 
-def begin(launch: Launch, request: RunRequest, commands: Literal["one", "fresh", "kept"] = "one") -> Opening:
-    """Plan the sandbox for ``request`` and begin to make it.
+def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = None) -> HostFacts:
+    """What a plan for ``policy`` has to know: of the machine, and of the trees that it speaks of.
 
     Args:
-        launch: the launcher that makes it; on an error its maker gives it up.
-        request: what is to be run.
-        commands: that one command, or any number in views of their own or shared (``host.spawner``).
-
-    Raises:
-        PolicyError: a rule can not be bound.
-        HostError: the machine refused a step.
+        workspace: absolute; empty: the current directory.
+        backend: None: the one for this machine.
     """
-    return Opening(launch, request, commands)
-
-
-def facts_for(policy: Policy, workspace: str = "") -> HostFacts:
-    """Host facts for a run of ``policy`` in ``workspace``, the current directory by default."""
-    facts = gather(
-        os.environ,
-        named=[rule.path for rule in policy.mounts],
-        sockets=[rule.path for rule in policy.unix_sockets],
-        want_git_root=any(rule.git_root for rule in policy.mounts),
-        want_bound="all" if policy.view == "host" else "lasting",
-        want_runtime=policy.open_files,
-        workspace=workspace,
-    )
+    facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
         if not os.path.isfile(f"{facts.workspace}/.git"):
             return facts
@@ -144,9 +140,10 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     del command  # the plan does not depend on it: no decision by command text
     from ..workspace.scan import scan
 
-    facts = facts_for(policy)
+    backend = backends.default()
+    facts = facts_for(policy, backend=backend)
     policy, _warnings = mounts.as_found(policy, facts)
-    plan = build(policy, facts)
+    plan = backend.plan(policy, facts)
     if policy.file_rules is not None:
         from ..plan.hosttree import guarded
 

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-``Session`` is a ``boundary.Boundary`` that ends with its command.  It watches pid 1, the terminal and the signals of
-the caller, reads back what the command process has set on itself, releases it, and tells what was refused.
+``Session`` is a ``boundary.Boundary`` that ends with its command.  It watches the command, the terminal and the signals
+of the caller, gives the word, and tells what was refused.
 
 Rules
 -----
@@ -18,11 +18,11 @@ import os
 import select
 import time
 
+from ..backend import Ended, Exited, Failed, Stopped
 from ..errors import HostError
 from ..escaping import escape
-from ..events import AccessDenied, Binding
-from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH, send
-from ..host.readback import read_back
+from ..events import AccessDenied
+from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
 from .boundary import Boundary
 from .journal import open_for_caller, say
 
@@ -79,23 +79,19 @@ class Session(Boundary):
         self._write_session_id()
         self._wake = self._install_signals()
 
-    def _confined(self) -> tuple[int, int, int, tuple[Binding, ...]]:
-        launch = self.launch
-        return launch.command_pid, launch.listener, launch.listener_error, read_back(launch.command_pid, self.plan)[1]
-
     def _begin(self) -> None:
-        launch = self.launch
+        cell = self.cell
         self._watch(self._wake, self._on_signals)
-        self._watch(launch.init.fileno(), self._on_init)
+        self._watch(cell.command.fileno(), self._on_command)
         if self.hooks.fd >= 0:
             self._watch(self.hooks.fd, self._on_hook)
-        if launch.terminal >= 0:
+        if cell.terminal >= 0:
             from ..host.terminal import Relay
 
-            self._relay = Relay(launch.terminal, self.opening.terminal)
-            self._watch(launch.terminal, self._on_terminal)
+            self._relay = Relay(cell.terminal, self.opening.terminal)
+            self._watch(cell.terminal, self._on_terminal)
             self._watch_terminal()
-        launch.release()
+        cell.command.release()
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self.opening.terminal)
@@ -110,14 +106,14 @@ class Session(Boundary):
         return self._kill_at
 
     def _on_due(self) -> None:
-        self.launch.kill()
+        self.cell.kill()
         self.wait_status = SIGKILL
 
     def _launcher_ended(self) -> None:
         if self.wait_status is None:
-            # It ends after pid 1 does; if pid 1 told its status first, that message is already waiting.
-            if select.select([self.launch.init], [], [], 1)[0]:
-                self._on_init()
+            # It ends after the command does; if that told its status first, the news is already waiting.
+            if select.select([self.cell.command], [], [], 1)[0]:
+                self._on_command()
             if self.wait_status is None:
                 self.failure = "the launcher died; the command was killed"
 
@@ -165,7 +161,6 @@ class Session(Boundary):
         return {"seconds": SECONDS, "kinds": KINDS}
 
     def _answer_questions(self, network: Network) -> None:
-        from ..host import owner
         from .asking import Questions
         from .prompt import Desk
 
@@ -174,7 +169,7 @@ class Session(Boundary):
             desk.show,
             desk.withdraw,
             network.answer,
-            who=lambda client: owner.of(client, self.launch.command_pid),
+            who=self.cell.owner,
         )
         network.on_question = questions.take
 
@@ -219,25 +214,19 @@ class Session(Boundary):
                 self._kill_at = now_
 
     def _signal_command(self, number: int) -> None:
-        try:
-            send(self.launch.init, b"S", str(int(number)).encode())
-        except OSError:
-            pass  # pid 1 is gone: its end is on the way
+        self.cell.command.signal(number)
 
-    def _on_init(self) -> None:
-        kind, payload, _fds = self._message(self.launch.init)
-        if kind == b"X":
-            self.wait_status = int(payload)
-        elif kind == b"Z":
+    def _on_command(self) -> None:
+        news = self.cell.command.read()
+        if isinstance(news, Exited):
+            self.wait_status = news.status
+        elif isinstance(news, Stopped):
             self._suspend()
-            try:
-                send(self.launch.init, b"C")
-            except OSError:
-                pass
-        elif kind == b"E":
-            self.failure = payload.decode("utf-8", "replace").replace("\0", ": ")
-        elif kind == b"" and self.wait_status is None:
-            # Pid 1 was killed (out of memory, or by somebody outside): with it the whole namespace.
+            self.cell.command.resume()
+        elif isinstance(news, Failed):
+            self.failure = ": ".join((news.number, news.step, news.cause, news.target))
+        elif isinstance(news, Ended) and self.wait_status is None:
+            # What keeps it was killed (out of memory, or by somebody outside), and everything else with it.
             self.wait_status = SIGKILL
 
     def _on_hook(self) -> None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..events import AccessDenied
-    from ..host.launch import Launch
-    from ..run.opening import Opening
+    from ..run.opening import RunRequest
     from ..run.session import Session
     from .settings import Converted, Settings
 
@@ -384,16 +383,22 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: Arguments, debug: bool) -> int:
-    from ..host.launch import Launch
+    from ..run import begin
 
-    with Launch() as launch:  # before the settings are loaded: see there
-        begun, control = _begin(launch, arguments, debug)
+    controls: list[Control] = []
+
+    def request() -> RunRequest:
+        wanted, control = _request(arguments, debug)
+        controls.append(control)
+        return wanted
+
+    begun = begin.begin(request)
     from ..run import session  # beside the launcher
 
-    return session.run(begun, control)
+    return session.run(begun, controls[0])
 
 
-def _begin(launch: Launch, arguments: Arguments, debug: bool) -> tuple[Opening, Control]:
+def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
     from ..host.facts import home_dir
     from ..policy.model import EnvRule, Origin
     from ..run import opening
@@ -425,7 +430,7 @@ def _begin(launch: Launch, arguments: Arguments, debug: bool) -> tuple[Opening, 
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
     control = Control(arguments, argv, converted, home, base)
     options = opening.RunOptions(debug=debug, quiet=not debug)
-    return opening.begin(launch, opening.RunRequest(argv, policy, options)), control
+    return opening.RunRequest(argv, policy, options), control
 
 
 def _proxy_socket(path: str) -> str:

@@ -676,15 +676,3 @@ def _text(nanoseconds: int) -> str:
         f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
         f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
     )
-
-
-def root_of(process: int) -> int:
-    """The root directory of a process of the sandbox, as a descriptor.
-
-    Raises:
-        HostError: it can not be opened.
-    """
-    try:
-        return os.open(f"/proc/{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None

@@ -2,10 +2,9 @@
 
 Theory of operation
 -------------------
-``main`` parses, forks the launcher, loads the policy, hands the run to ``opening.begin`` and ``session.run``, and turns
-errors into lines and exit statuses.  It decides nothing about the sandbox.  A run imports only this module,
-``options``, ``host.launch``, ``settings``, ``opening`` and ``session``; each subcommand imports what it needs when it
-is called.
+``main`` parses, hands the run to ``run.begin`` and ``session.run``, and turns errors into lines and exit statuses.  It
+decides nothing about the sandbox.  A run imports only this module, ``options``, ``run.begin`` with the backend, and
+then ``settings``, ``opening`` and ``session``; each subcommand imports what it needs when it is called.
 
 Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
 130 interrupted before the command ran.
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ..run.opening import RunRequest
     from ..run.settings import Loaded, Options
     from .options import Invocation
 
@@ -171,15 +171,18 @@ def _run(invocation: Invocation) -> int:
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
-    from ..host.launch import Launch
 
-    with Launch() as launch:  # before the policy is loaded: see there
+    def request() -> RunRequest:
         loaded = _load(invocation, command)
         from ..run import opening
 
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
         reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
-        begun = opening.begin(launch, opening.RunRequest(command, loaded.policy, reported))
+        return opening.RunRequest(command, loaded.policy, reported)
+
+    from ..run import begin
+
+    begun = begin.begin(request)
     try:
         from ..run import session  # beside the launcher
 

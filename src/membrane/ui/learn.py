@@ -41,8 +41,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     """Run the command and learn from its record; the exit status of the command."""
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
-    from ..host.launch import Launch
-    from ..run import opening, session
+    from ..run import begin, opening, session
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -64,9 +63,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
 
     fields: dict[str, Any] = {**invocation.fields("run"), "events": events_place(invocation.last("events"))}
     options = opening.RunOptions(debug=invocation.has("debug"), **fields)
-    with Launch() as launch:
-        begun = opening.begin(launch, opening.RunRequest(invocation.words, policy, options))
-    run = session.Session(begun)
+    run = session.Session(begin.begin(lambda: opening.RunRequest(invocation.words, policy, options)))
     status = run.run()
     return _print(invocation, [reader.find(state, run.id)], status, stdout)
 

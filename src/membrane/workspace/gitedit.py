@@ -192,7 +192,7 @@ class Editor:
 
     Args:
         kept: by the absolute path of a file, the descriptor of its ``hooks`` directory below the cover; closed here.
-        freeze: ``host.launch.Launch.freeze``.
+        freeze: ``backend.Cell.freeze``.
         busy: are there mounts that the launcher has not made yet?
         shared: does another sandbox show this file?
         answer: takes the number of a call, what to do (0: it is done; ``GO_ON``; an errno) and why.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -17,13 +16,12 @@ import pytest
 import membrane
 import membrane.host
 from membrane.errors import HostError, InternalError, PolicyError
-from membrane.host import launch
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
 from membrane.policy.load import Widening
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
-from membrane.run import opening, registry, settings
+from membrane.run import begin, opening, registry, settings
 from membrane.run.opening import RunOptions, RunRequest
 from membrane.run.registry import SessionRecord
 from membrane.ui import cli
@@ -74,8 +72,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     fake.run = made.run  # gets what ``begin`` returns
     monkeypatch.setitem(sys.modules, "membrane.run.session", fake)
     monkeypatch.setattr(membrane, "session", fake, raising=False)
-    monkeypatch.setattr(launch, "Launch", contextlib.nullcontext)
-    monkeypatch.setattr(opening, "begin", lambda _launch, request: request)
+    monkeypatch.setattr(begin, "begin", lambda request: request())
     monkeypatch.setattr(opening, "make_plan", made.make_plan)
     monkeypatch.setattr(opening, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)

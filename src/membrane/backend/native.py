@@ -1,0 +1,326 @@
+"""The native backend: Linux, by the kernel's own calls.
+
+Theory of operation
+-------------------
+``Native.begin`` forks the launcher (``host.launch``), before the policy is loaded: it makes the outer namespaces beside
+the reading.  ``NativeCell`` turns its messages, and those of pid 1, into what ``backend.Cell`` promises; with many
+commands it starts the spawner (``host.spawner``) once the view stands.  What a command has set on itself is read back
+from proc(5) before it may run (``host.readback``).
+
+Loaded before the launcher is forked, so it imports what the fork needs; the rest is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+
+from ..errors import HostError, InternalError
+from ..host.channel import SIGKILL, receive, receive_with_sender, send
+from ..host.launch import Launch
+from . import (
+    Backend,
+    Broken,
+    Cell,
+    Command,
+    Ended,
+    Exited,
+    Failed,
+    Frozen,
+    Hidden,
+    SharedCommand,
+    Stopped,
+    TraceHandle,
+    Waiting,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    from ..events import Binding, Process
+    from ..host.spawner import Spawner
+    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..policy.model import Policy
+    from . import Commands, Job, News
+else:
+    import _signal
+
+
+class Native(Backend):
+    """This machine's kernel; see ``Backend``."""
+
+    def __init__(self) -> None:
+        self._launch: Launch | None = None
+
+    def begin(self) -> None:
+        self._launch = Launch()
+
+    def give_up(self) -> None:
+        if self._launch is not None:
+            self._launch.give_up()
+
+    def facts(self, policy: Policy, workspace: str = "") -> HostFacts:
+        from ..host.facts import gather
+
+        return gather(
+            os.environ,
+            named=[rule.path for rule in policy.mounts],
+            sockets=[rule.path for rule in policy.unix_sockets],
+            want_git_root=any(rule.git_root for rule in policy.mounts),
+            want_bound="all" if policy.view == "host" else "lasting",
+            want_runtime=policy.open_files,
+            workspace=workspace,
+        )
+
+    def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:
+        from ..plan.build import build
+
+        return build(policy, facts)
+
+    def start(
+        self,
+        plan: SandboxPlan,
+        argv: tuple[str, ...],
+        *,
+        terminal: tuple[bool, bool, bool],
+        session: str,
+        umask: int,
+        notify: Literal["", "writes", "reads"],
+        commands: Commands,
+    ) -> NativeCell:
+        from ..host.start import Start
+
+        launch = self._launch
+        if launch is None:
+            raise InternalError("start the sandbox", "its launcher was not forked")
+        launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
+        return NativeCell(launch, commands)
+
+
+class NativeCell(Cell):
+    """The launcher, pid 1 and, with many commands, the spawner.
+
+    Args:
+        launch: that has the plan.
+    """
+
+    traces = True
+
+    def __init__(self, launch: Launch, commands: Commands) -> None:
+        self._launch = launch
+        self._many = commands != "one"
+        self._spawner: Spawner | None = None
+        self.command = NativeCommand(launch.init)
+        self.terminal, self.kept, self.reads = -1, {}, None
+
+    def grant(self) -> None:
+        self._launch.grant()
+
+    def fill(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
+        self._launch.send_late(ops, environment)
+
+    def sockets(self) -> tuple[str, list[tuple[str, int]]]:
+        return self._launch.network_sockets()
+
+    def listeners(self, count: int) -> list[int]:
+        return self._launch.listening_sockets(count)
+
+    def built(self) -> None:
+        launch = self._launch
+        launch.wait_ready()
+        self.terminal, self.kept, self.reads = launch.terminal, launch.kept, launch.reads
+
+    def ready(self) -> tuple[Binding, ...]:
+        self._launch.wait_masks()
+        if self._many:
+            from ..host.spawner import Spawner
+
+            self._spawner = Spawner(self._launch)
+            return ()
+        from ..host.readback import read_back
+
+        return read_back(self._launch.command_pid, self._launch.plan)[1]
+
+    def trace_handle(self) -> TraceHandle:
+        of = self._spawner or self._launch
+        process = self._member()
+        try:
+            root = os.open(f"/proc/{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None
+        return TraceHandle(process, of.listener, of.listener_error, root)
+
+    def fork(self) -> NativeSharedCommand:
+        assert self._spawner is not None
+        return NativeSharedCommand(self._spawner.fork(), self._launch.plan)
+
+    def hide(self, ops: Sequence[MountOp]) -> None:
+        self._launch.mask(ops)
+
+    @property
+    def hiding(self) -> bool:
+        return self._launch.masks_pending > 0
+
+    def freeze(self, directory: int, name: str) -> bool:
+        return self._launch.freeze(directory, name)
+
+    def descriptors(self) -> tuple[int, ...]:
+        launcher = self._launch.launcher.fileno()
+        return (launcher,) if self._spawner is None else (launcher, self._spawner.channel.fileno())
+
+    def read(self, descriptor: int) -> News:
+        if descriptor != self._launch.launcher.fileno():
+            return Broken("the process that runs the commands has died")  # it has nothing else to tell
+        kind, payload, _fds = _message(self._launch.launcher)
+        if kind == b"":
+            return Ended()
+        if kind == b"k":
+            self._launch.masks_pending -= 1
+            return Hidden()
+        if kind == b"f":
+            return Frozen(payload == b"0")
+        if kind == b"E":
+            return Broken(f"cannot mask a name that appeared: {_failed(payload).cause}")
+        raise InternalError("keep the sandbox", f"unexpected message {kind!r}")
+
+    def owner(self, client: Mapping[str, Any] | None) -> Process | None:
+        from ..host import owner
+
+        return owner.of(client, self._member())
+
+    def kill(self) -> None:
+        self._launch.kill()
+
+    def reap(self) -> None:
+        self._launch.reap()
+
+    def _member(self) -> int:
+        """A process in the sandbox's namespaces."""
+        return self._launch.command_pid if self._spawner is None else self._spawner.pid
+
+
+class NativeCommand(Command):
+    """The one command, by the channel of pid 1 (``host.init``)."""
+
+    def __init__(self, channel: _socket.socket) -> None:
+        self._channel = channel
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def read(self) -> News:
+        return _news(*_message(self._channel)[:2])
+
+    def release(self) -> None:
+        send(self._channel, b"G")
+
+    def signal(self, number: int) -> bool:
+        return _signal_by(self._channel, number)
+
+    def resume(self) -> None:
+        try:
+            send(self._channel, b"C")
+        except OSError:
+            pass  # pid 1 is gone: its end is on the way
+
+
+class NativeSharedCommand(SharedCommand):
+    """One of many, by the channel of its keeper (``host.spawner``)."""
+
+    def __init__(self, channel: _socket.socket, plan: SandboxPlan) -> None:
+        self._channel, self._plan = channel, plan
+        self._sender = 0
+        self.pid, self.ended = 0, -1
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def read(self) -> News:
+        if self.ended >= 0:
+            return _news(*_message(self._channel)[:2])
+        # Until it is read back the kernel says who tells: the number is what the supervisor looks at.
+        kind, payload, _fds, sender = receive_with_sender(self._channel)
+        if kind == b"R":
+            self._sender = sender
+            return Waiting()
+        return _news(kind, payload)
+
+    def ready(self) -> tuple[Binding, ...]:
+        from ..host.readback import read_back
+
+        keeper, bindings = read_back(self._sender, self._plan)
+        self.ended = os.pidfd_open(keeper)
+        self.pid = self._sender
+        return bindings
+
+    def refuse(self) -> None:
+        self._channel.shutdown(_socket.SHUT_RDWR)
+
+    def release(self, job: Job, streams: Sequence[int]) -> None:
+        from ..host.spawner import release
+
+        release(self._channel, (job.argv, job.environment, job.cwd, job.umask), streams)
+
+    def signal(self, number: int) -> bool:
+        return _signal_by(self._channel, number)
+
+    def kill(self) -> None:
+        """With pid 1 its namespace ends; elsewhere the command ends with its keeper (PR_SET_PDEATHSIG)."""
+        if self.ended >= 0:
+            _signal.pidfd_send_signal(self.ended, SIGKILL)
+
+    def last_status(self) -> int | None:
+        self._channel.setblocking(False)
+        while True:
+            try:
+                kind, payload, _fds = receive(self._channel)
+            except OSError:
+                return None
+            if kind == b"X":
+                return int(payload)
+            if not kind:
+                return None
+
+    def let_go(self) -> None:
+        if self.ended >= 0:
+            os.close(self.ended)
+            self.ended = -1
+
+    def close(self) -> None:
+        self.let_go()
+        self._channel.close()
+
+
+def _message(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
+    try:
+        return receive(channel)
+    except ConnectionError:
+        return b"", b"", []
+
+
+def _news(kind: bytes, payload: bytes) -> News:
+    """What pid 1, or a keeper, says about its command."""
+    if kind == b"X":
+        return Exited(int(payload))
+    if kind == b"Z":
+        return Stopped()
+    if kind == b"E":
+        return _failed(payload)
+    if kind == b"":
+        return Ended()
+    raise InternalError("run a command", f"unexpected message {kind!r}")
+
+
+def _failed(payload: bytes) -> Failed:
+    return Failed(*payload.decode("utf-8", "replace").split("\0", 3))
+
+
+def _signal_by(channel: _socket.socket, number: int) -> bool:
+    try:
+        send(channel, b"S", str(int(number)).encode())
+    except OSError:
+        return False  # it is gone: its end is on the way
+    return True

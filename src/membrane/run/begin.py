@@ -1,0 +1,41 @@
+"""How every run begins: a backend first, the policy after it.
+
+Theory of operation
+-------------------
+A backend begins what needs no policy at once, so that it goes on beside the reading of policy files
+(``backend.Backend.begin``; natively it forks the launcher, which so never holds a policy or a secret).  Then what is to
+be run is asked for, planned and started (``opening``).  If any of it fails, what was begun is given up.
+
+This module is loaded before the backend begins and imports nothing of a policy.
+"""
+
+from __future__ import annotations
+
+from .. import backend as backends
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..backend import Backend, Commands
+    from .opening import Opening, RunRequest
+
+
+def begin(request: Callable[[], RunRequest], commands: Commands = "one", *, backend: Backend | None = None) -> Opening:
+    """Plan the sandbox for a request and begin to make it.
+
+    Args:
+        request: reads what is to be run; it is called once, when the backend has begun.
+        commands: that one command, or any number in views of their own or shared.
+        backend: None: the one for this machine.
+
+    Raises:
+        PolicyError: a rule can not be bound.
+        HostError: the machine refused a step.
+        OSError: there is no memory, process or descriptor left for it.
+    """
+    with backend or backends.default() as begun:
+        wanted = request()
+        from .opening import Opening  # beside the launcher
+
+        return Opening(begun, wanted, commands)

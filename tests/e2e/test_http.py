@@ -311,6 +311,17 @@ def test_a_server_that_can_not_be_asked_is_a_502_with_the_cause(box: Box, url: s
     no_crash(box)
 
 
+@pytest.mark.parametrize("judged", [False, True])
+def test_what_could_not_be_reached_is_told_at_the_end(box: Box, judged: bool) -> None:
+    """Also where nothing is opened, and the client sees a reset connection only."""
+    box.allow(every("https://missing.test/") if judged else "missing.test")
+    done = box.run("--", "curl", "-sS", "https://missing.test/")
+    assert "no such name: missing.test" in done.stderr and "missing.test:443 " in done.stderr, done
+    assert "could not be reached" in done.stderr and "refused" not in done.stderr, done
+    assert "could not be reached" not in box.run("-q", "--", "curl", "-sS", "https://missing.test/").stderr
+    assert "could not be reached" not in box.run("--", "true").stderr
+
+
 def test_without_our_trust_the_server_is_not_believed(box: Box) -> None:
     """The origin's authority is not the system's: without ``extra_ca`` nothing is forwarded."""
     box.allow(every(STREAM))

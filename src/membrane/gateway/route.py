@@ -276,6 +276,7 @@ def http_answer(status: int, first: First, host: str, reason: str, hint: str) ->
             "hint": hint,
         }
     ).encode()
+    body += b"\n"  # a terminal's next line begins after it
     phrase = {403: "Forbidden", 502: "Bad Gateway"}[status]
     verdict = "x-membrane-verdict: deny\r\n" if status == 403 else ""
     head = (

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..events import AccessDenied
 
 WIDEST = 60  # characters of one column before it is cut in the middle
+NAMED = 3  # names in the line about the quarantine
 
 _KINDS = {
     "NameQuery": "host",
@@ -113,12 +114,41 @@ def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:
             place = out if where else "removed: there was no room to rename it"
         places.setdefault(place, []).append(name)
     for place, names in places.items():
+        told = ", ".join(shorten(name) for name in names[:NAMED])
+        if len(names) > NAMED:
+            told += f" and {len(names) - NAMED} more"
         if place.startswith("is now "):
             yield f"{visible(names[0])} is a protected name: it {place}"
         elif len(names) == 1:
-            yield f"a protected name was {place}"
+            yield f"a protected name was {place}: {told}"
         else:
-            yield f"{len(names)} protected names were {place}"
+            yield f"{len(names)} protected names were {place}: {told}"
+
+
+def failures(
+    failed: Iterable[tuple[str, int, str, str]], limit: int = 3, *, more: bool = False, record: str = ""
+) -> list[str]:
+    """The lines about hosts that the policy allows and that could not be reached, empty when there were none.
+
+    Args:
+        failed: host or address, port, protocol and what the resolver, the kernel or a proxy said, each once.
+        limit: at most so many lines of detail, then ``... and N more``.
+        more: there were others than ``failed``, which holds the first.
+        record: the command that shows all; empty for no such line.
+    """
+    rows = list(failed)
+    if not rows:
+        return []
+    shown = [(shorten(endpoint(host, port, protocol)), shorten(why, 2 * WIDEST)) for host, port, protocol, why in rows]
+    wide = max(len(target) for target, _ in shown[:limit])
+    number = f"{len(rows)} or more places" if more else _count(len(rows), "place")
+    lines = [f"membrane: {number} that the policy allows could not be reached"]
+    lines += [f"  {target:<{wide}}   {why}" for target, why in shown[:limit]]
+    if len(rows) > limit:
+        lines.append(f"  ... and {len(rows) - limit} more")
+    if record:
+        lines.append(f"  who asked: {visible(record)}")
+    return lines
 
 
 def _count(number: int, noun: str) -> str:

@@ -16,6 +16,7 @@ import errno
 import os
 import stat
 import time
+from _socket import AF_INET, AF_INET6, inet_pton
 
 from .. import clock
 from ..errors import HostError, InternalError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ..record.writer import Writer
 
 MOST_KEPT = 256  # distinct refusals kept for the summary
+MOST_OPEN = 4096  # connections whose failure can be told in the summary; that of others is on the record
+LONGEST_WHY = 400  # characters
 ROOM = 4 << 20  # bytes of events that wait for a slow reader of the events file
 LARGEST_WRITE = 64 << 10  # bytes
 PIECE = 4096  # bytes that a pipe takes at once or not at all (PIPE_BUF, pipe(7))
@@ -91,6 +94,21 @@ def now() -> str:
     )
 
 
+def is_unreached(error: str) -> bool:
+    """Does the ``error`` of a closed connection say that the other side was not reached (``gateway.upstream``)?
+
+    What is not known to say so is a refusal, which has an event of its own, or the end of a conversation.
+    """
+    if error.startswith(("no such name: ", "look-up ", "proxy ", "proxy: ")):
+        return True
+    address = error.partition(": ")[0]
+    try:
+        inet_pton(AF_INET6 if ":" in address else AF_INET, address)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 class Journal:
     """Numbers the events of one session, writes them where asked, keeps the refusals for the summary.
 
@@ -110,6 +128,9 @@ class Journal:
         self.sequence = 0
         self.counts: dict[str, int] = {}
         self.denied: dict[tuple[str, str], AccessDenied] = {}
+        self.failed: dict[tuple[str, int, str, str], None] = {}  # (host, port, protocol, why): see ``_keep_failure``
+        self.more_failed = False  # than were kept
+        self._open: dict[int, tuple[str, int, str]] = {}  # connections that were told as opened: (host, port, protocol)
         self.refused = 0
         self.lost = 0
         self.defects = 0  # failures of the network process by a defect of ours
@@ -174,11 +195,22 @@ class Journal:
                 self.refused += max(0, int(record.get("count", 1)) - 1)
             elif kind == "EventsLost":
                 self.lost += int(record["count"])
+            elif kind == "ConnectionOpened":
+                if len(self._open) < MOST_OPEN:
+                    protocol = "udp" if record["protocol"] == "udp" else "tcp"
+                    self._open[int(record["id"])] = (str(record["host"]), int(record["port"]), protocol)
+            elif kind == "RequestSeen":
+                if record["status"] == 502 and record["verdict"] == "allow" and record["error"]:
+                    self._keep_failure(str(record["host"]), int(record["port"]), "tcp", str(record["error"]))
             elif kind == "ConnectionClosed":
                 self._closed_up += int(record["bytes_up"])
                 self._closed_down += int(record["bytes_down"])
                 self.bytes_up = max(self.bytes_up, self._closed_up)
                 self.bytes_down = max(self.bytes_down, self._closed_down)
+                place = self._open.pop(int(record.get("id", 0)), None)
+                error = str(record.get("error", ""))
+                if place and not record["bytes_up"] and not record["bytes_down"] and is_unreached(error):
+                    self._keep_failure(*place, error)
             elif kind == "DefectSeen":
                 self._tell_defect(record)
             self._count(str(kind))
@@ -233,6 +265,16 @@ class Journal:
         key = (repr(sorted(item for item in event.access.items() if item[0] != "type")), event.reason)
         if len(self.denied) < MOST_KEPT:
             self.denied.setdefault(key, event)
+
+    def _keep_failure(self, host: str, port: int, protocol: str, why: str) -> None:
+        """An allowed host that could not be reached: no refusal of ours, and a program often shows less of it."""
+        if port == 0:  # a host's socket, which the broker's own refusals are about
+            return
+        key = (host, port, protocol, why[:LONGEST_WHY])
+        if len(self.failed) < MOST_KEPT:
+            self.failed.setdefault(key)
+        elif key not in self.failed:
+            self.more_failed = True
 
     def close(self) -> None:
         """Write what is left and close the file and the record."""

@@ -316,6 +316,7 @@ class Session(Boundary):
             say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
         if not self.options.quiet:
             self._tell_refusals()
+            self._tell_failures()
             pairs = [pair for guard in self.guards for pair in guard.moved]
             if pairs:
                 from ..record.summary import moved
@@ -358,6 +359,15 @@ class Session(Boundary):
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):
+            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+
+    def _tell_failures(self) -> None:
+        if not self.journal.failed:
+            return
+        from ..record.summary import failures
+
+        record = "membrane trace show @last --kind conn" if self.journal.record is not None else ""
+        for line in failures(self.journal.failed, more=self.journal.more_failed, record=record):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 

@@ -149,3 +149,29 @@ def test_shorten_keeps_start_and_end() -> None:
     cut = summary.shorten("a" * 100 + "/last", 30)
     assert cut == "a" * 17 + "..." + "aaaaa/last"
     assert len(cut) == 30
+
+
+def test_what_could_not_be_reached_is_told_with_its_reason() -> None:
+    failed = [("example.com", 443, "tcp", "no such name: example.com"), ("::1", 9, "udp", "refused\x1b[2J")]
+    assert summary.failures(failed, record="membrane trace show @last --kind conn") == [
+        "membrane: 2 places that the policy allows could not be reached",
+        "  example.com:443   no such name: example.com",
+        "  [::1]:9/udp       refused\\u{1b}[2J",
+        "  who asked: membrane trace show @last --kind conn",
+    ]
+    assert summary.failures([]) == []
+    assert summary.failures(failed, 1, more=True)[0] == (
+        "membrane: 2 or more places that the policy allows could not be reached"
+    )
+    assert summary.failures(failed, 1)[-1] == "  ... and 1 more"
+
+
+def test_the_quarantine_line_names_its_files() -> None:
+    one = [(".gitmodules", "/state/quarantine/7/0/.gitmodules")]
+    (line,) = summary.moved(one, "/state/quarantine")
+    assert line == "a protected name was moved out of the workspace, to /state/quarantine/7: .gitmodules"
+    several = [(f"{letter}\n", f"/state/quarantine/7/{letter}/x") for letter in "abcde"]
+    (line,) = summary.moved(several, "/state/quarantine")
+    assert line.startswith("5 protected names were moved") and line.endswith("and 2 more") and "\n" not in line
+    (line,) = summary.moved([(".envrc", "")], "/state/quarantine")
+    assert line.endswith("no room to rename it: .envrc")

@@ -178,3 +178,51 @@ def test_a_link_that_an_earlier_command_left_is_not_followed(tmp_path: Path) -> 
         target.unlink()
     system = Journal("s", "/proc/self/fd/2")  # the control: a link of the system's
     system.close()
+
+
+def conversation(number: int, host: str, error: str, up: int = 0, protocol: str = "tls") -> list[bytes]:
+    opened = {"event": "ConnectionOpened", "source": "network", "id": number, "protocol": protocol, "host": host}
+    closed = {"event": "ConnectionClosed", "source": "network", "id": number, "bytes_up": up, "bytes_down": 0}
+    return [json.dumps(line).encode() for line in ({**opened, "port": 443}, {**closed, "error": error})]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("no such name: a.test", True),
+        ("look-up of a.test failed: SERVFAIL", True),
+        ("127.0.0.1: Connection refused; ::1: Connection refused", True),
+        ("::1: Connection refused", True),
+        ("proxy 10.0.0.1: answered 503", True),
+        ("", False),
+        ("name not allowed", False),  # a refusal has its own event
+        ("Connection reset by peer", False),  # of the client, as far as is known
+        ("a: b", False),
+    ],
+)
+def test_what_was_allowed_and_not_reached_is_kept_once(error: str, told: bool) -> None:
+    journal = Journal("s", "")
+    for number in (1, 2):
+        for line in conversation(number, "a.test", error):
+            journal.add_line(line, "network")
+    assert list(journal.failed) == ([("a.test", 443, "tcp", error)] if told else [])
+
+
+def test_a_conversation_that_took_place_was_no_failure_to_reach() -> None:
+    journal = Journal("s", "")
+    for line in conversation(1, "a.test", "no such name: a.test", up=1):
+        journal.add_line(line, "network")
+    assert not journal.failed
+
+
+def test_failures_are_bounded() -> None:
+    journal = Journal("s", "")
+    for number in range(journals.MOST_KEPT + 1):
+        for line in conversation(number, f"a{number}.test", "no such name: " + "x" * 9999, protocol="udp"):
+            journal.add_line(line, "network")
+    assert len(journal.failed) == journals.MOST_KEPT and journal.more_failed
+    assert max(len(why) for _, _, _, why in journal.failed) == journals.LONGEST_WHY
+    journal = Journal("s", "")
+    for number in range(journals.MOST_OPEN + 1):
+        journal.add_line(conversation(number, "a.test", "")[0], "network")
+    assert len(journal._open) == journals.MOST_OPEN

@@ -410,7 +410,7 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
     }
     if refused.status == 429 and verdict.rule is not None:
         told["rule"] = verdict.rule.text[:LONGEST_SHOWN]
-    body, kind = json.dumps(told).encode(), b"application/json"
+    body, kind = json.dumps(told).encode() + b"\n", b"application/json"
     if request.path.endswith(_GIT_DISCOVERY):
         text = f"{told['error']}: {told['reason']}\n{told['hint']}\n"
         body, kind = text.encode("ascii", "backslashreplace"), b"text/plain"

@@ -302,6 +302,7 @@ def test_a_failure_is_not_called_a_refusal() -> None:
     failed = gate().unreachable(HttpRequest(NAME, 443, "https", "GET", "/"), "certificate has expired")
     fields, body = answer(failed)
     assert json.loads(body)["error"] == "membrane could not connect"
+    assert body.endswith(b"}\n")  # what a terminal shows next begins on a line of its own
     assert json.loads(body)["reason"] == "certificate has expired"
     assert b"x-membrane-verdict" not in dict(fields)
 

@@ -60,10 +60,12 @@ class Options(Value):
     allow: tuple[str, ...] = ()  # -a/--allow: host, host:port, URL, IP, CIDR, wildcard
     deny: tuple[str, ...] = ()  # --deny, the same forms
     ignore: tuple[str, ...] = ()  # -i/--ignore (gitignore patterns)
+    sealed: tuple[str, ...] = ()  # -s/--sealed, Membrane's word for --ignore
     readonly: tuple[str, ...] = ()  # -r/--readonly (gitignore patterns)
     mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
     env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
     limits: tuple[str, ...] = ()  # --limit KEY=VALUE
+    args: tuple[str, ...] = ()  # --arg WORD, of docker run
     unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH
     expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
     connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
@@ -78,13 +80,13 @@ class Options(Value):
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False
     no_presets: bool = False  # none of the presets that are built in or named by files
-    no_global_config: bool = False
+    no_global_config: bool = False  # nor the hosts that built-in presets open
     no_project: bool = False  # do not read .membrane.yaml at all
     trust_workspace: bool = False  # approve .membrane.yaml for this run
     interactive: bool = True  # may ask through /dev/tty
 
 
-_NOT_LOADED = ("command", "no_global_config", "no_project", "trust_workspace", "interactive")
+_NOT_LOADED = ("command", "no_project", "trust_workspace", "interactive")
 
 
 class Loaded(Value):

@@ -415,12 +415,16 @@ def test_debug_shows_where(box: Box) -> None:
 
 
 def test_reset_asks(box: Box) -> None:
-    """Without a terminal nothing is removed; homes and policy need a second yes that ``--yes`` does not give."""
+    """Piped answers are one for each question; homes and policy need a second yes that ``--yes`` does not give."""
     note = str(box.home / "note")
     box.run("--", "sh", "-c", "echo x > ~/note")
-    stays = clean(box.run("--reset=d", input="y\n"))
-    assert stays.returncode == 1
-    assert "nothing was removed" in stays.stderr, stays
+    for answer in ("", "n\n", "\n", "yy\n"):
+        stays = clean(box.run("--reset=d", input=answer))
+        assert stays.returncode == 1
+        assert "nothing was removed" in stays.stderr, stays
+    first_only = clean(box.run("--reset=d", input="y\n"))
+    assert first_only.returncode == 0
+    assert "kept" in first_only.stderr
     clean(box.run("--reset=d", "--yes"))
     assert box.run("--", "cat", note).returncode == 0
     with box.terminal("--reset=d") as terminal:
@@ -428,6 +432,9 @@ def test_reset_asks(box: Box) -> None:
             terminal.expect(r"\[y/N\] ")
             terminal.send("y\r")
         assert terminal.wait() == 0
+    assert box.run("--", "cat", note).returncode == 1
+    box.run("--", "sh", "-c", "echo x > ~/note")
+    assert clean(box.run("--reset", input="y\nyes\n")).returncode == 0
     assert box.run("--", "cat", note).returncode == 1
 
 
@@ -443,3 +450,27 @@ def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> N
     said = f"membrane: {typed}: no such program; did you mean membrane {meant}?\n"
     assert (said in done.stderr) == bool(meant)
     assert ("did you mean" in done.stderr) == bool(meant)
+
+
+# ---------------------------------------------------------------- Membrane's files
+
+
+def test_a_file_of_membrane_runs_as_it_is(box: Box) -> None:
+    data = box.home / "data"
+    data.mkdir()
+    (data / "f").write_text("from the mount\n")
+    (box.workspace / "a.key").write_text("secret\n")
+    args = f"args:\n- -e\n- MODE=set\n- -v\n- {data}:/data:ro\n- -m\n- 1g\n"
+    text = f"dns_resolver:\nallow:\ndeny:\nsealed: ['*.key']\n{args}"
+    box.policy(text)
+    command = "echo $MODE; cat /data/f; echo x > /data/g; cat a.key"
+    done = box.run("--", "sh", "-c", command)
+    assert done.stdout == "set\nfrom the mount\n", done
+    assert not (data / "g").exists()
+    box.policy("allow:\n")
+    assert "from the mount" not in box.run("--", "sh", "-c", command).stdout
+    (box.workspace / ".membrane.yaml").write_text(text)
+    refused = box.run("--", "sh", "-c", command)
+    assert refused.returncode == EX_CONFIG, "a project's -v widens"
+    assert refused.stdout == ""
+    assert box.run("--trust-workspace", "--", "sh", "-c", command).stdout == "set\nfrom the mount\n"

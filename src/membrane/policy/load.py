@@ -144,6 +144,8 @@ def load(
     if not loader.no_presets:
         for name, arguments, place in wanted:
             loader.preset(name, place, arguments)
+    if options.get("no_global_config"):
+        loader.forget_hosts()
     for source, tree in trees:
         loader.source(source, tree)
     loader.options(options)
@@ -172,6 +174,7 @@ class _Loader:
         self.seen: set[tuple[str, tuple[str, ...]]] = set()  # presets that were read, with their arguments
         self.instead: list[tuple[str, str]] = []  # presets that were read, and those they are meant instead of
         self.no_presets = no_presets
+        self.no_hosts = False  # the agent profile that the command's name chooses opens none
         self.warnings: list[str] = []
         self.widening: list[Widening] = []
         self.variables: dict[str, str | None] = {}
@@ -212,6 +215,16 @@ class _Loader:
         self._read(source, tree)
         self.arguments = kept
 
+    def forget_hosts(self) -> None:
+        """Keep of the default presets what protects, and none of the hosts that they open.
+
+        A preset that is named later is read again, and in a project file widens.
+        """
+        self.levels["built-in"].allow.clear()
+        self.seen.clear()
+        self.instead.clear()
+        self.no_hosts = True
+
     def source(self, source: Source, tree: Node | None) -> None:
         """Read a user or project file."""
         self._read(source, tree)
@@ -237,17 +250,22 @@ class _Loader:
                     "profile", forced, f"it does not exist; known are {', '.join(names)}{closest(forced, names)}"
                 )
             self.wanted_profiles.insert(0, forced)
-        elif command:
+        chosen = ""
+        if forced is None and command:
             for name in names:
                 tree = document.parse(self.presets[f"profiles/{name}"], f"profile {name}")
                 taken = tree.mapping("a profile").take("command") if tree is not None else None
                 if taken and command in [text for _, text in taken[1].sequence("command").strings("command")]:
+                    chosen = "" if name in self.wanted_profiles else name
                     self.wanted_profiles.insert(0, name)
                     break
         for name in self.wanted_profiles:
             if name not in self.profile_names:
                 self.profile_names.append(name)
+                before = len(self.levels["built-in"].allow)
                 self._read(Source("built-in", f"profile {name}", self.presets[f"profiles/{name}"]), None)
+                if self.no_hosts and name == chosen:
+                    del self.levels["built-in"].allow[before:]
 
     # ------------------------------------------------------------ places
 
@@ -277,7 +295,7 @@ class _Loader:
     def _top(self, top: Mapping) -> None:
         for key, names, read in _KEYS:
             taken = top.take(*names)
-            if taken:
+            if taken and not (key in _MAY_BE_EMPTY and isinstance(taken[1], Scalar) and taken[1].null):
                 getattr(self, f"_{read}")(key, taken[1])
         if self.file.startswith("profile "):
             top.take("command")  # read by ``profiles``
@@ -553,11 +571,40 @@ class _Loader:
             if taken:
                 text = taken[1].scalar(f"limits.{name}").string(f"limits.{name}")
                 value = self._checked(taken[1], f"limits.{name}", parse, text)
-                before = self.limits.get(name, 0)
-                if before and (not value or value > before):
-                    self._widens(f"limits.{name}", taken[1])
-                self.limits[name] = value
+                self._limit(name, value, f"limits.{name}", taken[1])
         entry.finish(key)
+
+    def _limit(self, name: str, value: int, key: str, node: Node) -> None:
+        before = self.limits.get(name, 0)
+        if before and (not value or value > before):
+            self._widens(key, node)
+        self.limits[name] = value
+
+    def _args(self, key: str, node: Node) -> None:
+        self._docker_arguments(key, list(node.sequence(key).strings(key)))
+
+    def _docker_arguments(self, key: str, words: Sequence[tuple[Scalar, str]]) -> None:
+        """Arguments of ``docker run`` as the keys that say the same; each widens as that key does."""
+        from . import dockerargs
+
+        level, workspace = self.levels[self.level], "" if self.level == "user" else self.directory
+        try:
+            for item, kind, text in dockerargs.translate(words):
+                origin, value = self._origin(item), self._checked(item, key, self._expand, text)
+                if kind == "env":
+                    self._widens(key, item)
+                    level.env.append(self._checked(item, key, grammar.parse_env, value, origin))
+                elif kind == "mount":
+                    self._widens(key, item)
+                    source, target, mode = self._checked(item, key, dockerargs.volume, value, workspace, self.home)
+                    rule = self._checked(item, key, grammar.mount_rule, source, target, mode, origin, self.home)
+                    level.mounts.append(rule)
+                else:
+                    name, value = dockerargs.limit(kind, value)
+                    self._limit(name, self._checked(item, key, grammar.LIMITS[name], value), key, item)
+        except dockerargs.Misplaced as error:
+            assert isinstance(error.place, Scalar)
+            error.place.refuse(f"{key}: {error}")
 
     def _secret_rules(self, key: str, node: Node) -> None:
         what = f"an entry of {key}"
@@ -675,8 +722,6 @@ class _Loader:
 
     def _absent(self, key: str, node: Node) -> None:
         """A key of other versions: who relies on it is told, and nothing is run without it."""
-        if key == "args":
-            node.refuse("args are for a Docker backend, which this version does not have; leave them out")
         if node.scalar(key).choice(key, ("live", "cow")) == "cow":
             node.refuse("workspace: cow is not available in this version; use workspace: live, or leave it out")
 
@@ -795,7 +840,11 @@ class _Loader:
         level.deny += each("deny", "deny", lambda text: grammar.host_rule(text, origin, deny=True))
         for rule in level.allow:
             self._warn_if_wide(rule)
-        effects: tuple[tuple[str, PathEffect], ...] = (("ignore", "hide"), ("readonly", "readonly"))
+        effects: tuple[tuple[str, PathEffect], ...] = (
+            ("ignore", "hide"),
+            ("sealed", "hide"),
+            ("readonly", "readonly"),
+        )
         for field, effect in effects:
             for pattern, text in zip(each(field, field, Pattern), options.get(field, ()), strict=True):
                 assert isinstance(pattern, Pattern)
@@ -803,6 +852,7 @@ class _Loader:
         level.mounts += each("mounts", "mount", lambda text: grammar.parse_mount(text, origin, self.home))
         self._mounted_once()
         level.env += each("env", "env", lambda text: grammar.parse_env(text, origin))
+        self._docker_options(options.get("args", ()))
         level.expose += each("expose", "expose", lambda text: grammar.parse_port_pair(text, origin, expose=True))
         level.connect += each("connect", "connect", lambda text: grammar.parse_port_pair(text, origin, expose=False))
         level.sockets += [SocketRule(path, origin) for path in each("unix_sockets", "unix-socket", self._option_path)]
@@ -829,6 +879,15 @@ class _Loader:
             self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
         if options.get("trace"):
             self.trace["mode"] = options["trace"]
+
+    def _docker_options(self, words: Sequence[str]) -> None:
+        """``--arg``, each of them one word of ``docker run``; line 0, as options have it, and its number as column."""
+        placed = [(Scalar("command line", 0, number, word, True), word) for number, word in enumerate(words, 1)]
+        try:
+            self._docker_arguments("args", placed)
+        except PolicyError as error:
+            number = int(error.where.rpartition(":")[2])
+            self._option("arg", words[number - 1], error.cause.removeprefix("args: "))
 
     def _option_path(self, text: str) -> str:
         path = grammar.expand_home(text, self.home)
@@ -897,13 +956,17 @@ def _refuse(place: Placed | None, cause: str) -> NoReturn:
     raise PolicyError("read the policy", cause)
 
 
+# Keys of Membrane's file format, whose template has them without a value: as if they were not there.  Of any other key
+# an empty value is refused, since it is more likely a line that was lost than a default.
+_MAY_BE_EMPTY = frozenset(["allow", "deny", "ignore", "readonly", "mounts", "args", "dns_resolver", "ssl_insecure"])
+
 # Each key: its name in messages, its spellings, the method that reads it.
 _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("presets", ("presets",), "presets"),
     ("profiles", ("profiles",), "wanted"),
     ("allow", ("allow",), "hosts"),
     ("deny", ("deny",), "hosts"),
-    ("ignore", ("ignore", "hide"), "patterns"),
+    ("ignore", ("ignore", "hide", "sealed"), "patterns"),
     ("readonly", ("readonly",), "patterns"),
     ("mounts", ("mounts",), "mounts"),
     ("files", ("files",), "files"),
@@ -915,7 +978,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("masks", ("masks",), "masks"),
     ("signing", ("signing",), "signing"),
     ("trace", ("trace",), "trace_keys"),
-    ("args", ("args",), "absent"),
+    ("args", ("args",), "args"),
     ("extra_ca", ("extra_ca",), "extra_ca"),
     ("dns_resolver", ("dns_resolver",), "text"),
     ("upstream_proxy", ("upstream_proxy",), "text"),

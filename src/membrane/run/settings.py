@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
 
 PROJECT_FILE = ".membrane.yaml"
+# What Membrane's articles and its first versions had beside it, and where that belongs now.
+_NOT_READ = {
+    ".membraneignore": "ignore",
+    ".membrane/.membraneignore": "ignore",
+    ".membrane/config.yml": "",
+}
 _MOST_LINES = 60  # of a question about a project file
 _LARGEST = 1 << 20  # bytes of a policy file
 _LARGEST_CACHED = 16 << 20
@@ -60,10 +66,12 @@ class Options(Value):
     allow: tuple[str, ...] = ()  # -a/--allow: host, host:port, URL, IP, CIDR, wildcard
     deny: tuple[str, ...] = ()  # --deny, the same forms
     ignore: tuple[str, ...] = ()  # -i/--ignore (gitignore patterns)
+    sealed: tuple[str, ...] = ()  # -s/--sealed, Membrane's word for --ignore
     readonly: tuple[str, ...] = ()  # -r/--readonly (gitignore patterns)
     mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
     env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
     limits: tuple[str, ...] = ()  # --limit KEY=VALUE
+    args: tuple[str, ...] = ()  # --arg WORD, of docker run
     unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH
     expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
     connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
@@ -78,13 +86,13 @@ class Options(Value):
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False
     no_presets: bool = False  # none of the presets that are built in or named by files
-    no_global_config: bool = False
+    no_global_config: bool = False  # nor the hosts that built-in presets open
     no_project: bool = False  # do not read .membrane.yaml at all
     trust_workspace: bool = False  # approve .membrane.yaml for this run
     interactive: bool = True  # may ask through /dev/tty
 
 
-_NOT_LOADED = ("command", "no_global_config", "no_project", "trust_workspace", "interactive")
+_NOT_LOADED = ("command", "no_project", "trust_workspace", "interactive")
 
 
 class Loaded(Value):
@@ -194,6 +202,8 @@ def _read_all(
         command=os.path.basename(options.command[0]) if options.command else "",
     )
     policy = _in_workspace(result.policy, workspace)
+    if not options.no_project:
+        result = result.replace(warnings=(*result.warnings, *_not_read(files, workspace)))
     if review_digest and (programs := _programs(files, policy, environ, workspace, home)):
         review_digest = _digest(workspace, f"{review_digest}\0{programs}".encode())
         result = result.replace(variables=(*result.variables, ("PATH", environ.get("PATH"))))
@@ -227,6 +237,18 @@ def _programs(files: _Files, policy: Policy, environ: Mapping[str, str], workspa
             files.stamp(path)
             lines.append(f"{rule.name}\0{path}\0{sources.digest(path)}")
     return "\n".join(lines)
+
+
+def _not_read(files: _Files, workspace: str) -> list[str]:
+    """A warning for each file of another version that lies in the workspace: what it hides is not hidden here."""
+    out = []
+    for name, key in _NOT_READ.items():
+        path = f"{workspace}/{name}"
+        files.stamp(path)
+        if files.stamps[path] is not None:
+            what = f'its patterns under "{key}:"' if key else "what it says"
+            out.append(f"{path} is not read; write {what} in {workspace}/{PROJECT_FILE}")
+    return out
 
 
 def _in_workspace(policy: Policy, workspace: str) -> Policy:

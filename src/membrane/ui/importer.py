@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST = 4 << 20  # octets
-_KINDS = ("srt", "claude", "codex")
+_KINDS = ("srt", "claude", "codex", "membrane")
 _LISTS = (
     ("denyRead", "deny_read"),
     ("allowRead", "allow_read"),
@@ -52,7 +52,7 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         raise PolicyError("read the settings", "it is not UTF-8", where=path) from None
-    out = {"srt": _srt, "claude": _claude, "codex": _codex}[kind](text, path)
+    out = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane}[kind](text, path)
     check(out, environ)
     return out
 
@@ -65,7 +65,12 @@ def check(text: str, environ: Mapping[str, str]) -> None:
     """
     from ..policy.load import Source, load
 
-    load([Source("user", "imported policy", text)], presets={"default": ""}, home=environ.get("HOME", "/"))
+    load(
+        [Source("user", "imported policy", text)],
+        presets={"default": ""},
+        environ=environ,
+        home=environ.get("HOME", "/"),
+    )
 
 
 class _Text:
@@ -99,6 +104,14 @@ class _Text:
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
+
+
+def _membrane(text: str, path: str) -> str:
+    """A file of the Go program as it is: its keys are read here.  There no list is built in."""
+    out = _Text("Membrane", path, text)
+    if any(line.lstrip().startswith("mounts:") for line in text.splitlines()):
+        out.comment("mounts", "an entry without mode is read-only here, and was writable there; write mode: rw")
+    return out.text() + text
 
 
 def _srt(text: str, path: str) -> str:

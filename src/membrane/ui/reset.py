@@ -3,15 +3,18 @@
 Theory of operation
 -------------------
 Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else lies there stays and is
-named.  What a person can not get back (policy, trust decisions, homes with credentials) needs a second yes on the
-terminal, and ``--yes`` does not give it.  Nothing is removed while a session is alive, except dead sessions.
+named.  What a person can not get back (policy, trust decisions, homes with credentials) needs a second yes, on the
+terminal or as a second line of piped input, and ``--yes`` does not give it.  Nothing is removed while a session is
+alive, except dead sessions.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from ..errors import HostError
+from ..escaping import visible
 from ..value import Value
 from .options import UsageError
 
@@ -96,8 +99,28 @@ def remove(path: str) -> None:
         raise HostError("remove", error.strerror or "", target=error.filename or path) from None
 
 
+def _line(fd: int) -> bytes:
+    """The next line, at most 64 octets; read one by one, so that the rest is left for the next question."""
+    line = b""
+    try:
+        while len(line) < 64 and (octet := os.read(fd, 1)) not in (b"", b"\n"):
+            line += octet
+    except OSError:  # standard input is closed, or a directory
+        return b""
+    return line
+
+
 def confirm(question: str) -> bool:
-    """Ask through /dev/tty, so that piped input is never read; no terminal is a no."""
+    """Ask on the terminal; with other standard input (``echo y | membrane --reset``) a line of that is the answer.
+
+    The end of the input, and no terminal, is a no.
+    """
+    if not os.isatty(0):
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        answer = _line(0)
+        sys.stderr.write(visible(answer.decode(errors="replace")) + "\n")
+        return answer.strip().lower() in (b"y", b"yes")
     try:
         fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:

@@ -343,11 +343,7 @@ workspace: live
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "home: shared\nargs: [--shm-size=1g]",
-            r":2:\d+: args are for a Docker backend, which this version does not have",
-        ),
-        ("args: []", "args are for a Docker backend"),
+        ("home: shared\nargs: [--shm-size=1g]", r":2:8: args: '--shm-size' is an argument of docker run without a key"),
         ("workspace: cow", "workspace: cow is not available in this version; use workspace: live"),
         ("workspace: copy", "workspace"),
     ],
@@ -459,7 +455,7 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("allow: [{dest: a.com, http: [{methods: ['GE T']}]}]", "1:41", "not an HTTP method"),
         ("allow: [{ports: [1]}]", "1:9", 'no "dest"'),
         ("allow: [{destt: a.com}]", "1:10", 'did you mean "dest"?'),
-        ("allow:", "1:7", "allow is empty; expected a list, [] for none"),
+        ("presets:", "1:9", "presets is empty; expected a list, [] for none"),
         ("allow:\n  -\n  - b.com", "2:4", "empty"),
         ("allow: ['']", "1:9", "empty"),
         ("allow: [[a.com]]", "1:9", "an entry of allow is a list"),
@@ -693,3 +689,112 @@ def test_restoring_a_policy_imports_nothing_heavy() -> None:
         check=True,
     )
     assert answer.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------- Membrane's files
+
+
+@pytest.mark.parametrize("key", ["allow", "deny", "ignore", "sealed", "readonly", "mounts", "args", "dns_resolver"])
+@pytest.mark.parametrize("nothing", ["", " ~", " null"])
+def test_an_empty_key_of_the_file_format_is_as_if_it_were_not_there(key: str, nothing: str) -> None:
+    for level in ("user", "project"):
+        got, without = read(f"{key}:{nothing}\n", level=level), read("", level=level)
+        assert got.policy.replace(digest="") == without.policy.replace(digest="")
+        assert got.widening == ()
+
+
+@pytest.mark.parametrize("text", ["", "allow:", "allow: []"])
+def test_no_list_of_allow_still_opens_nothing(text: str) -> None:
+    assert read(text, options={"no_presets": True}).policy.allow == ()
+    assert allowed("allow: [a.example]", options={"no_presets": True}) == ["a.example"]
+
+
+def test_args_are_translated() -> None:
+    text = """args:
+- -e
+- MODE=a b
+- -ePASSED
+- --env=X=$SET
+- -v
+- $HOME/.aws:/home/agent/.aws:ro
+- --volume=/srv/data:/data
+- -m 2g
+- --pids-limit=100
+"""
+    got = read(text, home="/home/u", environ={"HOME": "/home/u", "SET": "1"}).policy
+    assert [(rule.name, rule.value) for rule in got.env] == [("MODE", "a b"), ("PASSED", None), ("X", "1")]
+    assert [(rule.path, rule.target, rule.mode) for rule in got.mounts] == [
+        ("/home/u/.aws", "/home/u/.aws", "ro"),
+        ("/srv/data", "/data", "rw"),
+    ]
+    assert (got.limits.memory, got.limits.pids) == (2 << 30, 100)
+
+
+def test_arg_options_are_translated() -> None:
+    got = policy("", options={"args": ("-e", "A=1", "--memory=512mb", "-v", "/x:/workspace/y"), "directory": "/w"})
+    assert [(rule.name, rule.value) for rule in got.env] == [("A", "1")]
+    assert [(rule.path, rule.target, rule.mode) for rule in got.mounts] == [("/x", "/w/y", "rw")]
+    assert got.limits.memory == 512 << 20
+    with pytest.raises(PolicyError, match=r"--arg '--privileged': .* without a key here") as caught:
+        policy("", options={"args": ("-e", "A=1", "--privileged")})
+    assert caught.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("args: [-e, A=1, --privileged]", "1:17", "'--privileged' is an argument of docker run without a key here"),
+        ("args:\n- -p\n- 8000:8000", "2:3", "use ports: {expose: [PORT]}"),
+        ("args: [--network=host]", "1:8", "use allow: [HOST]"),
+        ("args: [--cpus=2]", "1:8", "use taskset -c 0-1 membrane"),
+        ("args: [alpine]", "1:8", "'alpine' is not an option"),
+        ("args:\n- -e", "2:3", "'-e' has no value"),
+        ("args: [-v, 'data:/data']", "1:12", "the name of a volume"),
+        ("args: [-v, '/a:/b:nocopy']", "1:12", "'nocopy' has no meaning here"),
+        ("args: [-v, /a]", "1:12", "is not SOURCE:TARGET"),
+        ("args: [-v, '$NOT_SET:/b']", "1:12", "NOT_SET"),
+        ("args: [-m, lots]", "1:12", "size"),
+        ("args: [--pids-limit, many]", "1:22", "count"),
+        ("args: -e", "1:7", "expected a list"),
+    ],
+)
+def test_args_that_can_not_be_translated_stop_the_run(text: str, where: str, said: str) -> None:
+    """Who relies on one must not be run without it; the error names the place and what to use."""
+    with pytest.raises(PolicyError) as caught:
+        read(text)
+    assert f":{where}" in str(caught.value)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 78
+
+
+def test_args_of_a_project_file_widen() -> None:
+    for text, line in (("args: [-v, '/:/host:rw']", 1), ("args:\n- -e\n- LD_PRELOAD=/x", 3), ("args:\n- -eTOKEN", 2)):
+        assert [(each.key, each.line) for each in read(text, level="project").widening] == [("args", line)]
+        assert read(text, level="user").widening == ()
+    below = [
+        Source("user", "u", "limits: {memory: 1G, pids: 9}"),
+        Source("project", "p", "args: [-m2g, --pids-limit=-1]"),
+    ]
+    assert [each.key for each in load(below, presets=PRESETS).widening] == ["args", "args"]
+    tighter = [below[0], Source("project", "p", "args: [-m512m, --pids-limit=8]")]
+    assert load(tighter, presets=PRESETS).widening == ()
+
+
+def test_sealed_is_ignore() -> None:
+    got = policy("sealed: [secrets/]", options={"sealed": ("*.pem",)})
+    assert [(rule.text, rule.effect) for rule in got.paths][-2:] == [("secrets/", "hide"), ("*.pem", "hide")]
+    with pytest.raises(PolicyError, match='"ignore" and "sealed" are the same'):
+        read("ignore: [a]\nsealed: [b]")
+
+
+def test_without_the_global_file_no_built_in_host_is_open() -> None:
+    options = {"no_global_config": True}
+    assert allowed("") == ["one.example:443"]
+    got = policy("", options=options, command="agent")
+    assert got.allow == ()
+    assert got.profiles == ("agent",)
+    assert [rule.text for rule in got.paths] == [".env", "!.env.example"]  # what protects stays
+    assert allowed("", options={**options, "presets": ("one",)}) == ["one.example:443"]
+    assert allowed("", options={**options, "profile": "agent"}) == ["agent.example:443"]
+    named = read("presets: [one]", level="project", options=options)
+    assert [each.key for each in named.widening] == ["presets"]

@@ -111,6 +111,25 @@ def test_files_can_be_left_out(place: Place) -> None:
     assert place.load(Options(no_presets=True, no_global_config=True, no_project=True)).policy.allow == ()
 
 
+@pytest.mark.parametrize("name", [".membraneignore", ".membrane/.membraneignore", ".membrane/config.yml"])
+def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> None:
+    def said() -> list[str]:
+        return [text for text in place.load(Options(interactive=False)).warnings if "is not read" in text]
+
+    assert said() == []
+    assert said() == [], "from the cache"
+    path = place.workspace / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("*.pem\n")
+    for _ in range(2):
+        (warning,) = said()
+        assert warning.startswith(f"{path} is not read; write ")
+        assert warning.endswith(f" in {place.project}")
+    assert not place.load(Options(no_project=True)).warnings
+    path.unlink()
+    assert said() == []
+
+
 def test_profile_by_command(place: Place) -> None:
     assert place.load(Options(command=("/usr/bin/claude", "-p"))).policy.profiles == ("claude",)
     assert place.load(Options(command=("claude",), no_profile=True)).policy.profiles == ()

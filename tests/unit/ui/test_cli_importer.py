@@ -176,3 +176,21 @@ def test_unknown_kind_and_missing_file(tmp_path: Path) -> None:
         importer.convert_file("other", str(tmp_path), {})
     with pytest.raises(HostError):
         importer.convert_file("srt", str(tmp_path / "absent"), {})
+
+
+def test_a_file_of_membrane(tmp_path: Path) -> None:
+    from membrane.policy.load import Source, load
+    from membrane.ui.importer import convert_file
+
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "dns_resolver:\nsealed: ['*.bak']\nmounts: [{path: /srv/x}]\nallow: [a.example]\nargs: [-e, 'A=$SET']\n"
+    )
+    text = convert_file("membrane", str(path), {"HOME": "/home/u", "SET": "1"})
+    assert "# mounts: an entry without mode is read-only here" in text
+    got = load([Source("user", "f", text)], presets={"default": "allow: [b.example]"}, environ={"SET": "1"}).policy
+    assert [rule.text for rule in got.allow] == ["a.example"]
+    assert [(rule.name, rule.value) for rule in got.env] == [("A", "1")]
+    path.write_text("args: [--privileged]\n")
+    with pytest.raises(PolicyError, match="'--privileged'"):
+        convert_file("membrane", str(path), {})

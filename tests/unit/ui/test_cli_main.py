@@ -527,13 +527,14 @@ def test_reset_of_dead_sessions(world: World, tmp_path: Path, capfd: pytest.Capt
     assert list((tmp_path / "state" / "run").iterdir()) == []
 
 
-def test_reset_without_a_terminal_and_without_yes_is_a_no(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("answer", "status"), [("", 1), ("n\n", 1), ("no\ny\n", 1), ("y\n", 0)])
+def test_reset_without_a_terminal_asks_its_input(tmp_path: Path, answer: str, status: int) -> None:
     state = tmp_path / "state"
     (state / "cache").mkdir(parents=True)
     environ = {"PYTHONPATH": SOURCE, "PATH": os.environ["PATH"], "MEMBRANE_HOME": str(state), "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "membrane", "--reset=i"],
-        input="y\n",
+        input=answer,
         capture_output=True,
         text=True,
         check=False,
@@ -542,8 +543,8 @@ def test_reset_without_a_terminal_and_without_yes_is_a_no(tmp_path: Path) -> Non
         start_new_session=True,
         timeout=60,
     )
-    assert done.returncode == 1, done.stderr
-    assert (state / "cache").is_dir()
+    assert done.returncode == status, done.stderr
+    assert (state / "cache").is_dir() == bool(status)
     assert done.stdout == ""
 
 

@@ -111,7 +111,6 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         ),
         (["--launcher", "bwrap"], "unknown option --launcher"),
         (["--workspace=cow"], "unknown option --workspace; did you mean --trust-workspace?"),
-        (["--arg=--privileged"], "unknown option --arg"),
         (["--no-update", "ls"], "unknown option --no-update"),
         (["check"], "membrane check needs a target"),
         (["check", "a", "b"], "membrane check does not take 'b'"),

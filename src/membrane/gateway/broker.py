@@ -29,6 +29,7 @@ from ..events import ConnectionClosed, ConnectionOpened
 from ..host import syscalls as sc
 from ..policy import reasons
 from ..policy.model import Allow, Ask, Deny, SocketAccess
+from ..policy.sockets import SERVICES
 from .adapters import Adapter, Asked, Broken
 from .journal import denial
 from .reactor import ERR, HUP, IN, OUT
@@ -365,21 +366,14 @@ def make_adapter(name: str, judge: Callable[[str, tuple[str, ...]], bool], memor
     Args:
         memory: what the connections to one socket know together.
     """
-    if name == "ssh-agent":
-        from .adapters.ssh_agent import SshAgent
-
-        return SshAgent(judge)
-    if name == "docker":
-        from .adapters.docker import Containers, Docker
-
-        return Docker(judge, memory.setdefault("containers", Containers()))
-    if name == "gpg-agent":
-        from .adapters.gpg_agent import GpgAgent
-
-        return GpgAgent(judge)
     if not name:
         return Adapter(judge)
-    raise ValueError(f"no adapter {name!r}")
+    if name not in SERVICES:
+        raise ValueError(f"no adapter {name!r}")
+    from importlib import import_module
+
+    made: Adapter = import_module(f".adapters.{name.replace('-', '_')}", __package__).protocol(judge, memory)
+    return made
 
 
 def peer(client: Socket) -> int:

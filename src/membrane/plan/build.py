@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..errors import PolicyError
 from ..events import Binding
+from ..policy.sockets import SERVICES
 from . import hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
@@ -141,29 +142,10 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
             raise _unbound(where, f"unix_sockets: {path} is not a stream socket: datagrams are not carried")
         if _overlap(fact.resolved, facts.state) or mounts.inside(fact.resolved, facts.workspace):
             raise _unbound(where, f"unix_sockets: {path} leads to {fact.resolved}, which the command can make")
-    if rule.adapter == "gpg-agent":
-        for text in rule.allow:
-            grip = text.removeprefix("decrypt ").removeprefix("sign ")
-            if text not in ("sign", "decrypt") and not (len(grip) == 40 and not grip.strip("0123456789ABCDEF")):
-                cause = f"unix_sockets: {text!r} is neither sign nor decrypt nor a keygrip"
-                raise _unbound(where, cause, "gpg --list-secret-keys --with-keygrip")
-    if rule.adapter == "docker":
-        _refuse_operations(rule)
-    if rule.adapter == "docker" and not rule.allow:
-        raise _unbound(where, "unix_sockets: as: docker opens nothing without allow", "allow: [GET /containers/json]")
-
-
-def _refuse_operations(rule: SocketRule) -> None:
-    from ..policy.match import Malformed, canonical_path_pattern
-
-    for text in rule.allow:
-        method, _, path = text.partition(" ")
-        try:
-            if not method.isupper() or not method.isalpha() or canonical_path_pattern(path) != path:
-                raise Malformed("it is not METHOD /PATH")
-        except Malformed as error:
-            cause = f"unix_sockets: {text!r} is not an operation of the Docker API: {error}"
-            raise _unbound(str(rule.origin), cause, "allow: [GET /containers/json, POST /containers/create]") from None
+    service = SERVICES.get(rule.adapter)
+    flaw = None if service is None else service.check(rule.allow)
+    if flaw is not None:
+        raise _unbound(where, f"unix_sockets: {flaw[0]}", flaw[1])
 
 
 def _refuse_two_meanings(policy: Policy, facts: HostFacts) -> None:

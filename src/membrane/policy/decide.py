@@ -35,8 +35,8 @@ from .model import (
     PathRule,
     Policy,
     SocketAccess,
-    SocketRule,
 )
+from .sockets import admits_operation, line_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -570,37 +570,12 @@ class Decider:
                     return Allow(rule, "socket allowed")
                 if admits_operation(rule, access.operation, access.names):
                     return Allow(rule, "operation allowed")
-                wanted = access.names[0] if access.operation == "sign" else access.operation
-                listed = access.operation == "sign" or (rule.adapter == "docker" and access.operation.count(" ") == 1)
-                hint = _hint("allow: [", wanted, "]") if listed else ""
+                wanted = line_for(rule, access.operation, access.names)
+                hint = _hint("allow: [", wanted, "]") if wanted else ""
                 return Deny(None, reasons.OPERATION_NOT_ALLOWED, hint)
         if self.policy.open_sockets and not access.operation:
             return Allow(None, "every socket is open")
         return Deny(None, reasons.SOCKET_NOT_ALLOWED, _hint("unix_sockets: [", access.path.replace("$", "$$"), "]"))
-
-
-def admits_operation(rule: SocketRule, operation: str, names: tuple[str, ...]) -> bool:
-    """May ``operation`` be asked of the service behind the rule's socket?  Without ``allow``: with every key."""
-    if rule.adapter == "ssh-agent":
-        if operation == "list":
-            return True
-        return operation in ("sign", "offer") and (not rule.allow or any(name in rule.allow for name in names))
-    if rule.adapter == "gpg-agent":
-        if not rule.allow:
-            return operation == "sign"
-        named = [operation, *(f"{operation} {name}" for name in names), *(names if operation == "sign" else ())]
-        return operation in ("sign", "decrypt") and any(each in rule.allow for each in named)
-    if rule.adapter == "docker":
-        method, _, path = operation.partition(" ")
-        if " " in path:
-            return False  # something that no rule opens
-        if operation in ("GET /_ping", "HEAD /_ping", "GET /version"):
-            return True
-        return any(
-            method == allowed.partition(" ")[0] and match.path_matcher(allowed.partition(" ")[2])(path)
-            for allowed in rule.allow
-        )
-    return False
 
 
 def _mode(access: PathAccess) -> str:

@@ -39,6 +39,7 @@ from .model import (
     SocketRule,
     TraceRule,
 )
+from .sockets import SERVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "lib
 _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _HARD_LINKS = ("refuse", "warn")
-_ADAPTERS = ("ssh-agent", "gpg-agent", "docker")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -513,7 +513,7 @@ class _Loader:
                 if not path:
                     item.refuse(f'an entry of {key} has no "path"')
                 scalar = path[1]
-                adapter = kind[1].scalar("as").choice("as", _ADAPTERS) if kind else ""
+                adapter = kind[1].scalar("as").choice("as", tuple(SERVICES)) if kind else ""
                 allow = tuple(text for _, text in self._filled("allow", rules[1])) if rules else ()
                 if allow and not adapter:
                     item.refuse('"allow" needs an adapter that understands it, such as "as: ssh-agent"')

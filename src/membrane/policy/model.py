@@ -136,7 +136,7 @@ class SocketRule(Value):
 
     path: str
     origin: Origin
-    adapter: str = ""  # "", "ssh-agent", "gpg-agent", "docker"
+    adapter: str = ""  # a name of ``sockets.SERVICES``; empty: its messages are not read
     allow: tuple[str, ...] = ()
     optional: bool = False  # one that can not be opened is left out with a warning: settings of sandbox-runtime
 

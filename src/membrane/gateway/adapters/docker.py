@@ -486,3 +486,8 @@ def _empty(value: Any) -> bool:
     if isinstance(value, list):
         return not value
     return value is None or value is False or value in ("", 0)
+
+
+def protocol(judge: Judge, memory: dict[str, Any]) -> Docker:
+    """What reads one connection (``broker.make_adapter``)."""
+    return Docker(judge, memory.setdefault("containers", Containers()))

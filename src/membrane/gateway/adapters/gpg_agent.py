@@ -21,6 +21,8 @@ from . import Adapter, Asked, Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import Judge
 
 LONGEST = 1002  # octets of a line with its end (assuan.h, ASSUAN_LINELENGTH)
@@ -145,3 +147,8 @@ def _line(data: bytearray) -> bytes | None:
     line = bytes(data[:end])
     del data[: end + 1]
     return line.removesuffix(b"\r")
+
+
+def protocol(judge: Judge, memory: dict[str, Any]) -> GpgAgent:
+    """What reads one connection (``broker.make_adapter``)."""
+    return GpgAgent(judge)

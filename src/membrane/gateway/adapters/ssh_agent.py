@@ -17,6 +17,8 @@ from . import Adapter, Asked, Broken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import Judge
 
 LONGEST = 256 * 1024  # octets of a message (OpenSSH, authfd.h AGENT_MAX_LEN)
@@ -191,3 +193,8 @@ def _next(data: bytearray) -> bytes | None:
     message = bytes(data[4 : size + 4])
     del data[: size + 4]
     return message
+
+
+def protocol(judge: Judge, memory: dict[str, Any]) -> SshAgent:
+    """What reads one connection (``broker.make_adapter``)."""
+    return SshAgent(judge)

@@ -30,7 +30,6 @@ def test_curl_speaks_what_the_server_chose(box: Box, version: str) -> None:
     curl -sS {version} {H2}/v1/x?a=b
     echo
     curl -sS {version} -D- {H2}/v2
-    echo
     curl -sS {version} -o /dev/null -w '%{{http_code}}' -d a=b {H2}/v1/x
     """
     done = run(box, "bash", "-c", script)

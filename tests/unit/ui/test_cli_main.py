@@ -71,6 +71,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     fake: Any = types.ModuleType("membrane.run.session")
     fake.run = made.run  # gets what ``begin`` returns
     monkeypatch.setitem(sys.modules, "membrane.run.session", fake)
+    monkeypatch.setattr("membrane.run.session", fake, raising=False)  # where it was imported before
     monkeypatch.setattr(membrane, "session", fake, raising=False)
     monkeypatch.setattr(begin, "begin", lambda request: request())
     monkeypatch.setattr(opening, "make_plan", made.make_plan)

@@ -145,9 +145,12 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     assert done.returncode == 0, done
     assert done.stdout.splitlines() == ["ConnectionResetError", "HTTP/1.1 200"]
     told = [line for line in done.stderr.splitlines() if "a defect in membrane's network process" in line]
-    assert len(told) == 1 and "RuntimeError at relay.py:" in told[0], done.stderr
+    # A reset that is there before connect(2) was looked at makes create_connection try the other address as well.
+    assert len(told) in (1, 2) and all("RuntimeError at relay.py:" in line for line in told), done.stderr
     assert "planted" not in done.stderr  # its text may quote what somebody sent
-    (event,) = box.events("DefectSeen")
+    events = box.events("DefectSeen")
+    assert len(events) == len(told)
+    event = events[0]
     assert (event["error"], event["count"], event["source"]) == ("RuntimeError", 1, "network")
     assert event["where"][-1].startswith("relay.py:") and event["where"][-1].endswith(" _begin")
     assert len(last(box)["incomplete"]) == 1

@@ -582,6 +582,7 @@ class _Loader:
 
     def _args(self, key: str, node: Node) -> None:
         self._docker_arguments(key, list(node.sequence(key).strings(key)))
+        self._mounted_once()
 
     def _docker_arguments(self, key: str, words: Sequence[tuple[Scalar, str]]) -> None:
         """Arguments of ``docker run`` as the keys that say the same; each widens as that key does."""
@@ -803,7 +804,7 @@ class _Loader:
         for mount in self.levels[self.level].mounts:
             if mount.origin.file != self.file:
                 continue
-            first = mounts.setdefault((mount.path, mount.target, mount.git_root), mount)
+            first = mounts.setdefault((mount.path, mount.target or mount.path, mount.git_root), mount)
             if first.mode != mount.mode:
                 what = mount.path or "git-root"
                 before = f"{first.mode} in line {first.origin.line}" if first.origin.line else f"{first.mode} as well"
@@ -850,9 +851,9 @@ class _Loader:
                 assert isinstance(pattern, Pattern)
                 level.paths.append(PathRule(text, origin, effect))
         level.mounts += each("mounts", "mount", lambda text: grammar.parse_mount(text, origin, self.home))
-        self._mounted_once()
         level.env += each("env", "env", lambda text: grammar.parse_env(text, origin))
         self._docker_options(options.get("args", ()))
+        self._mounted_once()
         level.expose += each("expose", "expose", lambda text: grammar.parse_port_pair(text, origin, expose=True))
         level.connect += each("connect", "connect", lambda text: grammar.parse_port_pair(text, origin, expose=False))
         level.sockets += [SocketRule(path, origin) for path in each("unix_sockets", "unix-socket", self._option_path)]

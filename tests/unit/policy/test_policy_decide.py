@@ -752,8 +752,8 @@ view: host
 files:
   deny_read: [/srv/secret]
   allow_read: [/srv/secret/shown]
-  allow_write: [/work, /srv/out]
-  deny_write: [/work/fixed]
+  allow_write: [/srv/app, /srv/out]
+  deny_write: [/srv/app/fixed]
 ignore: ["*.key"]
 readonly: [docs/]
 """
@@ -768,30 +768,30 @@ readonly: [docs/]
         ("/srv/secret/shown/a", "allow", "read-only"),
         ("/srv/out/a", "allow", "allow"),
         ("/srv/out/a.key", "allow", "allow"),  # patterns speak of the workspace
-        ("/work", "allow", "allow"),
-        ("/work/a", "allow", "allow"),
+        ("/srv/app", "allow", "allow"),
+        ("/srv/app/a", "allow", "allow"),
         ("a", "allow", "allow"),
-        ("/work/fixed/a", "allow", "read-only"),
+        ("/srv/app/fixed/a", "allow", "read-only"),
         ("fixed", "allow", "read-only"),
-        ("/work/a.key", "hidden", "hidden"),
+        ("/srv/app/a.key", "hidden", "hidden"),
         ("b/a.key", "hidden", "hidden"),
-        ("/work/docs/a", "allow", "read-only"),
-        ("/workplace/a.key", "allow", "read-only"),
+        ("/srv/app/docs/a", "allow", "read-only"),
+        ("/srv/application/a.key", "allow", "read-only"),
         ("/", "allow", "read-only"),
-        ("/work/../srv/secret/a", "not in the view", "not in the view"),
-        ("/work/a\0", "not in the view", "not in the view"),
+        ("/srv/app/../srv/secret/a", "not in the view", "not in the view"),
+        ("/srv/app/a\0", "not in the view", "not in the view"),
         ("..", "not in the view", "not in the view"),
     ],
 )
 def test_rules_over_the_host_s_tree(path: str, read: str, write: str) -> None:
-    made = anchored(policy(FILES), "/work")
+    made = anchored(policy(FILES), "/srv/app")
     for operation, expected in (("read", read), ("write", write)):
         verdict = decide(made, PathAccess(path, operation))  # type: ignore[arg-type]
         assert ("allow" if isinstance(verdict, Allow) else verdict.reason) == expected
         if isinstance(verdict, Deny) and path == "/etc/passwd":
             assert verdict.hint == 'files: {allow_write: ["/etc/passwd"]}'
     without = made.replace(paths=())
-    assert isinstance(decide(without, PathAccess("/work/a.key")), Allow), "the control"
+    assert isinstance(decide(without, PathAccess("/srv/app/a.key")), Allow), "the control"
 
 
 def test_sockets() -> None:

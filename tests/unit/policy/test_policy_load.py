@@ -741,6 +741,21 @@ def test_arg_options_are_translated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("args: [-v, '/x:/x:ro', -v, '/x:/x']", {}),
+        ("args: [-v, '/x:/x']\nmounts: [{path: /x, mode: ro}]", {}),
+        ("", {"mounts": ("/x:ro",), "args": ("-v", "/x:/x")}),
+    ],
+)
+def test_an_argument_does_not_open_what_is_mounted_read_only_beside_it(text: str, options: dict[str, object]) -> None:
+    with pytest.raises(PolicyError, match=r'"/x" is mounted r[ow], and r[ow] '):
+        policy(text, options=options)
+    control = {name: tuple(word + ":ro" * (word == "/x:/x") for word in words) for name, words in options.items()}  # type: ignore[attr-defined]
+    assert policy(text.replace("'/x:/x'", "'/x:/x:ro'"), options=control).mounts
+
+
+@pytest.mark.parametrize(
     ("text", "where", "said"),
     [
         ("args: [-e, A=1, --privileged]", "1:17", "'--privileged' is an argument of docker run without a key here"),

@@ -238,11 +238,15 @@ def test_descriptors_that_are_swapped_during_connect_hide_nobody(box: Box) -> No
     """As the agent: the tracer sees one socket, and the kernel connects another."""
     box.allow("example.com")
     program = "import socket\nHOST = socket.gethostbyname('example.com')\n" + SWAPPED
-    done = box.run("--", "/usr/bin/python3", "-S", "-c", program)
-    assert done.returncode == 0, done.stderr
-    events = shown(box)
-    opened = [event for event in events if event["event"] == "ConnectionOpened" and event["port"] == 80]
-    assert opened and all(event["process"] and event["process"]["name"] == "python3" for event in opened), opened
-    if events[0]["trace_source"].startswith("notify"):  # the control: some were connected that the tracer did not see
+    for _ in range(10):  # the control is a race that a busy machine may let nobody win in one run
+        done = box.run("--", "/usr/bin/python3", "-S", "-c", program)
+        assert done.returncode == 0, done.stderr
+        events = shown(box)
+        opened = [event for event in events if event["event"] == "ConnectionOpened" and event["port"] == 80]
+        assert opened and all(event["process"] and event["process"]["name"] == "python3" for event in opened), opened
+        if not events[0]["trace_source"].startswith("notify"):
+            return
         seen = {event["socket"] for event in events if event["event"] == "SocketCalled"}
-        assert any(event["client_socket"] not in seen for event in opened)
+        if any(event["client_socket"] not in seen for event in opened):
+            return
+    pytest.fail("the control: none was connected that the tracer did not see")

@@ -118,12 +118,8 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     lies = source or path
     try:
         mode = _stat(root_fd, lies).st_mode
-    except FileNotFoundError:
-        return ""
     except OSError as error:
-        if isinstance(error, NotADirectoryError) and not _leads_through_a_link(root_fd, lies):
-            return ""  # a file has taken the place of the directory
-        return f"it can not be looked at ({error.strerror})"
+        return "" if _is_gone(root_fd, lies) else f"it can not be looked at ({error.strerror})"
     row = tree_row(path)
     if stat.S_ISLNK(mode):
         return "" if row is None and _is_probe(root_fd, lies, key) else "it is a symbolic link"
@@ -147,7 +143,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, lies) else f"it can not be read ({error.strerror})"
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -225,6 +221,20 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
         return "it is hidden" if masked or holder.is_hidden(base + name) else ""
 
     return rerere(text, look)
+
+
+def _is_gone(root_fd: int, path: str) -> bool:
+    """Is the name not there any more?  A file may have taken the place of a directory above it, as when git makes a
+    repository a submodule; whatever comes to stand there later is reported again."""
+    try:
+        _stat(root_fd, path)
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return not _leads_through_a_link(root_fd, path)
+    except OSError:
+        pass
+    return False
 
 
 def _leads_through_a_link(root_fd: int, path: str) -> bool:
@@ -321,7 +331,7 @@ def _judge_empty(root_fd: int, path: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, path) else f"it can not be read ({error.strerror})"
     try:
         with os.scandir(fd) as listing:
             return next((f"git takes {entry.name} for the address of a remote" for entry in listing), "")
@@ -335,7 +345,7 @@ def _judge_hooks(root_fd: int, path: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, path) else f"it can not be read ({error.strerror})"
     try:
         with os.scandir(fd) as listing:
             for number, entry in enumerate(listing):

@@ -449,6 +449,49 @@ def test_special_files_and_sizes_are_refused_without_blocking(tmp_path: Path, mo
         os.close(fd)
 
 
+@pytest.mark.parametrize(
+    ("place", "name", "benign"),
+    [
+        ("file", "config", True),
+        ("nothing", "config", True),
+        ("link", "config", False),
+        ("file", "hooks", True),
+        ("link", "hooks", False),
+        ("file", "branches", True),
+        ("link", "branches", False),
+    ],
+)
+def test_what_goes_away_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, benign: bool
+) -> None:
+    """``git submodule absorbgitdirs`` moves a git directory away, and a file takes its place."""
+    if name == "config":
+        (tmp_path / "a/.git").mkdir(parents=True)
+        (tmp_path / "a/.git/config").write_text("[core]\n")
+    else:
+        (tmp_path / "a/.git" / name).mkdir(parents=True)
+    opening = judge_module._open
+    opened = []
+
+    def late(root_fd: int, path: str, flags: int) -> int:
+        if path == f"a/.git/{name}" and flags & os.O_PATH == 0 and not opened:
+            opened.append(path)
+            (tmp_path / "a/.git").rename(tmp_path / "gone")
+            if place == "file":
+                (tmp_path / "a/.git").write_text("gitdir: ../gone\n")
+            elif place == "link":
+                (tmp_path / "a/.git").symlink_to("../gone")
+        return opening(root_fd, path, flags)
+
+    monkeypatch.setattr(judge_module, "_open", late)
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        said = judge(fd, f"a/.git/{name}")
+    finally:
+        os.close(fd)
+    assert opened and (said == "") is benign, said
+
+
 def test_a_linked_parent_is_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

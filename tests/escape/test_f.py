@@ -102,7 +102,9 @@ attempt("control", lambda: os.rename("keys", "moved"))
 attempt("still hidden", read("moved/key"))
 attempt("file", lambda: os.rename("moved/key", "x"))
 """
-    assert box.attack(script) == {"control": "ok", "still hidden": "empty", "file": "EBUSY"}
+    found = box.attack(script)
+    assert found.pop("still hidden") in ("empty", "EACCES")  # the latter once it was seen as a new name
+    assert found == {"control": "ok", "file": "EBUSY"}
     # A pattern with a directory in it would match no more under another name.
     box.policy(ignore=["/conf/secret"])
     script = """

@@ -34,7 +34,7 @@ class Joiner:
         self._calls: deque[tuple[float, str, int, dict[str, Any], int]] = deque(maxlen=1024)
         self._names: dict[str, str] = {}  # the address that was answered: its name
         self._connections: dict[int, dict[str, Any]] = {}
-        self._refusals: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
+        self._refusals: dict[tuple[str, ...], tuple[float, dict[str, Any]]] = {}  # what was refused to whom
         # Local port, or inode of the socket: process, where the tracer saw it.
         self._ports: dict[int, dict[str, Any]] = {}
         self._sockets: dict[int, dict[str, Any]] = {}
@@ -77,22 +77,27 @@ class Joiner:
         return {**event, "process": process, "joined": True} if isinstance(process, dict) else event
 
     def _refused(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """Who wanted what was refused; repetitions, which are told together later, are of who was first."""
-        client = self._client(event)
-        if client is not None:
-            return client
+        """Who wanted what was refused.
+
+        Repetitions, which are told together later, are of who was first: the port of that client may be another's
+        by then.
+        """
         access, at = event.get("access"), _seconds(event)
-        if not isinstance(access, dict) or access.get("kind") not in ("Connect", "NameQuery"):
-            return None
-        named = text(access["kind"]) == "NameQuery"
+        if not isinstance(access, dict):
+            return self._client(event)
+        kind, port = text(access.get("kind")), number(access.get("port"))
+        named = kind == "NameQuery"
         target = text(access.get("name" if named else "host")) or text(access.get("address"))
-        port = 53 if named else number(access.get("port"))
-        known = self._refusals.get((target, port))
+        what = kind, target, str(port), text(access.get("method")), text(access.get("path"))
+        key = (*what, str(number(event.get("client_port"))), str(number(event.get("client_socket"))))
+        known = self._refusals.get(key)
         if known is not None and 0 <= at - known[0] <= TOGETHER:
             return known[1]
-        process = self._asker(at, "" if named else target, port)
-        if process is not None and len(self._refusals) < MOST:
-            self._refusals[target, port] = (at, process)
+        process = self._client(event)
+        if process is None and kind in ("Connect", "NameQuery"):
+            process = self._asker(at, "" if named else target, 53 if named else port)
+        if process is not None and (known is not None or len(self._refusals) < MOST):
+            self._refusals[key] = (at, process)
         return process
 
     def _client(self, event: dict[str, Any]) -> dict[str, Any] | None:

@@ -198,6 +198,24 @@ def test_a_refusal_with_its_client_is_of_that(kind: str, theirs: dict[str, int])
     assert list(joining.joined(events))[-1]["process"] == SHELL
 
 
+@pytest.mark.parametrize("kind", ["Connect", "NameQuery", "HttpRequest"])
+def test_the_repetitions_of_a_refusal_are_of_who_was_first(kind: str) -> None:
+    """They are told seconds later, when the port may be another's."""
+    access = {"kind": kind, "name": "h", "host": "h", "address": "", "port": 443}
+    told = {"access": access, "reason": "", "rule": None, "hint": None, "client_port": 4001}
+    elsewhere = {**told, "access": {**access, "name": "g", "host": "g"}}
+    events = [
+        called(SHELL, local_port=4001),
+        event("AccessDenied", 1.1, count=1, **told),
+        called(CURL, at=1.2, local_port=4001),
+        event("AccessDenied", 1.3, count=1, **elsewhere),
+        event("AccessDenied", 1.4, count=3, **told),
+        event("AccessDenied", 20, count=1, **told),  # the first of a new series
+    ]
+    found = [each["process"] for each in joining.joined(events) if each["event"] == "AccessDenied"]
+    assert found == [SHELL, CURL, SHELL, CURL]
+
+
 def test_who_comes_from_outside_is_no_process_of_the_sandbox() -> None:
     opened = connection(1, client_port=4001)
     assert openers(called(SHELL, local_port=4001), opened) == [SHELL]

@@ -107,7 +107,7 @@ def bench_tree(bench: Bench, work: str) -> None:
     for root in (tree, masked):
         for directory, _names, _files in os.walk(root):
             os.utime(directory, (old, old))
-    time.sleep(2.5)  # ctime can not be set back: a tree younger than 2 s is listed again at each start
+    time.sleep(2.5)  # ctime cannot be set back: a tree younger than 2 s is listed again at each start
     empty = os.path.join(work, "empty")
     os.makedirs(empty, exist_ok=True)
     plain = membrane("--quiet", "--", "true")

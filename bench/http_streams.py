@@ -73,9 +73,9 @@ const settings = { initialWindowSize: WINDOW };
 const server = require("http2").createSecureServer({ key: pem, cert: pem, settings });
 server.on("session", (session) => session.setLocalWindowSize(WINDOW));
 server.on("stream", (stream) => {
-  let octets = 0;
-  stream.on("data", (part) => { octets += part.length; });
-  stream.on("end", () => { stream.respond({ ":status": 200 }); stream.end(String(octets)); });
+  let bytes = 0;
+  stream.on("data", (part) => { bytes += part.length; });
+  stream.on("end", () => { stream.respond({ ":status": 200 }); stream.end(String(bytes)); });
 });
 server.listen(0, "127.0.0.1", () => console.log(server.address().port));
 """
@@ -145,8 +145,8 @@ def memory(bench: Bench, inside: list[str], work: Path, place: str, down: str, u
     """MB that a gigabyte takes of the network process at its peak, each way, over HTTP/2."""
     with (work / "files" / "large-one").open("wb") as file:
         file.truncate(GIGABYTE)
-    take = f"curl -ksSf --http2 {down}/large-one | wc -c >octets"
-    give = f"head -c {GIGABYTE} /dev/zero | curl -ksSf --http2 -o octets -T - {up}/up"
+    take = f"curl -ksSf --http2 {down}/large-one | wc -c >bytes"
+    give = f"head -c {GIGABYTE} /dev/zero | curl -ksSf --http2 -o bytes -T - {up}/up"
     with Interactive([*inside, "bash", "-c", INTERACTIVE], place) as run:
         pid = network_process(run)
         run.say(f"curl -ksS --http2 -o /dev/null {down}/a")
@@ -158,7 +158,7 @@ def memory(bench: Bench, inside: list[str], work: Path, place: str, down: str, u
             run.say(command)
             octets = Path(place, "octets").read_text().strip()
             if octets != str(GIGABYTE):
-                sys.exit(f"bench: {octets or 'no'} octets arrived: {command}")
+                sys.exit(f"bench: {octets or 'no'} bytes arrived: {command}")
             grown = peak(pid) - before
             bench.add(f"1 GB {name} over HTTP/2, RSS before", [before], "MB", "", "")
             bench.add(f"1 GB {name} over HTTP/2, RSS at its peak", [before + grown], "MB", "", "<= before + 8")

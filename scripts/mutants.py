@@ -71,7 +71,7 @@ OPPOSITE = {
 
 
 class Mutant(NamedTuple):
-    """One change: the text from ``start`` to ``end`` (octets of the file) becomes ``text``."""
+    """One change: the text from ``start`` to ``end`` (bytes of the file) becomes ``text``."""
 
     file: str  # below src/membrane
     function: str  # ``name`` or ``Class.name``

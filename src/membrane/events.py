@@ -99,7 +99,7 @@ class RequestSeen(Value):
     ``id`` is the connection's; ``number`` counts the requests of an HTTP/1.1 connection and is the stream in HTTP/2.
     ``query``, ``request_headers`` and ``answer_headers`` only with ``trace: {http: full}``; what looks like a
     credential in them is ``[redacted]``.  ``status`` is what the client got: 0 for none, 502 with ``error`` when the
-    server could not be asked, 504 when it did not answer.  ``bytes_up`` and ``bytes_down`` are octets of content.
+    server could not be asked, 504 when it did not answer.  ``bytes_up`` and ``bytes_down`` are bytes of content.
     """
 
     id: int

@@ -114,7 +114,7 @@ class Value:
 class Layout:
     """How records of certain types become bytes.
 
-    The head of the bytes holds the names of all fields, so that a changed record can not be misread.
+    The head of the bytes holds the names of all fields, so that a changed record cannot be misread.
 
     Args:
         name: what is stored.

@@ -284,7 +284,7 @@ sys.stdin.read()
 
 
 def test_mitm_proxy_gets_its_domains_and_no_other(box: SrtBox) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="mb-"))  # short: sun_path has 108 octets
+    directory = Path(tempfile.mkdtemp(prefix="mb-"))  # short: sun_path has 108 bytes
     path, log = directory / "proxy", directory / "log"
     log.touch()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

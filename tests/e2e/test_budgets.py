@@ -74,7 +74,7 @@ def test_an_upload_budget_needs_no_inspection(box: Box) -> None:
     assert done.stdout.split() == ["200", "000", "000"], done
     events = denied(box)
     assert {(event["access"]["kind"], event["access"]["host"]) for event in events} == {("Connect", "stream.test")}
-    assert all("budget of stream.test:8444: 102400 octets" in event["hint"] for event in events)
+    assert all("budget of stream.test:8444: 102400 bytes" in event["hint"] for event in events)
     assert not box.events("RequestSeen")
 
 
@@ -89,5 +89,5 @@ def test_the_plan_says_what_a_budget_needs(box: Box) -> None:
     (a,) = [line for line in bound if "a.test" in line]
     (b,) = [line for line in bound if "b.test" in line]
     assert "TLS interception" in a and "requests counted in the network process" in a
-    assert "TLS interception" not in b and "octets up counted in the network process" in b
+    assert "TLS interception" not in b and "bytes up counted in the network process" in b
     assert "ports" not in a + b, "the text says it"

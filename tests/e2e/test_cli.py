@@ -234,7 +234,7 @@ def test_config_init_show_path(box: Box) -> None:
 
 
 def test_state_directory_is_out_of_reach(box: Box) -> None:
-    """The policy of the next run can not be written from inside."""
+    """The policy of the next run cannot be written from inside."""
     box.allow("example.com")
     before = (box.state / "config.yaml").read_text()
     box.run("--", "sh", "-c", f"echo 'allow: [\"**\"]' > {box.state}/config.yaml")

@@ -375,7 +375,7 @@ def test_masks_follow_the_host(box: Box, tmp_path: Path, how: str) -> None:
 
 
 def test_a_matching_name_made_inside_is_of_no_use(box: Box) -> None:
-    """It can not be made, or can not be read again; the control makes another name."""
+    """It cannot be made, or cannot be read again; the control makes another name."""
     box.allow(ignore=["*.env"])
     script = "echo x > fine.txt; cat fine.txt; echo x > made.env; "
     process = converse(box, script + UNTIL_MASKED.format("made.env"))

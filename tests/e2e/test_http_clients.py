@@ -170,7 +170,7 @@ def test_what_is_no_frame_ends_a_websocket(box: Box, who: str) -> None:
 CALLS = """
 import os, sys, threading
 import grpc
-same = lambda octets: octets
+same = lambda bytes: bytes
 target = sys.argv[1].removeprefix("https://")
 root = open(os.environ["SSL_CERT_FILE"], "rb").read()
 with grpc.secure_channel(target, grpc.ssl_channel_credentials(root)) as channel:

@@ -21,7 +21,7 @@ import base64, os, re, socket, ssl, sys
 from urllib.parse import quote
 
 key = os.environ["API_KEY"]
-escaped = "".join("%%%02X" % octet for octet in key.encode())
+escaped = "".join("%%%02X" % byte for byte in key.encode())
 host, port = "stream.test:8444", 8444
 
 def ask(head, name="stream.test", port=8444):

@@ -18,7 +18,7 @@ from world.inspected import denied, every, network_process, no_crash, python, re
 NGINX = "https://nginx.test:8447"
 STREAM = "https://stream.test:8444"
 NEEDS_NGINX = pytest.mark.needs_tool("/usr/sbin/nginx")
-LARGE = int(os.environ.get("MEMBRANE_TEST_LARGE", "256000000"))  # octets; a gigabyte takes some seconds more
+LARGE = int(os.environ.get("MEMBRANE_TEST_LARGE", "256000000"))  # bytes; a gigabyte takes some seconds more
 MOST_MEMORY = 80_000  # kB, of the whole process at its peak
 
 
@@ -51,7 +51,7 @@ link = http.client.HTTPSConnection("stream.test", 8444)
 if "{way}" == "up":
     block = bytes(1000000)
     link.request("PUT", "/count", (block for _ in range({LARGE} // 1000000)), {{"Content-Length": "{LARGE}"}})
-    print(json.loads(link.getresponse().read())["octets"], flush=True)
+    print(json.loads(link.getresponse().read())["bytes"], flush=True)
 else:
     link.request("GET", "/bytes/{LARGE}")
     answer, total = link.getresponse(), 0
@@ -75,7 +75,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_large_body_over_http2_needs_no_memory(box: Box, way: str) -> None:
     size = LARGE // 2
-    send = f"head -c {size} /dev/zero | curl -sS --http2 -T - {NGINX}/count | grep -o '\"octets\": [0-9]*'"
+    send = f"head -c {size} /dev/zero | curl -sS --http2 -T - {NGINX}/count | grep -o '\"bytes\": [0-9]*'"
     fetch = f"curl -sS --http2 -r 0-{size - 1} {NGINX}/bytes/large | wc -c"
     box.allow(every(NGINX))
     with inside(box, "bash", "-c", f"{send if way == 'up' else fetch}; read line; true") as process:

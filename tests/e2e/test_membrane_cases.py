@@ -256,7 +256,7 @@ def test_a_foreign_resolver_is_never_reached(box: Box, number: str, allow: list[
 
 
 def test_17c_reaches_the_server_itself(box: Box) -> None:
-    """A name that only 8.8.8.8 knows, so that an answer of ours can not pass for its own."""
+    """A name that only 8.8.8.8 knows, so that an answer of ours cannot pass for its own."""
     box.allow({"dest": names.PUBLIC_DNS, "ports": ["53/udp"]})
     done = box.run("--", *dig(names.SPLIT_NAME, "+short", f"@{names.PUBLIC_DNS}"))
     assert done.stdout.strip() == names.address("example.com"), done

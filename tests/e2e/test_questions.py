@@ -89,7 +89,7 @@ def test_a_stream_of_http2_waits(box: Box) -> None:
         terminal.send("n\n")
         terminal.expect("got 403", PATIENCE)
         terminal.wait(PATIENCE)
-        assert re.search(rb'"octets": ?12.*got 200', terminal.seen, re.S)  # the content that waited went up
+        assert re.search(rb'"bytes": ?12.*got 200', terminal.seen, re.S)  # the content that waited went up
     assert {event["protocol"] for event in box.events("RequestSeen")} == {"h2"}
     no_crash(box)
 

@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds: a deadline, not a measurement
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A directory whose path fits into sun_path (108 octets)."""
+    """A directory whose path fits into sun_path (108 bytes)."""
     path = Path(tempfile.mkdtemp(prefix="mb-"))
     yield path
     shutil.rmtree(path)

@@ -48,7 +48,7 @@ def test_redirected_output_has_no_carriage_returns(box: Box) -> None:
 
 
 def test_the_terminal_inside_is_its_own(box: Box) -> None:
-    """A device of the sandbox, so that TIOCSTI and friends can not reach the caller's terminal."""
+    """A device of the sandbox, so that TIOCSTI and friends cannot reach the caller's terminal."""
     with box.terminal("--", "bash", "-c", "tty; stty -a | head -n1; echo END") as terminal:
         name = terminal.expect(r"/dev/(pts/\d+|console|tty\S*)").group(0)
         terminal.expect("END")

@@ -69,7 +69,7 @@ def one_line(raw):
     return raw.replace(b"\\n", b" ").replace(b"\\r", b" ")
 
 def escaped(raw):
-    return b"".join(b"%%%02X" % octet for octet in raw)
+    return b"".join(b"%%%02X" % byte for byte in raw)
 
 asked = got = 0
 for number, word in enumerate(hostile):

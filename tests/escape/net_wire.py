@@ -14,7 +14,7 @@ RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c
 
 
 def vector(size: int, data: bytes) -> bytes:
-    """``data`` after its length in ``size`` octets."""
+    """``data`` after its length in ``size`` bytes."""
     return len(data).to_bytes(size, "big") + data
 
 

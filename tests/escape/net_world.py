@@ -59,7 +59,7 @@ def dial(host, port, seconds=8):
     return socket.create_connection((host, port), seconds)
 
 def receive(sock, most=1 << 16):
-    "Everything until the other end closes, at most ``most`` octets; a reset is an OSError."
+    "Everything until the other end closes, at most ``most`` bytes; a reset is an OSError."
     out = b""
     while len(out) < most:
         data = sock.recv(most - len(out))

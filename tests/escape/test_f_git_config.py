@@ -264,7 +264,7 @@ def test_F47_two_sandboxes_in_one_tree(box: Box) -> None:
 
 @pytest.mark.parametrize("where", ["moved away", "replaced"])
 def test_F43_a_hooks_directory_that_is_not_the_covered_one(box: Box, where: str) -> None:
-    """The new file is made nowhere but where the command can not write."""
+    """The new file is made nowhere but where the command cannot write."""
     from escape_box import inside
 
     config = repository(box)

@@ -448,7 +448,7 @@ say("gone", wait_for(lambda: not os.path.exists("sub/.git")))
 
 @pytest.mark.parametrize("name", [".vscode", ".git", ".mcp.json", "sub/.envrc", ".claude"])
 def test_F68_a_protected_name_that_is_a_link_to_itself(box: Box, name: str) -> None:
-    """It stops no run, and can not be replaced."""
+    """It stops no run, and cannot be replaced."""
     place = box.workspace / name
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(place.name)

@@ -1,6 +1,6 @@
 """Attacks on rules about requests (rows N20, N26-N42, N44, N60): what the origin must never see.
 
-Rows about single octets of the framing are also in ``tests/unit/gateway/http`` and ``tests/property``; here the
+Rows about single bytes of the framing are also in ``tests/unit/gateway/http`` and ``tests/property``; here the
 whole product stands between a raw client and an origin that reads more than it should.
 """
 
@@ -41,7 +41,7 @@ def speak(parts, secure, host="httpbin.org", port=0):
 ATTACKS: dict[str, list[str]] = {
     # N26, and N1, N2 of the predecessor: something that is not HTTP, or not yet
     "N26 another protocol": ["SSH-2.0-OpenSSH\r\n"],
-    "N26 one octet first": ["P", f"OST {ALLOWED} HTTP/1.1\r\n{HOST}Content-Length: 0\r\n{CLOSE}"],
+    "N26 one byte first": ["P", f"OST {ALLOWED} HTTP/1.1\r\n{HOST}Content-Length: 0\r\n{CLOSE}"],
     "N26 empty line first": [f"\r\nPOST {ALLOWED} HTTP/1.1\r\n{HOST}Content-Length: 0\r\n{CLOSE}"],
     "N26 NUL first": ["\0" + EVIL],
     "N26 version 0.9": ["GET /anything/admin\r\n"],

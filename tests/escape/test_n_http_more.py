@@ -74,7 +74,7 @@ def test_n36_a_secret_in_a_query_has_one_place(net: Net) -> None:
     script = (
         """
 key = os.environ["KEY"]
-escaped = "".join("%%%02x" % octet for octet in key.encode())
+escaped = "".join("%%%02x" % byte for byte in key.encode())
 def ask_for(query):
     head = f"GET /anything/v1?{query} HTTP/1.1\\r\\nHost: httpbin.org\\r\\nConnection: close\\r\\n\\r\\n"
     answer = talk("httpbin.org", 80, head.encode()).decode("latin-1")
@@ -90,7 +90,7 @@ def ask_for(query):
 
 
 def test_n41_n42_a_secret_in_pieces(net: Net) -> None:
-    """A placeholder that comes octet by octet is seen; an answer is never asked for in parts."""
+    """A placeholder that comes byte by byte is seen; an answer is never asked for in parts."""
     secret = {"name": "KEY", "from": "env:REAL", "to": ["http://httpbin.org/anything/v1"], "header": "x-key"}
     net.allow("http://httpbin.org/", secrets=[secret])
     script = """

@@ -169,7 +169,7 @@ ODD = {
     "a label of 64": query("", wire=b"\x40" + b"a" * 64 + b"\0"),
     "an extended label": query("", wire=b"\x41\x20\0"),
     "no end": query("", wire=b"\x3f" + b"a" * 10),
-    "256 octets": query("", wire=(b"\x3f" + b"a" * 63) * 4 + b"\0"),
+    "256 bytes": query("", wire=(b"\x3f" + b"a" * 63) * 4 + b"\0"),
     "4096 labels": query("", wire=b"\x01a" * 2000 + b"\0"),
     "response": query("example.com", flags=0x8180),
     "update": query("example.com", flags=0x2800),
@@ -207,7 +207,7 @@ for name, packet in {packets!r}.items():
     assert all(value[0] != 0 and value[1] == 0 for value in answered.values()), answered
     for name in ("dot in a label", "NUL in a label", "dotted tail", "class CHAOS", "two questions"):
         assert name in answered
-    # What is in the record can not be taken for more than one line, or for another name.
+    # What is in the record cannot be taken for more than one line, or for another name.
     told = net.events_path.read_text()
     assert all(json.loads(line) for line in told.splitlines())
     assert {event["access"]["name"] for event in net.denied("name malformed")} >= {"example\\u{0}com"}
@@ -243,8 +243,8 @@ attempt("64 KiB over TCP", lambda: same(query("example.com", extra=padding, more
 def test_pointer_queries_tell_own_names_only(net: Net) -> None:
     """PTR of a fake address is its name; of any other it is NXDOMAIN, asked of nobody."""
     script = """
-octets = ask(query("example.com"))[-4:]
-reverse = ".".join(map(str, reversed(octets))) + ".in-addr.arpa"
+bytes = ask(query("example.com"))[-4:]
+reverse = ".".join(map(str, reversed(bytes))) + ".in-addr.arpa"
 attempt("own", lambda: encoded("example.com") in ask(query(reverse, PTR)))
 for name in ("11.216.184.93.in-addr.arpa", "1.0.0.127.in-addr.arpa", "2.0.18.198.in-addr.arpa", "a.b.c.d.in-addr.arpa",
              "0." * 32 + "ip6.arpa", "z." * 32 + "ip6.arpa", "secret.in-addr.arpa"):

@@ -12,7 +12,7 @@ import pytest
 from net_world import Net, names
 
 EXAMPLE4, ECHO4 = names.address("example.com"), names.address("echo.test")
-MOST_MEMORY = 160 << 20  # octets that the supervisor or the network process may have in any of these tests
+MOST_MEMORY = 160 << 20  # bytes that the supervisor or the network process may have in any of these tests
 
 ANSWER = """
 def answer(line):
@@ -51,7 +51,7 @@ def settled(seconds=20):
 
 
 def memory(pid: int) -> int:
-    """Octets of the process that are in memory, at their peak (proc(5), VmHWM)."""
+    """Bytes of the process that are in memory, at their peak (proc(5), VmHWM)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -387,7 +387,7 @@ attempt("resolver", lambda: [code(ask(query("example.com"))), code(ask_tcp(query
 
 
 def test_relay_confusion(net: Net) -> None:
-    """Half close, reset, urgent octets, bulk with them, tiny windows: octets stay in order, ends are passed on."""
+    """Half close, reset, urgent bytes, bulk with them, tiny windows: bytes stay in order, ends are passed on."""
     net.allow("tcp://echo.test:7")
     script = """
 import threading, hashlib
@@ -455,7 +455,7 @@ attempt("bulk and a small window", lambda: bulk(False, 65536))
 
 
 def test_upload_limit(net: Net) -> None:
-    """TCP and UDP together, many connections at once, down to the octet; what is over it never leaves."""
+    """TCP and UDP together, many connections at once, down to the byte; what is over it never leaves."""
     limit = 300_000
     net.allow("tcp://echo.test:7", {"dest": "echo.test", "ports": ["5000/udp"]})
     script = """

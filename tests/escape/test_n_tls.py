@@ -84,10 +84,10 @@ HIDDEN = {
     "SSL 2.0 format": "old_hello()",
     "another message before": "record(b'\\0\\0\\0\\0' + hello('google.com'))",
     "another message behind": "record(hello('example.com') + hello('google.com'))",
-    "trailing octets": "record(hello('example.com') + b'x')",
+    "trailing bytes": "record(hello('example.com') + b'x')",
     "an impossible length": "record(hello('google.com')).replace(b'\\3\\1', b'\\3\\1\\xff', 1)",
     "too long": "record(hello('google.com', more=extension(21, bytes(16000))) + bytes(900))",
-    "an urgent first octet": "None",
+    "an urgent first byte": "None",
 }
 
 
@@ -104,7 +104,7 @@ def urgent():
         sock.send(data[:1], socket.MSG_OOB)
         sock.sendall(data[1:])
         return sock.recv(7)
-attempt("an urgent first octet", urgent)
+attempt("an urgent first byte", urgent)
 attempt("control", lambda: seen(record(hello("example.com"))))
 attempt("trailing dot", lambda: seen(record(hello("EXAMPLE.com."))))
 """

@@ -50,7 +50,7 @@ def test_O12_the_command_runs_after_its_confinement_was_read_back(box: Box) -> N
     from datetime import datetime
 
     assert datetime.fromisoformat(first["time"]).timestamp() < ran
-    # Nothing runs when it can not be recorded.
+    # Nothing runs when it cannot be recorded.
     refused = box.run("touch", "ran", options=("--events", "/proc/none/events"))
     assert refused.returncode == 125 and not (box.workspace / "ran").exists()
 

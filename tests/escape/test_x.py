@@ -54,7 +54,7 @@ def test_X02_descriptors_of_the_caller_are_closed(box: Box) -> None:
 
 
 def test_X03_streams_give_no_more_than_they_are(box: Box, tmp_path: Path) -> None:
-    """A file on stdin, opened for reading, can not be opened again for writing through /proc."""
+    """A file on stdin, opened for reading, cannot be opened again for writing through /proc."""
     given = tmp_path / "given"
     given.write_text("text")
     script = """

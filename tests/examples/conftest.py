@@ -59,7 +59,7 @@ def model() -> Iterator[Callable[..., ModelServer]]:
 
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
-    """One for sockets, whose paths have at most 107 octets (unix(7))."""
+    """One for sockets, whose paths have at most 107 bytes (unix(7))."""
     path = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     yield path
     shutil.rmtree(path)

@@ -1,8 +1,8 @@
 """Fuzz of the HTTP cores.  Run as a program: ``fuzz_http.py [SECONDS [SEED]]``.
 
-The invariants, for any octets from a client and any way to cut them:
+The invariants, for any bytes from a client and any way to cut them:
 
-1. Cut into single octets they have the same effect as whole: the same octets up and down, the same events.
+1. Cut into single bytes they have the same effect as whole: the same bytes up and down, the same events.
 2. What goes up is well-formed, and holds only requests that the policy allows, in canonical form.  For HTTP/1.1 the
    judge is h11, for HTTP/2 the decoder of ``hpack``.
 3. Nothing is raised, and a connection that is closed stays silent.

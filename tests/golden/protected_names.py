@@ -19,7 +19,7 @@ KINDS = {
     "file": "written freely",
     "data": "a directory that is written freely",
     "checked": "its content is judged at each change",
-    "held": "can not be changed where it stood at the start; judged where it appears",
+    "held": "cannot be changed where it stood at the start; judged where it appears",
     "probe": "written freely, also as a link: git learns by it what the file system can do",
     "place": "a directory with rows of its own",
 }

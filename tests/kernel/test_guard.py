@@ -1,4 +1,4 @@
-"""workspace.guard: what bounds its work, and what becomes of what can not be done."""
+"""workspace.guard: what bounds its work, and what becomes of what cannot be done."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def actions(side: Path) -> Actions:
 def test_outside_the_writable_paths_nothing_can_be_changed(tree: Path) -> None:
     refused = restricted(actions(tree / "out"), [str(tree / "in")])
     if ABI < 3:
-        del refused["truncate"]  # this kernel can not bind truncate(2)
+        del refused["truncate"]  # this kernel cannot bind truncate(2)
     assert set(refused.values()) == {"EACCES"}, refused
     assert (tree / "out" / "file").read_text() == "text"
     control = restricted(actions(tree / "out"), [], apply=False)

@@ -46,7 +46,7 @@ PROGRAM = (
 
 def host(name: str, *ports: PortRange, **more: object) -> HostRule:
     kind = "wildcard" if name.startswith("*.") else "host"
-    # The servers of most tests speak no known protocol; what is judged by request can not be raw.
+    # The servers of most tests speak no known protocol; what is judged by request cannot be raw.
     more.setdefault("raw", not {"http", "inspect"} & more.keys())
     return HostRule(name, ORIGIN, kind, host=name.removeprefix("*."), ports=ports, **more)  # type: ignore[arg-type]
 

@@ -452,7 +452,7 @@ def test_a_caller_that_can_not_be_read_does_nothing_unseen(workspace: Path, monk
     monkeypatch.setattr(notify, "read_text", read_text)
     seen = observe(outcomes({"first": lambda: os.mkdir("a"), "control": lambda: os.mkdir("b")}), workspace)
     assert seen.answer == {"first": "EPERM", "control": "ok"}
-    assert [event["reason"] for event in seen.of("AccessDenied")] == ["caller can not be read"]
+    assert [event["reason"] for event in seen.of("AccessDenied")] == ["caller cannot be read"]
 
 
 def test_a_program_and_its_end(workspace: Path) -> None:

@@ -94,7 +94,7 @@ def test_inside_a_filter_nothing_that_it_refuses_is_said_to_work() -> None:
         assert states[name] == "no", name
     assert states["ring buffer"] == "no"
     assert states["seccomp notify"] == "yes"
-    assert states["openat2"] == "no"  # its mode is in memory, where the filter can not look for set-user-ID
+    assert states["openat2"] == "no"  # its mode is in memory, where the filter cannot look for set-user-ID
     assert states["pidfd"] == "yes"
 
 

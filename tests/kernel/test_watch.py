@@ -212,7 +212,7 @@ def test_changes_between_the_scan_and_the_watch_are_found(workspace: Path) -> No
             pass
         expected = {"a/b/c/early.pem", "new/dir/early.pem", ".vscode", "a/.env"}
         found = collect(watcher, has(*expected))
-        # Names beside what changed may be returned as well: whether they were replaced can not be known.
+        # Names beside what changed may be returned as well: whether they were replaced cannot be known.
         assert set(found) - expected <= {".env"}
     finally:
         watcher.close()

@@ -103,7 +103,7 @@ def test_text_that_has_no_octets_is_refused(make: Maker, text: str) -> None:
             sandbox.run(["true"], env={"NAME": text})
         with pytest.raises(PolicyError):
             sandbox.run(["true"], cwd=text)
-        assert sandbox.run(["printf", "%s", "\udcff"]).stdout in ("\udcff", "\ufffd", b"\xff"), "octets of a file name"
+        assert sandbox.run(["printf", "%s", "\udcff"]).stdout in ("\udcff", "\ufffd", b"\xff"), "bytes of a file name"
 
 
 def test_a_keeper_with_no_descriptor_left_tells_the_true_status(make: Maker) -> None:

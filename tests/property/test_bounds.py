@@ -143,7 +143,7 @@ def _requests(unit: bytes, size: int) -> Work:
 
 
 def _head_in_pieces(unit: bytes, size: int) -> Work:
-    """Sixty-four octets at a time: what is held is looked at anew for each, so this is bounded and not linear."""
+    """Sixty-four bytes at a time: what is held is looked at anew for each, so this is bounded and not linear."""
     data = b"GET / HTTP/1.1\r\n" + _octets(unit, size)
 
     def feed() -> None:

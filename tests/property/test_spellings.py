@@ -83,7 +83,7 @@ def unmixed(text: bytes) -> bytes:
 
 
 def noise(dice: random.Random, most: int) -> bytes:
-    """What comes before a value in the octets that are encoded, so that it is aligned in any way."""
+    """What comes before a value in the bytes that are encoded, so that it is aligned in any way."""
     return b'{": ,}'[: dice.randint(0, most)]
 
 
@@ -284,7 +284,7 @@ def test_a_value_comes_out_in_no_layout(layout: str) -> None:
 
 
 def test_half_an_octet_at_a_cut_hides_nothing() -> None:
-    """After two characters of base32 the next octet reads as "%", which would make an escape of what follows it."""
+    """After two characters of base32 the next byte reads as "%", which would make an escape of what follows it."""
     value, spelled = b'ae0aaaabc"', base64.b32encode(b'ae0aaaabc\\"')
     scrubber = Scrubber(Spellings([(value, b'xk7pqrstu"')]))
     out = scrubber.feed(spelled[:2]) + scrubber.feed(spelled[2:]) + scrubber.flush()

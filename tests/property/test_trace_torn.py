@@ -1,4 +1,4 @@
-"""A record whose last file is torn, at every octet: what comes before the tear is read, and the tear is told."""
+"""A record whose last file is torn, at every byte: what comes before the tear is read, and the tear is told."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_at_every_octet(tmp_path: Path, kind: str) -> None:
         elif "packed" in kind:
             assert got == everything[:LINES], length
         else:
-            # A record of the kernel is whole without what fills it up to 8 octets.
+            # A record of the kernel is whole without what fills it up to 8 bytes.
             filled = 7 if "spans" in kind and any(end - PADDING <= length <= end for end in ends[1:]) else 0
             complete = sum(end <= length + filled for end in ends[1:])
             assert got == everything[: LINES + complete], length

@@ -1,6 +1,6 @@
 """The contracts of imports: each breaks when its violation is planted, in a copy, and the tree as it is keeps all.
 
-What import-linter can not see, an import without an import statement and a clock behind a listed module, is looked for
+What import-linter cannot see, an import without an import statement and a clock behind a listed module, is looked for
 in the text of the modules that the contract calls pure.
 """
 

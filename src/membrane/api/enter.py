@@ -40,7 +40,7 @@ def _connected(path: str) -> _socket.socket:
     try:
         place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            channel.connect(f"/proc/self/fd/{place}/{name}")  # a socket's address has room for 107 octets (unix(7))
+            channel.connect(f"/proc/self/fd/{place}/{name}")  # a socket's address has room for 107 bytes (unix(7))
         finally:
             os.close(place)
     except OSError as error:

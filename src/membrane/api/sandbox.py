@@ -192,7 +192,7 @@ class AsyncSandbox:
         """Make the sandbox.
 
         Raises:
-            PolicyError: a rule can not be bound.
+            PolicyError: a rule cannot be bound.
             HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
         """
         if self._channel is not None or self._closed is not None:
@@ -426,7 +426,7 @@ class AsyncSandbox:
             _refuse_surrogates("pass a variable", (name, value))
         directory = os.fspath(cwd) if cwd is not None else ""
         if "\0" in directory:
-            raise PolicyError("enter a directory", f"{directory!r} has a NUL octet")
+            raise PolicyError("enter a directory", f"{directory!r} has a NUL byte")
         _refuse_surrogates("enter a directory", (directory,))
         self._number += 1
         command = Command(self, self._loop, self._number, words)
@@ -470,7 +470,7 @@ class AsyncSandbox:
         while the sandbox is open, for this user.
 
         Raises:
-            HostError: the socket for it can not be made.
+            HostError: the socket for it cannot be made.
         """
         told = await self._ask_supervisor(b"L", {})
         words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
@@ -728,13 +728,13 @@ def _argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     if not words or not words[0]:
         raise PolicyError("run a command", "there is none")
     if any(not isinstance(word, str) or "\0" in word for word in words):
-        raise PolicyError("run a command", "a word is not a string, or has a NUL octet")
+        raise PolicyError("run a command", "a word is not a string, or has a NUL byte")
     _refuse_surrogates("run a command", words)
     return words
 
 
 def _refuse_surrogates(tried: str, texts: Iterable[str]) -> None:
-    """Raise PolicyError for text that has no octets: a surrogate that does not stand for one (PEP 383)."""
+    """Raise PolicyError for text that has no bytes: a surrogate that does not stand for one (PEP 383)."""
     for text in texts:
         try:
             os.fsencode(text)

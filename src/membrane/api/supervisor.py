@@ -679,7 +679,7 @@ def _listener(directory: str, name: str) -> _socket.socket:
     place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
     try:
-        # By descriptor: the path itself may be longer than the 107 octets of a socket's address (unix(7)).
+        # By descriptor: the path itself may be longer than the 107 bytes of a socket's address (unix(7)).
         path = f"/proc/self/fd/{place}/{name}"
         door.bind(path)
         os.chmod(path, 0o600)

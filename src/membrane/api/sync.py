@@ -150,7 +150,7 @@ class Sandbox:
         """Make the sandbox.
 
         Raises:
-            PolicyError: a rule can not be bound.
+            PolicyError: a rule cannot be bound.
             HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
         """
         refuse_fork(self._owner)

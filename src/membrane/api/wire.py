@@ -13,7 +13,7 @@ Supervisor to caller
     x {number, status, duration, denied, changes, failure} it has ended
     u {number}, t {number, ...}, l {number, path} done · f {number, error} not done
     v [line, ...] events · q {number, access, rule} a question · w {number} it is withdrawn
-    e {error} the sandbox can not be made, or has failed · z {} closed; the end of the stream follows
+    e {error} the sandbox cannot be made, or has failed · z {} closed; the end of the stream follows
 
 The end of the caller's side of the stream ends the sandbox, however the caller ends.
 """

@@ -9,7 +9,7 @@ was there before the plan (secrets, the record, the guard, the gateway, the trac
 for every backend.
 
 ``native`` is Linux with the kernel's own calls.  The seam is cut for two more: a container in which the native one
-runs, and macOS.  What a backend can not do it says before anything runs: ``plan`` raises for a rule that it can not
+runs, and macOS.  What a backend cannot do it says before anything runs: ``plan`` raises for a rule that it cannot
 bind, ``Cell.traces`` says whether there is something to trace.  It promises nothing that ``Cell.ready`` has not read
 back.
 
@@ -60,7 +60,7 @@ class Frozen(News):
 
 
 class Broken(News):
-    """The cell can not keep its promise any more, and the run has to end.  ``why``: a sentence for the caller."""
+    """The cell cannot keep its promise any more, and the run has to end.  ``why``: a sentence for the caller."""
 
     why: str
 
@@ -156,8 +156,8 @@ class Backend(ABC):
             workspace: absolute; empty: the current directory.
 
         Raises:
-            PolicyError: the policy or the environment names something that can not be.
-            HostError: the machine can not be looked at.
+            PolicyError: the policy or the environment names something that cannot be.
+            HostError: the machine cannot be looked at.
         """
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Backend(ABC):
         """Everything that the cell will be, as data: a pure function of its arguments.
 
         Raises:
-            PolicyError: this backend can not bind a rule.
+            PolicyError: this backend cannot bind a rule.
         """
 
     @abstractmethod
@@ -275,7 +275,7 @@ class Cell(ABC):
         """After ``ready``, if ``traces``; once.
 
         Raises:
-            HostError: the command's process can not be looked at.
+            HostError: the command's process cannot be looked at.
         """
 
     @abstractmethod

@@ -95,5 +95,5 @@ struct pt_regs { unsigned long di, si, dx, r10, r8, r9, orig_ax, bx, cx, bp; } C
 /* read one field behind a pointer, its address relocated */
 #define READ(to, base, type, field) \
 	read_kernel(&(to), sizeof(to), __builtin_preserve_access_index(&((type *)(base))->field))
-/* a mask that the verifier sees and the compiler can not fold away */
+/* a mask that the verifier sees and the compiler cannot fold away */
 #define BOUND(x, mask) ({ u64 _x = (x); asm volatile("%0 &= " #mask : "+r"(_x)); _x; })

@@ -369,7 +369,7 @@ class Map:
             yield key
 
     def freeze(self) -> None:
-        """BPF_MAP_FREEZE: user space can not change it any more, whoever holds it."""
+        """BPF_MAP_FREEZE: user space cannot change it any more, whoever holds it."""
         sc.bpf(_MAP_FREEZE, struct.pack("<I", self.fd))
 
     def close(self) -> None:

@@ -393,7 +393,7 @@ INLINE int directory(struct task_struct *t, struct pt_regs *r, u32 i)
 	return i > 5 ? AT_FDCWD : (int)argument(t, r, i);
 }
 
-/* What every handler starts with.  The dispatcher has looked all of it up before: it can not be missing. */
+/* What every handler starts with.  The dispatcher has looked all of it up before: it cannot be missing. */
 #define CALL_OR_RETURN(ctx) \
 	struct task_struct *t = current_task(); \
 	struct pt_regs *r = (void *)ctx[0]; \

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .reactor import Reactor
 
 CONNECTIONS = 256  # at once, to all sockets
-_CHUNK = 1 << 16  # octets read at once
+_CHUNK = 1 << 16  # bytes read at once
 _MOST = 64  # accepted in one turn
 _AGAIN = 0.05  # seconds until a service whose queue is full is tried again
 _ATTEMPTS = 100
@@ -172,7 +172,7 @@ class Connection:
         self._opened = self._dead = False
         self._up = self._down = 0
         self._answers: dict[SocketAccess, bool] = {}
-        self._held = 0  # octets that wait, as counted
+        self._held = 0  # bytes that wait, as counted
 
     def dial(self) -> None:
         """Connect to the host's socket; a full queue is tried again."""
@@ -234,7 +234,7 @@ class Connection:
         return False
 
     def _answered(self, access: SocketAccess, allowed: bool) -> None:
-        """Somebody was asked about the message that waits, or can not be."""
+        """Somebody was asked about the message that waits, or cannot be."""
         self._answers[access] = allowed
         if not self._adapter.parked or self._dead:
             return

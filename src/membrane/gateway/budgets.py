@@ -1,8 +1,8 @@
-"""What a session may still send: octets in all, and through each rule that has a budget.
+"""What a session may still send: bytes in all, and through each rule that has a budget.
 
 Theory of operation
 -------------------
-A verdict names the rules with a budget that admit a connection or a request (``Allow.budgets``).  Octets count against
+A verdict names the rules with a budget that admit a connection or a request (``Allow.budgets``).  Bytes count against
 the session and against each of them; requests against each of them.  Nothing is taken unless every one has enough, so
 what is refused costs nothing.
 
@@ -30,7 +30,7 @@ _SESSION = Deny(None, reasons.LIMIT_REACHED, "limits: upload")
 
 
 class Budget:
-    """Octets that may still be sent to the network, TCP and UDP together; 0: no limit."""
+    """Bytes that may still be sent to the network, TCP and UDP together; 0: no limit."""
 
     __slots__ = ("left", "limited")
 
@@ -39,7 +39,7 @@ class Budget:
         self.left = limit
 
     def spend(self, count: int) -> bool:
-        """Take ``count`` octets; false, and nothing taken, when there are not as many."""
+        """Take ``count`` bytes; false, and nothing taken, when there are not as many."""
         if not self.limited:
             return True
         if count > self.left:
@@ -65,7 +65,7 @@ class Tally:
 
 
 class Meter:
-    """The budgets that the octets of one connection count against."""
+    """The budgets that the bytes of one connection count against."""
 
     __slots__ = ("_budgets", "_session", "_tallies")
 
@@ -80,26 +80,26 @@ class Meter:
 
     @property
     def left(self) -> int:
-        """Octets that may still be sent; only of use where ``limited``."""
+        """Bytes that may still be sent; only of use where ``limited``."""
         return min((each.left for each in self._budgets), default=0)
 
     def take(self, count: int) -> None:
-        """Note octets that were sent; there were as many."""
+        """Note bytes that were sent; there were as many."""
         for each in self._budgets:
             each.left -= count
 
     def over(self, count: int) -> Deny | None:
-        """The refusal of ``count`` more octets, if they are too many."""
+        """The refusal of ``count`` more bytes, if they are too many."""
         if self._session.limited and count > self._session.left:
             return _SESSION
         for tally in self._tallies:
             if count > tally.octets.left:
                 assert tally.rule.budget is not None
-                return tally.refusal(f"{tally.rule.budget.upload} octets upwards in a session")
+                return tally.refusal(f"{tally.rule.budget.upload} bytes upwards in a session")
         return None
 
     def spend(self, count: int) -> Deny | None:
-        """Take ``count`` octets; the refusal, and nothing taken, when there are not as many."""
+        """Take ``count`` bytes; the refusal, and nothing taken, when there are not as many."""
         refusal = self.over(count)
         if refusal is None:
             self.take(count)
@@ -110,7 +110,7 @@ class Ledger:
     """All budgets of one session.
 
     Args:
-        session: octets of the session.
+        session: bytes of the session.
         clock: seconds, monotonic.
     """
 
@@ -128,7 +128,7 @@ class Ledger:
         return tally
 
     def meter(self, rules: tuple[HostRule, ...] = ()) -> Meter:
-        """What the octets of a connection, or of a request, that ``rules`` admit count against."""
+        """What the bytes of a connection, or of a request, that ``rules`` admit count against."""
         meter = self._meters.get(rules)
         if meter is None:  # as many as there are sets of rules that admit something together
             meter = self._meters[rules] = Meter(self.session, [self._tally(rule) for rule in rules])
@@ -138,7 +138,7 @@ class Ledger:
         """Count one request against ``rules``.
 
         Args:
-            octets: that it will send at least; none of them is taken here.
+            bytes: that it will send at least; none of them is taken here.
 
         Returns:
             Nothing when it may go on; else the refusal, and the seconds after which it may be tried again, 0 for

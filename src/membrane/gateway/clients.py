@@ -15,14 +15,14 @@ from _socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, MSG_DONTWAIT, i
 from _socket import socket as Socket
 
 _BY_FAMILY, _REQUEST = 20, 1  # SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST
-_LENGTH = 72  # of both messages, which have a struct nlmsghdr of 16 octets
+_LENGTH = 72  # of both messages, which have a struct nlmsghdr of 16 bytes
 # struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, three fields, all states; then a struct
 # inet_diag_sockid: ports in network order, two addresses, no interface, no cookie.
 _QUESTION = struct.Struct("=IHHIIBBHI2s2s16s16sIII")
 _ANSWER = struct.Struct("=IHHII")
 _INODE = struct.Struct("=I")
 # struct inet_diag_msg, behind the header: family, state (include/net/tcp_states.h), two fields, the sockid of 48
-# octets, then expires, rqueue, wqueue, uid, inode
+# bytes, then expires, rqueue, wqueue, uid, inode
 _STATE_AT, _LISTEN, _INODE_AT = 17, 10, 84
 _ANY = 0xFFFFFFFF
 _MOST_STALE = 8  # answers to earlier questions that are read away

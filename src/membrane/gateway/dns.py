@@ -56,8 +56,8 @@ _LOWER = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuv
 _HEADER = struct.Struct(">6H")
 _ANSWER = struct.Struct(">HHHIH")  # pointer to the question's name, type, class, TTL, length
 _UDP_SIZE = 1232  # what we say we take (DNS flag day 2020)
-LONGEST_QUERY = 4096  # octets that are taken, over either transport
-_LONGEST_NAME = 255  # octets on the wire (RFC 1035 section 2.3.4)
+LONGEST_QUERY = 4096  # bytes that are taken, over either transport
+_LONGEST_NAME = 255  # bytes on the wire (RFC 1035 section 2.3.4)
 
 
 MOST_NAMES = 16384  # names below wildcards that are known at a time
@@ -98,7 +98,7 @@ class Names:
         """The number of ``name``, a new one if it has none.
 
         Args:
-            lasting: it is never forgotten; only for names that the command can not choose.
+            lasting: it is never forgotten; only for names that the command cannot choose.
 
         Returns:
             ``None`` when as many names as there may be have connections.
@@ -402,13 +402,13 @@ def _reverse(labels: list[bytes]) -> str | None:
 
 
 class TcpMessages:
-    """Cuts a TCP stream into DNS messages: two length octets, then the message (RFC 7766 section 8)."""
+    """Cuts a TCP stream into DNS messages: two length bytes, then the message (RFC 7766 section 8)."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def held(self) -> int:
-        """Octets of the unfinished message."""
+        """Bytes of the unfinished message."""
         return len(self._held)
 
     def feed(self, data: bytes) -> list[bytes]:

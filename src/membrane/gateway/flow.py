@@ -24,10 +24,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .budgets import Meter
 
-BUFFER = 65536  # octets copied at a time
+BUFFER = 65536  # bytes copied at a time
 _BULK = 2  # large reads in a row that make a direction bulk
-_LARGE = 32768  # octets; one segment of loopback is a little less than a buffer
-_PIPE = 1 << 20  # octets of one pipe
+_LARGE = 32768  # bytes; one segment of loopback is a little less than a buffer
+_PIPE = 1 << 20  # bytes of one pipe
 _PIPES = 64  # at most; 64 MiB is what an unprivileged user may have in pipes (pipe(7))
 _ROUNDS = 16  # of one direction in one turn: fairness
 _F_SETPIPE_SZ = 1031
@@ -43,7 +43,7 @@ class Flow:
     """One direction of a connection.
 
     Args:
-        meter: what its octets count against; without one they are not counted.
+        meter: what its bytes count against; without one they are not counted.
     """
 
     __slots__ = (
@@ -66,15 +66,15 @@ class Flow:
         self.source, self.sink = source, sink
         self.meter = meter if meter is not None and meter.limited else None
         self.left: memoryview | None = None  # copied, not yet written
-        self.held = 0  # octets of it that are counted
+        self.held = 0  # bytes of it that are counted
         self.pipe: tuple[int, int] | None = None
-        self.piped = 0  # octets in the pipe
+        self.piped = 0  # bytes in the pipe
         self.large = 0  # large reads in a row
         self.bulk = False
         self.ended = False  # the source has no more
         self.closed = False  # and the sink was told
-        self.moved = 0  # octets taken from the source
-        self.quota = -1  # octets that may be taken before more is known; negative: all
+        self.moved = 0  # bytes taken from the source
+        self.quota = -1  # bytes that may be taken before more is known; negative: all
 
     def pending(self) -> bool:
         return self.left is not None or self.piped > 0
@@ -180,7 +180,7 @@ class Pump:
 
     @staticmethod
     def _most(flow: Flow) -> int:
-        """How many octets a direction may take that is limited; 0: its end came, where nothing more may.
+        """How many bytes a direction may take that is limited; 0: its end came, where nothing more may.
 
         Raises:
             BlockingIOError: nothing before more is known.
@@ -200,9 +200,9 @@ class Pump:
         return most
 
     def _splice(self, flow: Flow, most: int) -> int:
-        """Take at most ``most`` octets into the pipe; 0: recv(2) knows why.
+        """Take at most ``most`` bytes into the pipe; 0: recv(2) knows why.
 
-        Nothing may be there, or the end, or an urgent octet, which splice(2) does not come by.
+        Nothing may be there, or the end, or an urgent byte, which splice(2) does not come by.
         """
         assert flow.pipe is not None
         try:
@@ -240,7 +240,7 @@ class Pump:
             flow.pipe = None
 
     def drop(self, flow: Flow) -> None:
-        """Give back what a direction that ends holds; a pipe that is not empty can not be used again."""
+        """Give back what a direction that ends holds; a pipe that is not empty cannot be used again."""
         flow.held = self.room.change(flow.held, 0)
         if flow.pipe is not None and flow.piped:
             os.close(flow.pipe[0])
@@ -260,14 +260,14 @@ def _send(sink: Socket, data: memoryview) -> memoryview | None:
 
 
 def unread(source: Socket) -> int:
-    """Octets that a TCP socket has received and that were not taken."""
+    """Bytes that a TCP socket has received and that were not taken."""
     from fcntl import ioctl
 
     return int.from_bytes(ioctl(source.fileno(), _FIONREAD, bytes(4)), "little")
 
 
 def cut_short(source: Socket, most: int) -> bool:
-    """Does an urgent octet end a peek at ``most`` octets before the end of what has come?
+    """Does an urgent byte end a peek at ``most`` bytes before the end of what has come?
 
     A read that has something stops at the urgent mark (``tcp_recvmsg``, net/ipv4/tcp.c), so a peek never gets past it.
     What comes between the two questions only makes the second answer longer.

@@ -9,7 +9,7 @@ Theory of operation
 
 The first bytes are looked at without being taken, as for every connection: TLS must carry the name that the
 connection is bound to.  The server is reached first, with what the client offers in ALPN, so that the client gets
-exactly the protocol which the server chose; a server that can not be reached is explained in a 502.
+exactly the protocol which the server chose; a server that cannot be reached is explained in a 502.
 
 The cores (``http1``, ``http2``) turn bytes into commands; here they are carried out.  Each end has a queue, and
 the other end is not read while it is full: how much that is depends on what all connections hold (``room``).  A client
@@ -329,7 +329,7 @@ class Inspected(Connection):
             if self._client_ended:
                 self.abort("the client closed before the end of its first message")
             elif cut_short(self._client, sniff.ENOUGH):  # no later event would show what is behind the mark
-                self._refuse(refuse_protocol(self._route, "an urgent octet cuts the first message short"))
+                self._refuse(refuse_protocol(self._route, "an urgent byte cuts the first message short"))
             return
         self._first = first
         self._inspector.late.end(self)
@@ -393,7 +393,7 @@ class Inspected(Connection):
             session = self._inspector.session(self._session_key, self._engine.reactor.now)
             self._server.start_tls(context, name=self._name, session=session)
         except (ValueError, UnicodeError) as error:
-            self._fail_upstream(f"the server's name can not be asked for: {error}"[:300])
+            self._fail_upstream(f"the server's name cannot be asked for: {error}"[:300])
             return
         self._inspector.handshake.begin(self)
         self._shake_up()
@@ -636,7 +636,7 @@ class Inspected(Connection):
                 wait.begin(self)
 
     def _count(self, server: Stream) -> None:
-        """Keep the totals of the relay: octets on the server's wire."""
+        """Keep the totals of the relay: bytes on the server's wire."""
         if self._up is not None and self._down is not None:
             pump = self._engine.pump
             pump.bytes_up += server.sent - self._up.moved

@@ -68,7 +68,7 @@ class Listener:
         socket.setblocking(False)
         socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit all three
         socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
-        # Else an urgent octet is left out until the next one is sent: what is relayed would not be what was judged.
+        # Else an urgent byte is left out until the next one is sent: what is relayed would not be what was judged.
         socket.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
 
     def start(self) -> None:

@@ -5,14 +5,14 @@ Theory of operation
 A connection to a name is worth what its TLS name is worth: behind one address a service may keep many customers, and
 the name in the hello says which one is meant.  Servers read that hello in more ways than ``sniff`` does (behind a PROXY
 header, with another record version, after padding), so what is not *known* to be something else does not pass for it: a
-client's first octets must be those of a protocol in ``OPENINGS``, unless the server spoke first, which no TLS server
+client's first bytes must be those of a protocol in ``OPENINGS``, unless the server spoke first, which no TLS server
 does (SMTP, FTP, IMAP, MySQL, ...), or the rule says ``protocol: raw``.  HTTP is read by ``sniff`` itself.
 
 Left out on purpose: SOCKS and the PROXY protocol, which lead to a connection of somebody else; protocols whose first
-octets are arbitrary (WHOIS, Thrift, DNS over TCP, text of one's own).  No opening begins like a TLS record (0x14 to
-0x18) without octets that a hello can not have, so none can be both; the tests hold ``sniff`` against the table.
+bytes are arbitrary (WHOIS, Thrift, DNS over TCP, text of one's own).  No opening begins like a TLS record (0x14 to
+0x18) without bytes that a hello cannot have, so none can be both; the tests hold ``sniff`` against the table.
 
-Each row: the protocol, where its first octets are laid down, and their forms: ASCII text as bytes, or octets in
+Each row: the protocol, where its first bytes are laid down, and their forms: ASCII text as bytes, or bytes in
 hexadecimal, ``..`` for any one and ``xx-yy`` for a range.
 """
 
@@ -65,7 +65,7 @@ OPENINGS: tuple[tuple[str, str, tuple[bytes | str, ...]], ...] = (
 
 
 def _form(form: bytes | str) -> tuple[tuple[int, int], ...]:
-    """Of each octet the least and the greatest value."""
+    """Of each byte the least and the greatest value."""
     if isinstance(form, bytes):
         return tuple((octet, octet) for octet in form)
     out = []
@@ -79,7 +79,7 @@ _FORMS = tuple((name, _form(form)) for name, _source, forms in OPENINGS for form
 
 
 def recognise(data: bytes) -> str | None:
-    """The protocol that a client's first octets open; empty when none, ``None`` while more octets could open one."""
+    """The protocol that a client's first bytes open; empty when none, ``None`` while more bytes could open one."""
     open_ = False
     for name, form in _FORMS:
         if all(low <= octet <= high for octet, (low, high) in zip(data, form, strict=False)):

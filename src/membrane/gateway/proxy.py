@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The proxies are an address of the sandbox that is captured like any other (the resolver's, ports ``PROXY_PORTS``); both
-ports take both protocols.  What a client asks for is read exactly, without an octet of what follows, and decided by the
+ports take both protocols.  What a client asks for is read exactly, without a byte of what follows, and decided by the
 router as a captured connection is.  ``CONNECT`` and SOCKS5 clients then become ordinary connections of the relay.
 A plain request (absolute-form) is written anew for its origin and passed through a socket pair to such a connection:
 one request for each client connection, so a second one can never reach the first one's origin.
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from .relay import Engine
     from .route import Router
 
-LONGEST_HEAD = 65536  # octets of a request head
+LONGEST_HEAD = 65536  # bytes of a request head
 ASKING = 30.0  # seconds for a client to say what it wants
 LINGER = 2.0  # seconds for a refused client to read the answer
-MOST_HELD = 262144  # octets of one direction of a plain request
+MOST_HELD = 262144  # bytes of one direction of a plain request
 MOST_CLIENTS = 1024  # that have not said yet what they want, or wait for a plain answer
 _READ = 65536
 _RESET = b"\1\0\0\0\0\0\0\0"
@@ -69,13 +69,13 @@ class Asked:
         self.opening = b"" if silent else _reply(0) if socks else _OPEN
 
     def refused(self, cause: Refusal | str) -> bytes:
-        """The answer to a client that is refused, or whose destination can not be reached (a string)."""
+        """The answer to a client that is refused, or whose destination cannot be reached (a string)."""
         if self.socks:
             return _reply(_NOT_ALLOWED if isinstance(cause, Refusal) else _UNREACHABLE)
         if isinstance(cause, Refusal):
             event = cause.event
             return answer(403, "Forbidden", f"Connection blocked by network allowlist: {event.reason}", event.hint)
-        return answer(502, "Bad Gateway", f"The destination can not be reached: {cause}", "")
+        return answer(502, "Bad Gateway", f"The destination cannot be reached: {cause}", "")
 
 
 def _reply(code: int) -> bytes:
@@ -162,7 +162,7 @@ class Proxied(Connection):
                 engine.router.limit(route, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
             )
         elif route.inspect and engine.inspector is None:
-            self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
+            self._refuse(refuse_protocol(route, "requests cannot be judged on this connection"))
         elif route.inspect:
             assert engine.inspector is not None and self._asked is not None
             self._client.send(self._asked.opening)  # the inspector meets the client before the server
@@ -285,7 +285,7 @@ class Client:
         self._discard()
 
     def _discard(self) -> None:
-        """Read on: closing on unread octets would reset the answer away."""
+        """Read on: closing on unread bytes would reset the answer away."""
         for _ in range(16):
             try:
                 if not self._socket.recv(_READ):
@@ -507,7 +507,7 @@ class Plain:
                 self._engine.reactor.change(fd, mask)
 
     def _end(self) -> None:
-        """The answer is complete: read on, as closing on unread octets would reset it away."""
+        """The answer is complete: read on, as closing on unread bytes would reset it away."""
         self._sent_end = True
         self._client.shutdown(SHUT_WR)
         self._engine.reactor.bury(self._inner)

@@ -9,7 +9,7 @@ nothing.  TLS and HTTP are driven from here as well, by memory buffers (``interc
 Rules
 -----
 1. Descriptors are edge triggered where the mask says so; a handler must read until it would block.
-2. A socket is closed at the end of a turn (``bury``): its number can not be reused while events of the same turn
+2. A socket is closed at the end of a turn (``bury``): its number cannot be reused while events of the same turn
    may still carry it.
 3. An exception of a handler ends the loop.  Handlers of connections catch their own.
 4. Every wait is one of a few fixed lengths (``Wait``), so waits expire in the order in which they began.

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The OUTPUT rules of the namespace (``host.netns``) reject what nobody relays: datagrams to a port that no rule opens,
 ICMP, multicast.  The sender gets EPERM from the kernel, whatever happens here.  Of each such packet the kernel copies
-the headers to a socket of ours (nfnetlink_log), which costs a command nothing and can not be raced: what is read is
+the headers to a socket of ours (nfnetlink_log), which costs a command nothing and cannot be raced: what is read is
 what was refused.  Only packets of a socket with a file are somebody's (``NFULA_UID``): the kernel's own, such as
 neighbour discovery, are nobody's refusal.
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _BURST = 64  # packets taken in one turn
 _LARGEST = 65536
 _MESSAGE = 4 << 8  # NFULNL_MSG_PACKET of NFNL_SUBSYS_ULOG (linux/netfilter/nfnetlink_log.h)
-_HEADER, _GENERIC = 16, 4  # octets of struct nlmsghdr and struct nfgenmsg
+_HEADER, _GENERIC = 16, 4  # bytes of struct nlmsghdr and struct nfgenmsg
 _PAYLOAD, _UID = 9, 11  # NFULA_*
 _SO_MEMINFO, _DROPS = 55, 8  # asm-generic/socket.h; SK_MEMINFO_DROPS (linux/sock_diag.h): the ninth number
 _UDP = 17

@@ -82,7 +82,7 @@ DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
 _RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, DEAD, _ASKING = range(9)
-_DISCARD = 1 << 20  # octets read from a client that was answered already
+_DISCARD = 1 << 20  # bytes read from a client that was answered already
 _RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
 _ENDED = RDHUP | HUP | ERR
@@ -236,7 +236,7 @@ class Connection:
         self._held = True
         self._client_mask = 0  # what its socket reported before the upstream was connected
         self._client_ended = self._upstream_ended = False
-        self._hello_size = 0  # octets of a hello whose answer is awaited
+        self._hello_size = 0  # bytes of a hello whose answer is awaited
         self._retried = False  # the server asked for a second hello
         self._asked_for_tls = False  # what follows is TLS if the server agrees (PostgreSQL)
         self._agreed = False  # it did
@@ -433,7 +433,7 @@ class Connection:
         self._route = route
         if route.inspect:
             if engine.inspector is None:
-                self._refuse(refuse_protocol(route, "requests can not be judged on this connection"))
+                self._refuse(refuse_protocol(route, "requests cannot be judged on this connection"))
                 return
             self._state = DEAD  # for this one; the client lives on in its successor
             engine.inspector.take(engine, self, route)

@@ -14,9 +14,9 @@ A queue may always have ``LEAST``, so that every connection goes on whatever the
 
 from __future__ import annotations
 
-MOST_ALL = 64 << 20  # octets that wait in all queues together, beside the ``LEAST`` of each
-MOST_ONE = 262144  # octets that wait in one
-LEAST = 4096  # octets that may wait in any
+MOST_ALL = 64 << 20  # bytes that wait in all queues together, beside the ``LEAST`` of each
+MOST_ONE = 262144  # bytes that wait in one
+LEAST = 4096  # bytes that may wait in any
 _PART = 64  # a queue may hold one part in so many of what is free
 
 
@@ -26,14 +26,14 @@ class Room:
     __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self.held = 0  # octets, of all queues
+        self.held = 0  # bytes, of all queues
 
     def each(self) -> int:
-        """Octets that one queue may hold now."""
+        """Bytes that one queue may hold now."""
         free = (MOST_ALL - self.held) // _PART
         return MOST_ONE if free >= MOST_ONE else max(free, LEAST)
 
     def change(self, before: int, now: int) -> int:
-        """Note that a queue holds ``now`` octets where it held ``before``; returns ``now``."""
+        """Note that a queue holds ``now`` bytes where it held ``before``; returns ``now``."""
         self.held += now - before
         return now

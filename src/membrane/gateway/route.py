@@ -56,8 +56,8 @@ class Relay(Value):
     protocol: Protocol = "tcp"
     inspect: bool = False  # each request is judged; never a raw relay
     insecure: bool = False  # the rule does not ask for a valid certificate of the server
-    budgets: tuple[HostRule, ...] = ()  # the rules that its octets count against
-    raw: bool = False  # a client may begin with octets of no known protocol
+    budgets: tuple[HostRule, ...] = ()  # the rules that its bytes count against
+    raw: bool = False  # a client may begin with bytes of no known protocol
 
 
 class Refusal(Value):
@@ -226,7 +226,7 @@ def refuse_protocol(relay: Relay, hint: str) -> Refusal:
 
 
 def refuse_unknown(relay: Relay) -> Refusal:
-    """The refusal of a client of a name whose first octets are neither TLS nor those of a known protocol."""
+    """The refusal of a client of a name whose first bytes are neither TLS nor those of a known protocol."""
     access = Connect(relay.host, relay.address, relay.port, relay.protocol)
     hint = f'allow: ["tcp://{relay.host}:{relay.port}"]'
     return Refusal(denial(access, Deny(None, reasons.PROTOCOL_NOT_KNOWN, hint)), relay.host)

@@ -89,9 +89,9 @@ if TYPE_CHECKING:
     from .http.sigv4 import Signers
     from .intercept import Inspector
 
-_LARGEST_CONFIG = 64 << 20  # octets
+_LARGEST_CONFIG = 64 << 20  # bytes
 _DNS_PORT = 53
-_LONGEST_COMMAND = 16 << 20  # octets
+_LONGEST_COMMAND = 16 << 20  # bytes
 _READ = 65536
 _CRASHES_TOLD = 10
 _FRAMES = 16  # of where it was
@@ -177,7 +177,7 @@ def read_config(control: Socket) -> dict[str, Any]:
 
     size = int.from_bytes(take(4), "big")
     if size > _LARGEST_CONFIG:
-        raise InternalError("read the network configuration", f"{size} octets announced")
+        raise InternalError("read the network configuration", f"{size} bytes announced")
     config = marshal.loads(take(size))  # noqa: S302  written by the session, over a socket that only it has
     if not isinstance(config, dict):
         raise InternalError("read the network configuration", "not a dict")
@@ -218,7 +218,7 @@ def upstream_proxy(policy: Policy, environ: Mapping[str, str]) -> tuple[Proxy | 
     """The proxy to go through, and the hosts that are dialled all the same.
 
     Raises:
-        PolicyError: it can not be understood.
+        PolicyError: it cannot be understood.
     """
     if not policy.upstream_proxy:
         return None, ()
@@ -366,7 +366,7 @@ class Service:
         authority = Authority(given=config.get("authority"))
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
-        if config.get("authorities"):  # by descriptor: whoever can write the file can not change what was read
+        if config.get("authorities"):  # by descriptor: whoever can write the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
@@ -575,7 +575,7 @@ class Service:
         self._journal.tell_repetitions()
 
     def _bytes(self) -> tuple[int, int]:
-        """Octets relayed so far, up and down."""
+        """Bytes relayed so far, up and down."""
         pump, udp = self._engine.pump, self._udp
         return pump.bytes_up + udp.bytes_up, pump.bytes_down + udp.bytes_down
 

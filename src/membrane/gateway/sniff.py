@@ -33,13 +33,13 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HANDSHAKE = 0x16  # TLS record type
 _CHANGE_CIPHER, _ALERT, _APPLICATION = 0x14, 0x15, 0x17  # further record types
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")  # RFC 8446 section 4.1.3
-SHORTEST = 6  # octets with which it is known what may be a hello
-ANSWERED = 43  # octets of a server's first record with which ``asks_again`` is decided
+SHORTEST = 6  # bytes with which it is known what may be a hello
+ANSWERED = 43  # bytes of a server's first record with which ``asks_again`` is decided
 MOST_RECORDS = 64  # that one hello may be cut into
-LONGEST_HELLO = 16384  # octets
-LONGEST_LINE = 8192  # octets of an HTTP/1 request line
+LONGEST_HELLO = 16384  # bytes
+LONGEST_LINE = 8192  # bytes of an HTTP/1 request line
 LONGEST_METHOD = 32
-ENOUGH = LONGEST_HELLO + 4 + 5 * MOST_RECORDS  # octets that always give an answer
+ENOUGH = LONGEST_HELLO + 4 + 5 * MOST_RECORDS  # bytes that always give an answer
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _NAME = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 _SERVER_NAME, _ALPN, _ECH, _ESNI = 0, 16, 0xFE0D, 0xFFCE
@@ -50,7 +50,7 @@ class First(Value):
 
     ``sni`` is lower case, without a trailing dot, and empty when the hello has none.  ``ech``: the hello carries
     an encrypted one (or the padding that looks like it), which may hold another name.  ``flaw``: why a hello
-    can not be trusted.  ``method`` and ``target`` are those of an HTTP/1 request line, as sent.
+    cannot be trusted.  ``method`` and ``target`` are those of an HTTP/1 request line, as sent.
     """
 
     kind: Kind
@@ -74,7 +74,7 @@ class _Malformed(Exception):
 def classify(data: bytes) -> First | None:
     """What the client's first bytes are; ``None`` while more of them are needed.
 
-    Never raises, and never returns ``None`` for ``ENOUGH`` octets or more.
+    Never raises, and never returns ``None`` for ``ENOUGH`` bytes or more.
     """
     if not data:
         return None
@@ -92,7 +92,7 @@ def classify(data: bytes) -> First | None:
 
 
 def may_be_hello(data: bytes) -> bool:
-    """Do the first octets fit a TLS client?  Also one whose hello would be read by some server, but not here."""
+    """Do the first bytes fit a TLS client?  Also one whose hello would be read by some server, but not here."""
     kind = data[0]
     if kind & 0xC0 == 0x80:  # SSL 2.0: length with the top bit, CLIENT-HELLO, version
         version = data[3:5]
@@ -100,13 +100,13 @@ def may_be_hello(data: bytes) -> bool:
     # Whatever version: s2n-tls takes any in the first record (tls/s2n_record_read.c), Go all below 16.
     if kind == HANDSHAKE:
         return data[5:6] in (b"", b"\1")
-    # Whole records only: one octet of change_cipher_spec, two of a warning.
+    # Whole records only: one byte of change_cipher_spec, two of a warning.
     whole = {_CHANGE_CIPHER: b"\0\1\1", _ALERT: b"\0\2\1"}.get(kind)
     return whole is not None and whole.startswith(data[3:6])
 
 
 def asks_again(answer: bytes) -> bool | None:
-    """Do a server's first octets ask for a second hello?  ``None`` while fewer than ``ANSWERED`` leave it open."""
+    """Do a server's first bytes ask for a second hello?  ``None`` while fewer than ``ANSWERED`` leave it open."""
     if answer[:1] not in (b"", b"\x16") or answer[5:6] not in (b"", b"\2"):
         return False
     return None if len(answer) < ANSWERED else answer[11:ANSWERED] == _RETRY
@@ -122,7 +122,7 @@ def after_retry(data: bytes) -> bytes:
 
 
 def hello_end(data: bytes) -> int:
-    """Octets of the records that hold the hello at the start of ``data``, which ``classify`` has found in order."""
+    """Bytes of the records that hold the hello at the start of ``data``, which ``classify`` has found in order."""
     return _tls(data)[1]
 
 
@@ -147,7 +147,7 @@ def _http1(data: bytes) -> First | None:
 
 
 def _tls(data: bytes) -> tuple[First | None, int]:
-    """Join the handshake octets of the records and read the ClientHello in them; where the last record ends."""
+    """Join the handshake bytes of the records and read the ClientHello in them; where the last record ends."""
     hello = bytearray()
     at = announced = 0
     for _ in range(MOST_RECORDS):

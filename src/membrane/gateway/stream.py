@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_RECORD = 16384  # octets of a TLS record (RFC 8446 section 5.1)
+_RECORD = 16384  # bytes of a TLS record (RFC 8446 section 5.1)
 
 
 class Stream:
@@ -33,7 +33,7 @@ class Stream:
 
     Args:
         socket: connected and not blocking.
-        first: octets that were read from the socket already.
+        first: bytes that were read from the socket already.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Stream:
         self.ended = False  # the peer sends no more
         self.ragged = False  # and did not say so in TLS
         self.ending = False  # we send no more once all is flushed
-        self.received = self.sent = 0  # octets on the wire
+        self.received = self.sent = 0  # bytes on the wire
         self._broken = self._sent_end = self._said_goodbye = False
         self._first = first
         self._out = bytearray()
@@ -75,7 +75,7 @@ class Stream:
             session: one of the same context and the same server, to be resumed if the server likes.
 
         Raises:
-            ValueError: the name can not be asked for.
+            ValueError: the name cannot be asked for.
         """
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -117,19 +117,19 @@ class Stream:
     def session(self) -> ssl.SSLSession | None:
         """What the next connection to the same server may resume; ``None`` when the server gave no ticket.
 
-        In TLS 1.3 it comes with the first octets after the handshake (RFC 8446 section 4.6.1).
+        In TLS 1.3 it comes with the first bytes after the handshake (RFC 8446 section 4.6.1).
         """
         session = self._tls.session if self._tls is not None else None
         return session if session is not None and session.has_ticket else None
 
     @property
     def waiting(self) -> int:
-        """Octets that the socket did not take yet."""
+        """Bytes that the socket did not take yet."""
         return len(self._out) + (self._outgoing.pending if self._outgoing is not None else 0)
 
     @property
     def held(self) -> int:
-        """Octets of both directions that wait here."""
+        """Bytes of both directions that wait here."""
         return self.waiting + (self._incoming.pending if self._incoming is not None else 0)
 
     def _receive(self, most: int) -> bytes | None:
@@ -145,7 +145,7 @@ class Stream:
         return data
 
     def _fill(self, most: int = BUFFER) -> bool:
-        """Give TLS what the socket has, ``most`` octets of it; false when it has nothing."""
+        """Give TLS what the socket has, ``most`` bytes of it; false when it has nothing."""
         assert self._incoming is not None
         data = self._receive(most)
         if data is None:
@@ -157,7 +157,7 @@ class Stream:
         return True
 
     def read(self, most: int = BUFFER) -> bytes | None:
-        """What the peer has sent, about ``most`` octets; empty at the end, ``None`` if nothing is there.
+        """What the peer has sent, about ``most`` bytes; empty at the end, ``None`` if nothing is there.
 
         Raises:
             ssl.SSLError: the peer broke TLS.

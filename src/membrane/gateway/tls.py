@@ -8,7 +8,7 @@ for it; all leaves share one key.  ``ssl`` reads certificates from files only, s
 file in memory (memfd_create(2)).
 
 Leaves are valid from an hour ago (clocks differ) for ``LIFETIME`` and are issued anew when half of it is over, so a
-session may last for days.  The authority can not be renewed, because its certificate is in the sandbox's trust
+session may last for days.  The authority cannot be renewed, because its certificate is in the sandbox's trust
 bundle already; it is valid for a year.
 
 Servers are verified against the system's authorities and those that the policy adds, by name, always, unless the
@@ -276,7 +276,7 @@ def client_context(
         insecure: do not verify; only where the policy says so.
 
     Raises:
-        HostError: a file of ``extra_ca`` can not be read as certificates.
+        HostError: a file of ``extra_ca`` cannot be read as certificates.
     """
     import ssl
 

@@ -52,7 +52,7 @@ IDLE = 60.0  # seconds
 _BURST = 64  # datagrams taken in one turn
 _LARGEST = 65535
 _QUEUED = 8  # datagrams that wait for a look-up
-_CONTROL = 128  # octets of control messages
+_CONTROL = 128  # bytes of control messages
 _IP_PKTINFO, _IPV6_PKTINFO = 8, 50
 _DNS_PORT = 53
 
@@ -273,7 +273,7 @@ class UdpRelay:
                 self._refuse(route, self._client(client, address, port))
             return None
         if self._upstreams.via(route) is not None:
-            verdict = Deny(None, reasons.PORT_NOT_ALLOWED, "UDP can not go through upstream_proxy")
+            verdict = Deny(None, reasons.PORT_NOT_ALLOWED, "UDP cannot go through upstream_proxy")
             self._refuse_access(route, verdict, self._client(client, address, port))
             return None
         if len(self._flows) >= self._limit:

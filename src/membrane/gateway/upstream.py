@@ -36,7 +36,7 @@ _TTL_BOUNDS = (5.0, 300.0)
 _CACHE = 4096  # names
 _PENDING = 1024  # look-ups at once
 _MOST_ADDRESSES = 16  # of one name that are tried
-_HEAD = 16384  # octets of a proxy's answer
+_HEAD = 16384  # bytes of a proxy's answer
 
 
 class Answer(Value):
@@ -267,7 +267,7 @@ def parse_proxy(url: str) -> Proxy:
     kind, default = kinds[parts.scheme]
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if len(user.encode()) > 255 or len(password.encode()) > 255:
-        refuse("user or password is longer than 255 octets")
+        refuse("user or password is longer than 255 bytes")
     return Proxy(kind, parts.hostname, port or default, user, password)
 
 

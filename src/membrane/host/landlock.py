@@ -8,7 +8,7 @@ caller records the number.  From ABI 6 the process can no more signal processes 
 UNIX sockets made outside; from ABI 9 (Linux 7.1) nor to those with a path, but the ones that are listed, also when they
 are bound later.  TCP is left to the network namespace.
 
-It is applied last, after no_new_privs and before the seccomp filter: a process under Landlock can not mount.
+It is applied last, after no_new_privs and before the seccomp filter: a process under Landlock cannot mount.
 """
 
 from __future__ import annotations

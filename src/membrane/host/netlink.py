@@ -31,7 +31,7 @@ AF_INET, AF_INET6 = _socket.AF_INET, _socket.AF_INET6
 _NLM_F_REQUEST, _NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x1, 0x4, 0x200, 0x400, 0x800
 _NLMSG_ERROR = 2
 _NLA_F_NESTED = 0x8000
-_ANSWERS = 1 << 20  # octets; the kernel takes at most net.core.rmem_max, and doubles it (socket(7))
+_ANSWERS = 1 << 20  # bytes; the kernel takes at most net.core.rmem_max, and doubles it (socket(7))
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _ANSWER = struct.Struct("=IHHIIi")  # struct nlmsghdr, then the error of struct nlmsgerr
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
@@ -189,7 +189,7 @@ def add_chain(table: str, chain: str, *, kind: str, hook: int, priority: int, po
 
 _NFULNL_MSG_CONFIG = 4 << 8 | 1  # NFNL_SUBSYS_ULOG
 _NFULNL_COPY_PACKET = 2
-_LOG_BUFFER = 256  # octets of one message: with the default, a page, a hundred of them fill the socket
+_LOG_BUFFER = 256  # bytes of one message: with the default, a page, a hundred of them fill the socket
 
 
 def listen_to(group: int, length: int) -> Message:
@@ -298,7 +298,7 @@ def reject_prohibited() -> bytes:
 
 
 def log(group: int, length: int) -> bytes:
-    """Copy the first ``length`` octets of the packet to who listens to this group (nfnetlink_log), at once."""
+    """Copy the first ``length`` bytes of the packet to who listens to this group (nfnetlink_log), at once."""
     # NFTA_LOG_GROUP, NFTA_LOG_SNAPLEN, NFTA_LOG_QTHRESHOLD
     return _expression("log", attribute(1, group.to_bytes(2, "big")), attribute(3, _u32(length)), attribute(4, b"\0\1"))
 

@@ -39,7 +39,7 @@ _LO = 1  # LOOPBACK_IFINDEX (include/net/net_namespace.h): lo is the first inter
 _BACKLOG = 4096  # what a new namespace allows (net.core.somaxconn)
 _DNS = 53
 _TABLE = "membrane"
-_LOG_GROUP, _LOGGED = 1, 64  # of the namespace's own; octets of a refused packet that are copied: its headers
+_LOG_GROUP, _LOGGED = 1, 64  # of the namespace's own; bytes of a refused packet that are copied: its headers
 _PROC_SYS = "/proc/sys/net/"
 
 # ip(7), ipv6(7), include/uapi/linux/in.h, in6.h

@@ -298,7 +298,7 @@ class View:
         """The beginning of a regular file of a canonical name; empty: there is none.
 
         Raises:
-            OSError: it can not be read.
+            OSError: it cannot be read.
         """
         root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY) if self._nested else os.dup(self._root)
         try:
@@ -561,7 +561,7 @@ class Numbers:
     """What the processes of one sandbox are called there: in the first pid namespace below ours."""
 
     def __init__(self) -> None:
-        self._namespace = -1  # descriptor; -2: this kernel can not be asked
+        self._namespace = -1  # descriptor; -2: this kernel cannot be asked
 
     def of(self, process: int, pidfd: int) -> int | None:
         """The number inside of a process with our number and a descriptor; None: it is gone."""
@@ -608,7 +608,7 @@ def start_time(process: int) -> tuple[str, int, int] | None:
 
 
 def program_of(process: int) -> str:
-    """What /proc/PID/exe shows, as the process sees it; empty when it can not be told."""
+    """What /proc/PID/exe shows, as the process sees it; empty when it cannot be told."""
     try:
         return os.fsdecode(os.readlink(b"/proc/%d/exe" % process))
     except OSError:

@@ -38,7 +38,7 @@ _FOREIGN = ("203.0.113.1", "2001:db8::1")  # documentation addresses (RFC 5737, 
 
 
 class Absent(Exception):
-    """The feature can not be used: why, and the exact fix ("" when there is none)."""
+    """The feature cannot be used: why, and the exact fix ("" when there is none)."""
 
     def __init__(self, why: str, fix: str = "") -> None:
         super().__init__(why)
@@ -214,7 +214,7 @@ def _private_kuid_range() -> str:
     pid, told, go = _map_private_range()
     os.write(go, b"x")
     if os.read(told, 1) != b"y":
-        raise Absent("a process can not take the ids of the range")
+        raise Absent("a process cannot take the ids of the range")
     if os.stat(f"/proc/{pid}").st_uid != BASE_KUID:
         raise Absent("the process has not the first id of the range")
     return ""

@@ -17,7 +17,7 @@ before its call is known, and the common calls cost a bit test.
 
 A refusal is ENOSYS where programs have a fall-back for old kernels (io_uring, clone3, keyrings, the new mount
 calls), else EPERM; an address family is EAFNOSUPPORT.  The filter narrows the kernel surface; files and network are
-bound by the namespaces.  ptrace is allowed: a tracer can not skip the filter (it runs after the tracer, Linux 4.8).
+bound by the namespaces.  ptrace is allowed: a tracer cannot skip the filter (it runs after the tracer, Linux 4.8).
 
 ``notify_program`` is a filter of its own, for the record (``host.notify``).  It refuses nothing, with one exception: a
 refusal of this filter is told to nobody (ERRNO comes before USER_NOTIF), so with ``raw_is_told`` the raw sockets of
@@ -137,7 +137,7 @@ _NUMBERS = {
 }
 
 _NEVER = {
-    # openat2 has its mode in memory, where a set-user-ID bit can not be seen; programs go on with openat.
+    # openat2 has its mode in memory, where a set-user-ID bit cannot be seen; programs go on with openat.
     "ENOSYS": ("io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key", "openat2"),
     "EPERM": (
         *("bpf", "perf_event_open", "userfaultfd", "kcmp", "pidfd_getfd", "open_by_handle_at", "fanotify_init"),

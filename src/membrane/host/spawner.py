@@ -95,7 +95,7 @@ class Spawner:
         launch: whose view is ready.
 
     Raises:
-        HostError: it can not enter the namespaces.
+        HostError: it cannot enter the namespaces.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -233,7 +233,7 @@ def _reap(wake: int) -> None:
 def _wait_for_all(wake: int) -> None:
     """Until every keeper has ended, which they do with the supervisor or with pid 1; at most ``LAST`` seconds.
 
-    Pid 1 can not end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to whoever adopts
+    Pid 1 cannot end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to whoever adopts
     it: a container's first process, or a subreaper, which may wait for nobody.
     """
     deadline = time.monotonic() + LAST

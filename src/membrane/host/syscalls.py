@@ -150,7 +150,7 @@ def drop_bounding_set() -> None:
     capability = 0
     while (result := _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)) == 0:
         capability += 1
-    # EINVAL: past the kernel's last capability.  EPERM, at the first: without CAP_SETPCAP the set can not grow either.
+    # EINVAL: past the kernel's last capability.  EPERM, at the first: without CAP_SETPCAP the set cannot grow either.
     if ctypes.get_errno() != 22 and (capability or ctypes.get_errno() != 1):
         _check(result, "prctl", f"PR_CAPBSET_DROP {capability}")
 
@@ -253,7 +253,7 @@ def exchange(directory: int, name: str, other_directory: int, other_name: str) -
     """renameat2(2) RENAME_EXCHANGE: two names of one mount change places in one step.
 
     Raises:
-        OSError: EINVAL where the file system can not do that; EXDEV between two mounts.
+        OSError: EINVAL where the file system cannot do that; EXDEV between two mounts.
     """
     result = _syscall(
         _NR["renameat2"], directory, _bytes(name), other_directory, _bytes(other_name), ctypes.c_uint(_RENAME_EXCHANGE)

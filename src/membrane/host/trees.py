@@ -28,7 +28,7 @@ def map_range(pid: int, base: int) -> int:
     """Map 0 to 65535 of the user namespace of ``pid`` to ``base`` and above; a descriptor of that namespace.
 
     Raises:
-        OSError: a map can not be written.
+        OSError: a map cannot be written.
     """
     for name in ("uid_map", "gid_map"):
         write_file(f"/proc/{pid}/{name}", f"0 {base} {RANGE}\n")

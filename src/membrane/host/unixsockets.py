@@ -7,7 +7,7 @@ a network namespace is in the way (net/unix/af_unix.c, unix_find_bsd).  A socket
 which it was made, and the sandbox has one of its own.  So what is good is listed: ``Table`` asks the kernel, over a
 socket of sock_diag(7) that was made in the sandbox's namespace, whether a socket there is bound to a given inode
 (UDIAG_SHOW_VFS).  Every other socket that somebody has bound is foreign.  Nothing of the answer is text, and nothing in
-it but numbers that the kernel gives out: the inode is looked for as octets, which costs the same for any number of
+it but numbers that the kernel gives out: the inode is looked for as bytes, which costs the same for any number of
 sockets that the command makes, up to ``MOST``; over that nothing is known to be the sandbox's own.
 
 ``bound`` asks the socket itself whether anybody has it: one that was left behind by a dead program is nobody's, and a
@@ -30,9 +30,9 @@ _QUESTION = struct.Struct("=IHHIIBBHIIIII")
 _SHOW_VFS = 2
 _WAITING = 1 << 7 | 1 << 10  # TCP_CLOSE, TCP_LISTEN (net/tcp_states.h): what is bound, and not connected
 _CONNECTED = 1 << 1  # TCP_ESTABLISHED: datagram sockets with a peer are bound as well
-_VFS = struct.Struct("=HHI")  # an attribute of 12 octets, UNIX_DIAG_VFS: inode, then device
+_VFS = struct.Struct("=HHI")  # an attribute of 12 bytes, UNIX_DIAG_VFS: inode, then device
 _END = struct.Struct("=IH")
-MOST = 4 << 20  # octets of an answer: about 80,000 sockets
+MOST = 4 << 20  # bytes of an answer: about 80,000 sockets
 
 
 class Table:
@@ -51,7 +51,7 @@ class Table:
         self._socket.close()
 
     def holds(self, place: int, process: int = 0) -> bool:
-        """Whether a socket of the namespace is bound to this inode; false too when that can not be told.
+        """Whether a socket of the namespace is bound to this inode; false too when that cannot be told.
 
         Args:
             place: an O_PATH descriptor of the socket.
@@ -104,7 +104,7 @@ class Table:
 
 
 def _device_of_mount(fd: int, process: int) -> int:
-    """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it can not be told."""
+    """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it cannot be told."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
             mount = next(line.split()[1] for line in info if line.startswith(b"mnt_id:"))

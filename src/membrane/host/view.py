@@ -262,7 +262,7 @@ class _Root:
 
         Raises:
             _Obstructed: such a link stands on the way.
-            OSError: it is not there or can not be made.
+            OSError: it is not there or cannot be made.
         """
         try:
             return self._open(target, sc.RESOLVE_NO_SYMLINKS)
@@ -597,7 +597,7 @@ def _bind_file(path: str, target: str, make: Literal["", "file"], root: _Root) -
 
 
 def _listen(op: Listen, root: _Root) -> _socket.socket:
-    """A listening socket beside the masks, bound over the target; the command can not remove it.
+    """A listening socket beside the masks, bound over the target; the command cannot remove it.
 
     connect(2) asks for the right to write the socket's inode, which a read-only mount does not take away.
     """
@@ -640,10 +640,10 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
     the same with what is empty and can be read, EmptyFile is EmptyName for a file whose first read is told.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
-    bound onto itself, so that it can not be replaced, and what it leads to becomes read-only as well
+    bound onto itself, so that it cannot be replaced, and what it leads to becomes read-only as well
     (``Masks.open_final`` says which links are not followed).
 
-    A File is made beside the masks, which the command can not write; elsewhere it is bound over ``target``.
+    A File is made beside the masks, which the command cannot write; elsewhere it is bound over ``target``.
     """
     if kind in ("File", "Copy"):
         _late_file(target, content, 0o400 if kind == "Copy" else 0o444)
@@ -681,7 +681,7 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
             return
         except OSError as error:
             if error.errno == errno.ELOOP:
-                return  # to itself, or in a circle: it leads nowhere, and the link can not be replaced
+                return  # to itself, or in a circle: it leads nowhere, and the link cannot be replaced
             raise
         if stat.S_ISLNK(os.stat(fd).st_mode):
             os.close(fd)  # it leads to where it must not be followed

@@ -27,7 +27,7 @@ INSPECTION = ("TLS interception", "HTTP method and path")
 
 
 def refuse(policy: Policy, facts: HostFacts) -> None:
-    """Stop a run whose policy names something that can not be bound.
+    """Stop a run whose policy names something that cannot be bound.
 
     Raises:
         PolicyError: with the rule, the reason and what to do instead.
@@ -272,7 +272,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     """The plan of one run.
 
     Raises:
-        PolicyError: a rule can not be bound on this machine.
+        PolicyError: a rule cannot be bound on this machine.
     """
     refuse(policy, facts)
     home = facts.home

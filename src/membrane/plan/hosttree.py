@@ -138,7 +138,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     for each in facts.files:
         whole = each.path == "/" and not policy.open_files
         if each.effect == "allow-write" and (whole or inside(each.path, facts.state)):
-            raise PolicyError("bind a rule", f"{each.path} can not be opened for writing", fix=("name a tree in it",))
+            raise PolicyError("bind a rule", f"{each.path} cannot be opened for writing", fix=("name a tree in it",))
 
 
 def _refuse_beside_open_files(policy: Policy) -> None:

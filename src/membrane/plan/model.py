@@ -208,7 +208,7 @@ class ReadOnly(Value):
 
 
 class Pin(Value):
-    """Bound onto itself, writable: a mount point can not be renamed or removed (EBUSY)."""
+    """Bound onto itself, writable: a mount point cannot be renamed or removed (EBUSY)."""
 
     target: str
 

@@ -222,7 +222,7 @@ def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]
     """``policy`` as this machine makes it, and what to say about that.
 
     Each git directory that the workspace keeps elsewhere, and no rule names, becomes a mount; under file rules
-    (``files``, ``srt``) the lists say what is open, and nothing is added.  Optional sockets that can not be opened go.
+    (``files``, ``srt``) the lists say what is open, and nothing is added.  Optional sockets that cannot be opened go.
     """
     sockets, warnings = _sockets_that_open(policy, facts)
     rules: list[MountRule] = []
@@ -246,7 +246,7 @@ _CAN_NOT_BE_OPENED = {
 
 
 def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRule], list[str]]:
-    """The rules of sockets without the optional ones that can not be opened, and why they can not."""
+    """The rules of sockets without the optional ones that cannot be opened, and why they cannot."""
     kinds = {fact.path: fact.kind for fact in facts.sockets}
     kept: list[SocketRule] = []
     warnings: list[str] = []

@@ -59,5 +59,5 @@ def counted(rule: HostRule) -> tuple[str, ...]:
     """How the budget of a rule is bound, where it has one."""
     if rule.budget is None:
         return ()
-    parts = ("octets up", rule.budget.upload), ("requests", rule.budget.counts_requests)
+    parts = ("bytes up", rule.budget.upload), ("requests", rule.budget.counts_requests)
     return tuple(f"{what} counted in the network process" for what, given in parts if given)

@@ -125,7 +125,7 @@ def _constraints(admitting: Sequence[HostRule], port: int) -> list[HostRule]:
 
 
 def _quoted(text: str) -> str:
-    """YAML's double-quoted form, printable whatever is inside; empty for what YAML can not hold."""
+    """YAML's double-quoted form, printable whatever is inside; empty for what YAML cannot hold."""
     out = []
     for char in text:
         code = ord(char)
@@ -292,7 +292,7 @@ class Decider:
         return Allow(rule, "name and port allowed", inspect, self._budgets(admitting), raw)
 
     def _raw(self, name: str, port: int, protocol: str, admitting: Sequence[HostRule]) -> bool:
-        """May it begin with octets of no known protocol?  Not where they could hide which name is meant.
+        """May it begin with bytes of no known protocol?  Not where they could hide which name is meant.
 
         A port of the host's loopback is one service, and ``**`` means every name unless a deny names some.
         """
@@ -310,7 +310,7 @@ class Decider:
         forms = judged_forms(*address)
         for form in forms:
             for rule in self._deny.addressed(form):
-                # An HTTP constraint of a network can not be applied to requests by name: it refuses.
+                # An HTTP constraint of a network cannot be applied to requests by name: it refuses.
                 if _refuses(rule, port, protocol):
                     return Deny(rule, reasons.DENIED_BY_RULE)
         if name == HOST_INTERNAL:

@@ -134,10 +134,10 @@ def _parse_url(text: str) -> Destination:
         raise Malformed(f"the scheme {scheme!r} is not http, https or tcp; for another protocol write HOST:PORT")
     for char, name in (("\\", "a backslash"), ("?", "a query"), ("#", "a fragment")):
         if char in (rest.removesuffix(END) if "/" in rest else rest):
-            raise Malformed(f"a URL rule can not have {name}")
+            raise Malformed(f"a URL rule cannot have {name}")
     authority, slash, path = rest.partition("/")
     if "@" in authority:
-        raise Malformed("a URL rule can not have a user name")
+        raise Malformed("a URL rule cannot have a user name")
     host, port = _split_port(authority)
     kind, name, network = _parse_host(host)
     if kind == "any":
@@ -221,7 +221,7 @@ def host_rule(
         ports: those of the entry's ``ports`` key.
         http: methods and paths (relative or absolute) of each ``http`` item.
         budget: what may go through the entry.
-        raw: a connection by name may begin with octets of no known protocol.
+        raw: a connection by name may begin with bytes of no known protocol.
 
     Raises:
         Malformed: with the cause.
@@ -246,7 +246,7 @@ def host_rule(
         *(text, origin, to.kind, to.host, to.network, every, to.scheme, constraint, insecure, inspect, budget, raw)
     )
     if raw and (rule.constrained or rule.scheme):
-        raise Malformed("what is judged by request is HTTP: it can not be raw as well")
+        raise Malformed("what is judged by request is HTTP: it cannot be raw as well")
     if raw and deny:
         raise Malformed("a deny entry holds for every protocol")
     if rule.constrained and any(port.protocol == "udp" for port in every):
@@ -411,7 +411,7 @@ def expand_home(path: str, home: str) -> str:
     if path != "~" and path[1] != "/":
         raise Malformed(f"{path!r} names another user's home; write it out")
     if not home:
-        raise Malformed(f"{path!r} can not be expanded: HOME is not set")
+        raise Malformed(f"{path!r} cannot be expanded: HOME is not set")
     return home + path[1:]
 
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 ``load`` takes the texts (``Source``), the preset files and the options; it reads no file itself.  Each level is read
 into a ``_Level``; at the end the lists are concatenated in the order built-in, user, project, command line, so that a
-preset pulled in by a project file can not come after what the user wrote.  Scalars: the later level wins.
+preset pulled in by a project file cannot come after what the user wrote.  Scalars: the later level wins.
 
 A key of a project file *widens* when it can let the run do more than the levels before it: those lines are returned as
 ``Widening`` and whoever calls decides whether they are approved.  Nothing is dropped in silence: either the whole file

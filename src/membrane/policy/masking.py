@@ -175,7 +175,7 @@ def mask_claims(
         noise: random text of the same length and alphabet, for the signature.
 
     Raises:
-        ValueError: a named claim can not be replaced in its place, or by a placeholder.
+        ValueError: a named claim cannot be replaced in its place, or by a placeholder.
     """
     payload = payload_of(token)
     if payload is None:
@@ -189,7 +189,7 @@ def mask_claims(
         if not isinstance(value, str):
             continue
         if payload[start + 1 : end - 1] != value:
-            raise ValueError("a claim with escapes can not be replaced")
+            raise ValueError("a claim with escapes cannot be replaced")
         if value not in replaced:
             replaced[value] = mint(value)
         out += (payload[at : start + 1], replaced[value])

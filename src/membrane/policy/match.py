@@ -159,7 +159,7 @@ _MASK_32 = 0xFFFF_FFFF
 
 
 def parse_address(text: str) -> Address:
-    """Read an address literal: four decimal octets without leading zeros, or RFC 4291 text without a zone.
+    """Read an address literal: four decimal bytes without leading zeros, or RFC 4291 text without a zone.
 
     IPv4-mapped IPv6 is the IPv4 address itself (RFC 4291 section 2.5.5.2): the kernel sends it as IPv4.
 
@@ -614,7 +614,7 @@ def _segment(text: str) -> tuple[str, str | None]:
 
 
 def _split_pattern(text: str) -> list[str]:
-    """Split at the slashes; one inside a bracket or after a backslash can not match anything (wildmatch.c)."""
+    """Split at the slashes; one inside a bracket or after a backslash cannot match anything (wildmatch.c)."""
     segments = [""]
     index = 0
     while index < len(text):

@@ -64,14 +64,14 @@ class HttpRule(Value):
 class RuleBudget(Value):
     """How much may go through one ``allow`` entry in a session; 0 means "not limited by it"."""
 
-    upload: int = 0  # octets sent upwards
+    upload: int = 0  # bytes sent upwards
     requests: int = 0
     rate: int = 0  # requests in any ``period`` seconds
     period: int = 0
 
     @property
     def counts_requests(self) -> bool:
-        """Does it need each request to be seen?  (Octets are counted on the connection.)"""
+        """Does it need each request to be seen?  (Bytes are counted on the connection.)"""
         return bool(self.requests or self.rate)
 
 
@@ -89,7 +89,7 @@ class HostRule(Value):
     insecure: bool = False  # do not verify the upstream certificate
     inspect: bool = False  # inspect although nothing else asks for it
     budget: RuleBudget | None = None  # holds for all that the rule admits, whatever other rule admits it too
-    raw: bool = False  # a connection by name may begin with octets of no known protocol
+    raw: bool = False  # a connection by name may begin with bytes of no known protocol
 
     @property
     def constrained(self) -> bool:
@@ -138,7 +138,7 @@ class SocketRule(Value):
     origin: Origin
     adapter: str = ""  # a name of ``sockets.SERVICES``; empty: its messages are not read
     allow: tuple[str, ...] = ()
-    optional: bool = False  # one that can not be opened is left out with a warning: settings of sandbox-runtime
+    optional: bool = False  # one that cannot be opened is left out with a warning: settings of sandbox-runtime
 
 
 class PortRule(Value):
@@ -321,7 +321,7 @@ class Allow(Value):
 
     ``rule`` is the rule that admits it.  ``inspect``: the connection must be read as HTTP and each request
     asked again; it must never become raw bytes.  ``budgets``: the rules with a budget that admit it as well; each of
-    them must have something left.  ``raw``: the connection may begin with octets of no known protocol.
+    them must have something left.  ``raw``: the connection may begin with bytes of no known protocol.
     """
 
     rule: HostRule | PathRule | FileRule | MountRule | SocketRule | PortRule | None
@@ -340,7 +340,7 @@ class Deny(Value):
 
 
 class Ask(Value):
-    """No rule decides; somebody may be asked.  Whoever can not ask refuses."""
+    """No rule decides; somebody may be asked.  Whoever cannot ask refuses."""
 
     reason: Reason
     hint: str = ""

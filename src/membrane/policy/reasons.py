@@ -78,7 +78,7 @@ MISPLACED_SECRET = Reason(
 OPERATION_NOT_ALLOWED = Reason("operation not allowed", askable=True)  # of the service behind a socket
 QUERY_TYPE_NOT_ANSWERED = Reason("query type not answered", floor="only A and AAAA are answered")
 CALLER_UNREADABLE = Reason(
-    "caller can not be read", floor="the program may be executed and not read: what it does could not be recorded"
+    "caller cannot be read", floor="the program may be executed and not read: what it does could not be recorded"
 )
 # ICMP to the outside, multicast: nothing opens it.
 NOT_RELAYED = Reason("protocol not relayed", floor="only TCP, and UDP where a rule opens the port, leave the sandbox")

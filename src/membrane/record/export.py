@@ -50,7 +50,7 @@ def write_log(path: str, destination: str) -> None:
     """The record as Tracee's JSON lines in the file ``destination``; compressed when its name ends in ``.gz``.
 
     Raises:
-        OSError: it can not be written; nothing is left under the name.
+        OSError: it cannot be written; nothing is left under the name.
     """
     half = f"{destination}.new"
     fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

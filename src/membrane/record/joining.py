@@ -177,7 +177,7 @@ def once(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class Once:
-    """Both sources tell of a program that eBPF can not name or whose arguments it cuts: makes one event of them.
+    """Both sources tell of a program that eBPF cannot name or whose arguments it cuts: makes one event of them.
 
     What the kernel did counts (eBPF).  Which file it was, and all arguments, as they were read before the kernel did,
     stand in ``asked``.  A request that nothing follows is given as it is.

@@ -223,7 +223,7 @@ class Learner:
 
     def _personal(self, table: dict[str, list[Any]], event: dict[str, Any], path: str, count: int, write: bool) -> None:
         if not path.startswith("/") or not path.isprintable() or "\\" in path or "/../" in path + "/":
-            self._leave_out("paths that can not be written down", count)
+            self._leave_out("paths that cannot be written down", count)
             return
         path = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
         if f"{path}/".startswith(self._homes):

@@ -23,7 +23,7 @@ class LiveLog:
         session: its id; the record is being written.
 
     Raises:
-        HostError: it can not be started.
+        HostError: it cannot be started.
     """
 
     def __init__(self, state: str, session: str) -> None:

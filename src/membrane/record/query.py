@@ -666,7 +666,7 @@ class Summary:
         return out
 
     def blind(self) -> list[str]:
-        """What the sources of this record can not see at all."""
+        """What the sources of this record cannot see at all."""
         source = text(self.session.get("trace_source"))
         if "ebpf" in source or "ebpf" in self.sources:
             return []

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A record may be torn, cut, full of garbage or still being written; whatever can be read is given, and ``problems`` says
-what can not.  Each source is read in its own order, the sources are merged by time, which is that of one clock nobody
+what cannot.  Each source is read in its own order, the sources are merged by time, which is that of one clock nobody
 sets (``clock``).  Should a source's times go back all the same, its order is not turned around: an event is never
 sorted before one that was written before it.
 
@@ -144,7 +144,7 @@ class Record:
         try:
             names = sorted(os.listdir(self.path))
         except OSError as error:
-            self.problems.append(f"the directory can not be read: {error.strerror}")
+            self.problems.append(f"the directory cannot be read: {error.strerror}")
             return {}
         for name in names:
             parts = _SEGMENT_NAME.fullmatch(name)
@@ -155,7 +155,7 @@ class Record:
         return {source: [by[number] for number in sorted(by)] for source, by in sorted(found.items())}
 
     def first(self) -> dict[str, Any]:
-        """The first event of the session itself, which says what was run and where; empty when it can not be read."""
+        """The first event of the session itself, which says what was run and where; empty when it cannot be read."""
         names = self.sources().get("session", [])
         try:
             return (parse(read_segment(self.path, names[0]).partition(b"\n")[0]) or {}) if names else {}
@@ -223,7 +223,7 @@ class Record:
         try:
             from .decode import Decoder  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
-            self.problems.append(f"{name} can not be decoded by this version")
+            self.problems.append(f"{name} cannot be decoded by this version")
             return
         decoder = self._decoders.get(source)
         if decoder is None:
@@ -233,7 +233,7 @@ class Record:
             for at, event, process in decoder.decode(data):
                 yield encode(event, time=iso(at), session=self.id, seq=0, process=process)
         except Exception as error:  # a decoder of hostile bytes must not end the reading of all else
-            self.problems.append(f"{name} can not be decoded: {type(error).__name__}: {error}")
+            self.problems.append(f"{name} cannot be decoded: {type(error).__name__}: {error}")
             return
         if decoder.torn:
             self.problems.append(f"{name} ends within a record of {decoder.torn} bytes")
@@ -249,7 +249,7 @@ class Record:
         try:
             return read_segment(self.path, name)
         except (OSError, zlib.error, ValueError) as error:
-            self.problems.append(f"{name} can not be read: {getattr(error, 'strerror', None) or error}")
+            self.problems.append(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}")
             return None
 
 
@@ -263,7 +263,7 @@ def read_segment(path: str, name: str) -> bytes:
     """The content of a segment, unpacked.
 
     Raises:
-        OSError, zlib.error: it can not be read.
+        OSError, zlib.error: it cannot be read.
         ValueError: it is larger than any segment.
     """
     data = _read(os.path.join(path, name))
@@ -310,7 +310,7 @@ def _chain(path: str, source: str) -> tuple[list[dict[str, Any]], list[str], str
     try:
         data = _read(os.path.join(path, f"{source}.chain"))
     except (OSError, ValueError) as error:
-        return [], [f"{source}.chain can not be read: {getattr(error, 'strerror', None) or error}"], ""
+        return [], [f"{source}.chain cannot be read: {getattr(error, 'strerror', None) or error}"], ""
     before = ""
     lines = data.split(b"\n")
     if lines.pop():

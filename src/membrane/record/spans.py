@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = 1  # bpf/wire.h
 CLOCK, LOST, REPEATED = 128, 129, 130
-_HEADER, _TIME = 96, 32  # bpf/wire.h: octets of struct event before its text, and where its time stands
+_HEADER, _TIME = 96, 32  # bpf/wire.h: bytes of struct event before its text, and where its time stands
 CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
 LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
 REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment

@@ -15,7 +15,7 @@ without its end belongs to a writer that was killed.
 Bounds
 ------
 1. A source keeps at most ``limit`` bytes, a quarter of them for its chain.  Half of the rest is for what came first
-   and is never given up, the other half holds the newest: what a command did first can not be flooded away, nor can
+   and is never given up, the other half holds the newest: what a command did first cannot be flooded away, nor can
    what it did last.  What went is counted in the chain; when the chain is full, everything further is.
 2. A disk that is full loses records, counted with the time, and not the record: a partial line is cut off again.
 3. ``prune`` removes the oldest sessions that nobody writes to.  Whoever writes holds a shared lock on the directory.
@@ -120,7 +120,7 @@ def _to_disk(fd: int, wait: bool) -> None:
         else:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # begins the writing (mm/fadvise.c)
     except OSError:
-        pass  # what can not be forced may still arrive
+        pass  # what cannot be forced may still arrive
 
 
 def _lock_directory(path: str) -> int:
@@ -139,7 +139,7 @@ def make(state: str, session: str) -> str:
     """Make the directory of a session's record and return it; the caller opens a ``Writer`` there next.
 
     Raises:
-        HostError: it can not be made, or is not ours.
+        HostError: it cannot be made, or is not ours.
     """
     above, path = directory_of(state), directory_of(state, session)
     try:
@@ -186,7 +186,7 @@ class Writer:
         clock: nanoseconds since the epoch; for tests.
 
     Raises:
-        HostError: the chain can not be begun.
+        HostError: the chain cannot be begun.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Writer:
         self._link(self._head)
 
     def append(self, data: bytes, records: int = 0) -> None:
-        """Write whole records; what can not be written is counted, never raised.
+        """Write whole records; what cannot be written is counted, never raised.
 
         Args:
             data: lines with their newlines, or raw spans.
@@ -357,7 +357,7 @@ class Writer:
         self._make_room()
 
     def _compress(self, data: bytes) -> bytes | None:
-        """Put the compressed segment in the place of the open one; None when it can not be written."""
+        """Put the compressed segment in the place of the open one; None when it cannot be written."""
         import zlib
 
         packer = zlib.compressobj(1, zlib.DEFLATED, 31)  # 31: with a gzip header

@@ -55,8 +55,8 @@ def add(path: str, rule: str, read: Callable[[str], Policy]) -> None:
         read: reads the text of a policy file into a policy of its own.
 
     Raises:
-        PolicyError: the file can not be understood, or the edit would change anything else.
-        HostError: it can not be written.
+        PolicyError: the file cannot be understood, or the edit would change anything else.
+        HostError: it cannot be written.
     """
     try:
         with open(path, encoding="utf-8", newline="") as file:

@@ -30,7 +30,7 @@ def begin(request: Callable[[], RunRequest], commands: Commands = "one", *, back
         backend: None: the one for this machine.
 
     Raises:
-        PolicyError: a rule can not be bound.
+        PolicyError: a rule cannot be bound.
         HostError: the machine refused a step.
         OSError: there is no memory, process or descriptor left for it.
     """

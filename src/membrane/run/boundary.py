@@ -116,7 +116,7 @@ class Boundary(ABC):
         """Run to the end; return the exit status.
 
         Raises:
-            PolicyError: a rule can not be bound.
+            PolicyError: a rule cannot be bound.
             HostError: the machine refused a step; nothing is left running.
         """
         try:
@@ -311,7 +311,7 @@ class Boundary(ABC):
             operations += own
             for op in own:
                 if isinstance(op, ReadOnly):
-                    self._warn(f"membrane itself is installed in {op.target}: the command can not change that")
+                    self._warn(f"membrane itself is installed in {op.target}: the command cannot change that")
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -382,7 +382,7 @@ class Boundary(ABC):
     def _emptied(self, root: str, rules: tuple[PathRule, ...], found: ScanResult) -> frozenset[str]:
         """Hidden names that are empty and can be read; git is told of them.
 
-        Rules over the host's tree (``files``) promise that what they hide can not be opened.
+        Rules over the host's tree (``files``) promise that what they hide cannot be opened.
         """
         if not found.named or self.policy.file_rules is not None:
             self._configure_git(root, ())

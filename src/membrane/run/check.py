@@ -30,7 +30,7 @@ PORTS |= {"postgresql": 5432, "redis": 6379, "mysql": 3306, "mongodb": 27017, "a
 
 
 class TargetError(PolicyError):
-    """What was asked about can not be understood; exit status 2 as getopt programs use it."""
+    """What was asked about cannot be understood; exit status 2 as getopt programs use it."""
 
     exit_code = 2
 

@@ -56,7 +56,7 @@ class Network:
         """Spawn the process with the sockets; our copies are closed.
 
         Raises:
-            HostError: it can not be started.
+            HostError: it cannot be started.
         """
         import marshal
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Each workspace has a home of its own under ``$MEMBRANE_HOME/homes``, so that nothing that one project's agent leaves
 (shell files, hooks, caches) is read by another.  What an agent must find everywhere, its log-in and settings, is
-kept under ``$MEMBRANE_HOME/agents/NAME``: directories are bound into the home by the plan; single files can not be
+kept under ``$MEMBRANE_HOME/agents/NAME``: directories are bound into the home by the plan; single files cannot be
 (programs replace them by rename, which a mount point refuses), so each home has a copy.
 
 The shared file is the owner of its content.  Before and after each run the home's copy is brought together with it,
@@ -14,7 +14,7 @@ is no JSON object, is the later writer's, and the earlier file is kept in ``.rep
 changes nothing, a run that is killed is brought together by the next one, and nothing is ever lost.
 
 The home was written by a command of an earlier run: its paths are opened with RESOLVE_BENEATH and
-RESOLVE_NO_SYMLINKS, so that a link in it can not make us read or write a file of the host.
+RESOLVE_NO_SYMLINKS, so that a link in it cannot make us read or write a file of the host.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def prepare(stores: Iterable[str], home: str, agent: str, files: Iterable[str]) 
         files: names below both, of single files.
 
     Raises:
-        HostError: a directory can not be made.
+        HostError: a directory cannot be made.
     """
     for path in stores:
         make_private(path)
@@ -59,10 +59,10 @@ def prepare(stores: Iterable[str], home: str, agent: str, files: Iterable[str]) 
 
 
 def keep(home: str, agent: str, files: Iterable[str]) -> None:
-    """Bring the state files of ``home`` and ``agent`` together; a file that can not be read or written stays as it is.
+    """Bring the state files of ``home`` and ``agent`` together; a file that cannot be read or written stays as it is.
 
     Raises:
-        HostError: the directory of the agent can not be made.
+        HostError: the directory of the agent cannot be made.
     """
     names = tuple(files) if home else ()
     if not names or not any(_is_there(f"{place}/{name}") for place in (home, agent) for name in names):
@@ -228,7 +228,7 @@ def _write(root: str, name: str, data: bytes) -> None:
             inner = openat2(directory, part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, 0, _BENEATH)
             os.close(directory)
             directory = inner
-        temporary = f".{leaf}.{os.urandom(8).hex()}"  # a command that runs in this home can not have made it before
+        temporary = f".{leaf}.{os.urandom(8).hex()}"  # a command that runs in this home cannot have made it before
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600, dir_fd=directory)
         try:

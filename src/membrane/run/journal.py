@@ -119,7 +119,7 @@ class Journal:
         record: the session's part of the record; closed with the journal.
 
     Raises:
-        HostError: the file can not be opened.
+        HostError: the file cannot be opened.
     """
 
     def __init__(self, session: str, destination: str, record: Writer | None = None) -> None:
@@ -302,7 +302,7 @@ class Stream:
         session: its id.
 
     Raises:
-        HostError: it can not be opened.
+        HostError: it cannot be opened.
     """
 
     def __init__(self, destination: str, session: str) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..plan.model import MountOp
     from ..policy.model import MaskRule, Policy
 
-_LARGEST = 1 << 20  # octets of a file
+_LARGEST = 1 << 20  # bytes of a file
 
 
 class Masked:
@@ -64,7 +64,7 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], ro
         roots: trees that the command can write.
 
     Raises:
-        PolicyError: a credential can not be replaced, or there is none and the rule says that there must be one.
+        PolicyError: a credential cannot be replaced, or there is none and the rule says that there must be one.
         HostError: a file is too large.
     """
     out = Masked(roots)
@@ -112,7 +112,7 @@ def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:
     except OSError as error:
         raise HostError("mask a credential", error.strerror or "", target=path) from None
     if len(data) > _LARGEST:
-        raise HostError("mask a credential", f"it is larger than {_LARGEST} octets", target=path, fix=("hide it",))
+        raise HostError("mask a credential", f"it is larger than {_LARGEST} bytes", target=path, fix=("hide it",))
     return data
 
 

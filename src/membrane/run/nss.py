@@ -76,7 +76,7 @@ def _der(pem: bytes) -> Iterator[bytes]:
 
 
 def _objects(certificate: bytes) -> Iterator[dict[int, int | bytes]]:
-    """The certificate and its trust, as attributes; nothing for what can not be read."""
+    """The certificate and its trust, as attributes; nothing for what cannot be read."""
     from hashlib import md5, sha1
 
     try:

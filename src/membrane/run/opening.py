@@ -69,7 +69,7 @@ class Opening:
         commands: that one command, or any number in views of their own or shared.
 
     Raises:
-        PolicyError: a rule can not be bound.
+        PolicyError: a rule cannot be bound.
         HostError: the machine refused a step.
     """
 
@@ -134,8 +134,8 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     """The complete plan, the workspace scanned, for ``membrane plan``.
 
     Raises:
-        PolicyError: a rule can not be bound.
-        HostError: the workspace can not be read.
+        PolicyError: a rule cannot be bound.
+        HostError: the workspace cannot be read.
     """
     del command  # the plan does not depend on it: no decision by command text
     from ..workspace.scan import scan

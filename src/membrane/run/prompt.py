@@ -37,7 +37,7 @@ _WHAT = {
 }  # fmt: skip
 _WIDEST = 240  # characters of a target or a rule before it is cut in the middle
 _TRIES = 3
-_LONGEST = 256  # octets of a line
+_LONGEST = 256  # bytes of a line
 _LASTING = ("always", "project")
 _CHOICES = "[o]nce, for this [s]ession, [a]lways, always in this [p]roject, [N]o: "
 _SHORT_CHOICES = "[o]nce, for this [s]ession, [N]o: "  # no file takes the rule as it is

@@ -51,7 +51,7 @@ def make_private(path: str) -> None:
     """Make a directory of our state and what is missing above it, mode 0700.
 
     Raises:
-        HostError: it can not be made or belongs to somebody else.
+        HostError: it cannot be made or belongs to somebody else.
     """
     try:
         _make_missing(path)
@@ -90,7 +90,7 @@ class Run:
     """This session's record, locked until ``close`` or the end of the process.
 
     Raises:
-        HostError: the record can not be written; nothing is left of it.
+        HostError: the record cannot be written; nothing is left of it.
     """
 
     def __init__(self, state: str, record: SessionRecord) -> None:
@@ -204,7 +204,7 @@ def collect_garbage(state: str) -> list[str]:
 def collect_dead(state: str) -> None:
     """At the end of a run: what sessions left whose supervisor was killed, if there is anything but our own.
 
-    It fails for nobody: what can not be looked at now is looked at by the next run.
+    It fails for nobody: what cannot be looked at now is looked at by the next run.
     """
     try:
         if os.listdir(_directory(state)):

@@ -34,8 +34,8 @@ def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) 
         writable: trees of the host that a command can write, or could in an earlier run.
 
     Raises:
-        HostError: a value can not be read.
-        PolicyError: a value can not be used as one, or a command can write what it comes from.
+        HostError: a value cannot be read.
+        PolicyError: a value cannot be used as one, or a command can write what it comes from.
     """
     from ..gateway.http.credentials import placeholder_for
     from ..policy.grammar import secret_destinations
@@ -74,7 +74,7 @@ def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
     """The password of ``user`` for ``service``.
 
     Raises:
-        PolicyError: the library, or a keyring that it can use, is not there: the rule can not be bound here.
+        PolicyError: the library, or a keyring that it can use, is not there: the rule cannot be bound here.
         HostError: the keyring has no such entry, or refuses to show it.
     """
     instead = "name another source: env:NAME, file:PATH or {command: [PROGRAM, ARGUMENT]}"

@@ -143,7 +143,7 @@ def load_policy(options: Options, environ: Mapping[str, str], workspace: str, ho
 
     Raises:
         PolicyError: a file or an option is wrong, or a project file widens and is not approved.
-        HostError: a file or the state directory can not be read or written.
+        HostError: a file or the state directory cannot be read or written.
     """
     user_home = _user_home(environ)
     key = _cache_key(options, workspace, home, user_home)
@@ -215,7 +215,7 @@ def _read_all(
 def _programs(files: _Files, policy: Policy, environ: Mapping[str, str], workspace: str, home: str) -> str:
     """What the programs are that the project file's secrets come from; empty when it names none.
 
-    Approved with the file, so that another program needs another approval.  One that can not be used has no digest:
+    Approved with the file, so that another program needs another approval.  One that cannot be used has no digest:
     the run says why.
     """
     rules = [rule for rule in policy.secrets if rule.origin.level == "project" and rule.source.startswith("command:")]
@@ -456,7 +456,7 @@ def write_config(home: str) -> bool:
     """Write the commented template unless the file exists; return whether it was written.
 
     Raises:
-        HostError: the state directory can not be written.
+        HostError: the state directory cannot be written.
     """
     path = config_path(home)
     if os.path.lexists(path):
@@ -588,7 +588,7 @@ def trust_project(workspace: str, home: str, review: Review | None = None) -> tu
 
     Raises:
         PolicyError: there is no project file, or it is wrong.
-        HostError: the trust store can not be written.
+        HostError: the trust store cannot be written.
     """
     review = review or review_project(workspace, home)
     if review is None:
@@ -746,7 +746,7 @@ def _forget_old(directory: str, kind: str) -> None:
     """Keep the newer half of the cache files of a kind when there are too many.
 
     Raises:
-        OSError: one can not be removed.
+        OSError: one cannot be removed.
     """
     paths = [f"{directory}/{name}" for name in os.listdir(directory) if name.startswith(kind)]
     if len(paths) < _MOST_CACHED:
@@ -759,7 +759,7 @@ def _forget_old(directory: str, kind: str) -> None:
 def _remember(
     directory: str, name: str, key: bytes, stamps: Mapping[str, Stamp], result: Result, loaded: Loaded
 ) -> None:
-    """Write the cache file; a cache that can not be written is no error."""
+    """Write the cache file; a cache that cannot be written is no error."""
     widening = tuple((each.key, each.line, each.text) for each in loaded.widening)
     record: Any = (
         key,

@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-LARGEST = 65536  # octets of a file that holds a value
+LARGEST = 65536  # bytes of a file that holds a value
 _LARGEST_PROGRAM = 512 << 20
 _MOST_PARTS = 256  # components of a path
 _MOST_LINKS = 40  # as the kernel
@@ -187,10 +187,10 @@ class Found:
             self._fd = -1
 
     def read(self, most: int) -> bytes:
-        """The content, at most ``most`` octets and one more; a regular file does not block.
+        """The content, at most ``most`` bytes and one more; a regular file does not block.
 
         Raises:
-            OSError: it can not be read, or is no regular file (EINVAL).
+            OSError: it cannot be read, or is no regular file (EINVAL).
         """
         if self.error:
             raise OSError(self.error, os.strerror(self.error))
@@ -215,7 +215,7 @@ def read_value(path: str, trees: Trees, what: str, where: str) -> bytes:
 
     Raises:
         PolicyError: the command can write there, or chose where the path leads.
-        HostError: it can not be read.
+        HostError: it cannot be read.
     """
     found = Found(path, trees)
     try:
@@ -233,12 +233,12 @@ def read_value(path: str, trees: Trees, what: str, where: str) -> bytes:
     finally:
         found.close()
     if len(data) > LARGEST:
-        raise HostError("read the secret", f"{path}: it is larger than {LARGEST} octets", target=f"{what} ({where})")
+        raise HostError("read the secret", f"{path}: it is larger than {LARGEST} bytes", target=f"{what} ({where})")
     return data.strip()
 
 
 def _chosen(found: Found, path: str, trees: Trees) -> str:
-    """Why the command may have chosen what a path leads to; empty: it can not have."""
+    """Why the command may have chosen what a path leads to; empty: it cannot have."""
     if found.link:
         return f"{path} leads over the symbolic link {found.link}, in {found.tree}, which the command can write"
     if found.tree:
@@ -302,7 +302,7 @@ class Program:
             path = f"{entry}/{name}"
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
-        cause = f"{name}: there is no such program in an entry of PATH that the command can not write"
+        cause = f"{name}: there is no such program in an entry of PATH that the command cannot write"
         raise HostError("read the secret", cause, target=f"{self._what} ({self._where})")
 
     def _refuse(self, cause: str) -> PolicyError:
@@ -349,7 +349,7 @@ class Program:
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a program, in hexadecimal; a word that is none when it can not be read whole.
+    """SHA-256 of a program, in hexadecimal; a word that is none when it cannot be read whole.
 
     Like every other file it may change until it is executed, but not by a command (``Found``).
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..plan.model import MountOp, SandboxPlan
 
-_LARGEST = 16 << 20  # octets of one file
+_LARGEST = 16 << 20  # bytes of one file
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _JKS = b"\xfe\xed\xfe\xed" + (2).to_bytes(4, "big")  # magic and version
 _TRUSTED = (2).to_bytes(4, "big")  # tag of an entry that is a certificate without a key
@@ -32,7 +32,7 @@ def read_authorities(paths: Sequence[str]) -> bytes:
     """The certificates of the files, PEM, one after the other.
 
     Raises:
-        HostError: a file can not be read, or holds no certificate in PEM.
+        HostError: a file cannot be read, or holds no certificate in PEM.
     """
     return b"".join(_read(path) for path in paths)
 
@@ -58,7 +58,7 @@ def read_authority(paths: Sequence[str]) -> tuple[bytes, bytes] | None:
     """Certificate and key, PEM, of the authority that the policy names; none: one is made for the session.
 
     Raises:
-        HostError: a file can not be read; what is in them is looked at where they are used.
+        HostError: a file cannot be read; what is in them is looked at where they are used.
     """
     if not paths:
         return None
@@ -70,7 +70,7 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     """The files that put ``certificate`` and ``authorities`` beside what the system trusts.
 
     Raises:
-        HostError: the system's bundle can not be read.
+        HostError: the system's bundle cannot be read.
     """
     system = _read(plan.trust[1]) if len(plan.trust) > 1 else b""
     content = system + authorities + certificate
@@ -117,5 +117,5 @@ def key_store(pem: bytes) -> bytes:
 
 
 def _counted(data: bytes, octets: int) -> bytes:
-    """``data`` after its length in so many octets."""
+    """``data`` after its length in so many bytes."""
     return len(data).to_bytes(octets, "big") + data

@@ -7,7 +7,7 @@ Options stop at the first word that is no option, so none of the wrapped command
 A sole argument with white space, and ``-c``, are lines for ``bash -c``; other arguments are executed as they are.
 
 Exit status: the command's own, 128+N for signal N; 1 as sandbox-runtime has it for settings it does not take and for
-a command line without a command; 78 for a setting that this engine can not bind; 125 when we failed.
+a command line without a command; 78 for a setting that this engine cannot bind; 125 when we failed.
 
 ``--control-fd`` takes whole settings as JSON lines; the network part of the last valid one holds.  ``--violations``
 gets one JSON object for each refusal, as the original's violation store has them: ``line``, ``command``,
@@ -48,7 +48,7 @@ Options end at the first word that is none, so flags of the command stay its own
 """
 INTERRUPTED = 130
 INVALID = 1
-_LONGEST_SETTINGS = 4 << 20  # octets
+_LONGEST_SETTINGS = 4 << 20  # bytes
 _VALUES = {"-s": "settings", "--settings": "settings", "-c": "line", "--control-fd": "control", "--violations": "log"}
 _FLAGS = {"-d": "debug", "--debug": "debug", "-V": "version", "--version": "version", "-h": "help", "--help": "help"}
 SIGTERM = 15
@@ -56,7 +56,7 @@ _F_SETPIPE_SZ = 1031  # fcntl(2)
 
 
 class _Usage(MembraneError):
-    """The command line can not be understood; exit status 1, as sandbox-runtime's."""
+    """The command line cannot be understood; exit status 1, as sandbox-runtime's."""
 
     exit_code = INVALID
 
@@ -177,7 +177,7 @@ def load(path: str | None, home: str) -> Settings:
     finally:
         os.close(fd)
     if len(data) > _LONGEST_SETTINGS:
-        raise srt.SettingsError("read the settings", f"it is longer than {_LONGEST_SETTINGS} octets", where=file)
+        raise srt.SettingsError("read the settings", f"it is longer than {_LONGEST_SETTINGS} bytes", where=file)
     try:
         return srt.read(data.decode(), file)
     except UnicodeDecodeError:
@@ -187,7 +187,7 @@ def load(path: str | None, home: str) -> Settings:
 def _unreadable(file: str, error: OSError) -> PolicyError:
     from . import settings as srt
 
-    return srt.SettingsError("read the settings", f"it can not be read: {error.strerror}", where=file)
+    return srt.SettingsError("read the settings", f"it cannot be read: {error.strerror}", where=file)
 
 
 def temporary(converted: Converted, uid: int) -> str:
@@ -221,7 +221,7 @@ class Control(Hooks):
                 self._log = os.open(arguments.log, flags, 0o600)
             except OSError as error:
                 raise _Usage(
-                    "run", f"--violations: {escape(arguments.log)} can not be written: {error.strerror}"
+                    "run", f"--violations: {escape(arguments.log)} cannot be written: {error.strerror}"
                 ) from None
         if arguments.control >= 0:
             self.fd = _control(arguments.control)
@@ -287,7 +287,7 @@ class Control(Hooks):
             converted = srt.convert(settings, environ=dict(os.environ), home=self._home, base=self._base)
             session.update_network(converted.policy)
         except (UnicodeDecodeError, PolicyError, HostError) as error:
-            cause = "it can not be applied while the command runs" if "fixed when" in str(error) else "it is not valid"
+            cause = "it cannot be applied while the command runs" if "fixed when" in str(error) else "it is not valid"
             _note(f"--control-fd: a line was left out: {cause}; the settings stay as they are")
             return
         self._reasons = dict(converted.reasons)
@@ -305,7 +305,7 @@ def _control(fd: int) -> int:
     except OSError as error:
         raise _Usage("run", f"--control-fd {fd}: {error.strerror}") from None
     if flags & os.O_ACCMODE == os.O_WRONLY:
-        raise _Usage("run", f"--control-fd {fd} can not be read")
+        raise _Usage("run", f"--control-fd {fd} cannot be read")
     import select
 
     try:
@@ -320,7 +320,7 @@ def _control(fd: int) -> int:
         try:
             fcntl.fcntl(write, _F_SETPIPE_SZ, max(65536, len(data)))
             if os.write(write, data) != len(data):
-                raise _Usage("run", f"--control-fd {fd}: a file of {len(data)} octets is too long")
+                raise _Usage("run", f"--control-fd {fd}: a file of {len(data)} bytes is too long")
         finally:
             os.close(write)
     os.set_blocking(mine, False)

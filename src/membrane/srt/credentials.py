@@ -39,7 +39,7 @@ def problems(credentials: Mapping[str, Any], network: Mapping[str, Any]) -> list
         for index, item in enumerate(credentials.get(key, ())):
             here = f"credentials.{key}.{index}"
             if key == "files" and item["path"].endswith("/") and item["mode"] == "mask":
-                found.append((f"{here}.path", "a directory can not be masked"))
+                found.append((f"{here}.path", "a directory cannot be masked"))
             if item["mode"] == "mask":
                 if "tlsTerminate" not in network:
                     found.append((here, "mode mask needs network.tlsTerminate"))

@@ -5,7 +5,7 @@ Theory of operation
 ``read`` checks a settings file against a table of every key of sandbox-runtime 0.0.8x: types, the grammar of domains,
 unknown keys.  Unlike the original nothing is ignored in silence.  ``convert`` maps what was read to a ``Policy`` over
 the host's tree (``files``) with proxies offered.  Three kinds of keys are left: those without a meaning on Linux make
-one line of warning, those that only loosen what is not tight here are accepted, and those that this engine can not
+one line of warning, those that only loosen what is not tight here are accepted, and those that this engine cannot
 bind raise ``PolicyError``: the command does not run.
 
 Paths are resolved here by their text only: ``~`` is the home, relative ones start from the working directory.
@@ -782,6 +782,6 @@ def convert(settings: Settings, *, environ: Mapping[str, str], home: str, base: 
         home: the caller's home directory, resolved; base: the working directory, resolved.
 
     Raises:
-        PolicyError: a setting can not be bound by this engine.
+        PolicyError: a setting cannot be bound by this engine.
     """
     return _Conversion(settings, environ, home, base).convert()

@@ -101,7 +101,7 @@ class Scope(Value):
 
 
 def best_source() -> EbpfSource | str:
-    """The kernel's events, or why this caller can not have them here."""
+    """The kernel's events, or why this caller cannot have them here."""
     if not os.path.exists(OBJECT):
         return "this installation has no tracing programs: it was built without a compiler for them (clang, ziglang)"
     if sc.MACHINE != "x86_64":
@@ -190,7 +190,7 @@ class EbpfSource:
         """Take a slot and give it rings: what ``open`` does first, and the long part (the kernel waits for RCU).
 
         Raises:
-            HostError: the programs can not be loaded, or there are too many sandboxes.
+            HostError: the programs cannot be loaded, or there are too many sandboxes.
         """
         self.prepare()
         if self._slot >= 0:
@@ -211,7 +211,7 @@ class EbpfSource:
         """Begin with the process that waits to be released.
 
         Raises:
-            HostError: as ``reserve``, or the process can not be followed.
+            HostError: as ``reserve``, or the process cannot be followed.
         """
         self.reserve()
         try:
@@ -272,7 +272,7 @@ class EbpfSource:
             pass
 
     def losses(self) -> dict[str, int]:
-        """What was lost since the last question, by kind.  The spans tell it too: it is for who can not read them."""
+        """What was lost since the last question, by kind.  The spans tell it too: it is for who cannot read them."""
         counts = self._counters()[:_LOST_KINDS]
         more = {spans.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
         self._answered = counts
@@ -597,7 +597,7 @@ def load_programs() -> programs.Loaded:
     """The programs and maps of our object file, with the table of calls.
 
     Raises:
-        HostError: the file can not be read, or the kernel refused.
+        HostError: the file cannot be read, or the kernel refused.
     """
     try:
         with open(OBJECT, "rb", opener=cloexec) as file:

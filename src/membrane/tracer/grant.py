@@ -37,7 +37,7 @@ def grant(user: int, *, directory: str = permission.GRANTED, each: int = EACH) -
     """Give a user his sets, unless he has them: how many were made.
 
     Raises:
-        HostError: the programs can not be loaded.
+        HostError: the programs cannot be loaded.
         OSError: mount(2), bpf(2).
     """
     if user == 0:
@@ -96,7 +96,7 @@ def revoke(user: int | None = None, *, directory: str = permission.GRANTED) -> N
     """Take a user's sets away, or everybody's and the file system; tracers that run keep theirs.
 
     Raises:
-        OSError: they can not be removed.
+        OSError: they cannot be removed.
     """
     if not pins.is_bpffs(directory):
         return

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-When git can not make or remove a file in a checkout, a switch or a merge it says so, goes on, writes the new index,
+When git cannot make or remove a file in a checkout, a switch or a merge it says so, goes on, writes the new index,
 and ends with 0 (unpack-trees.c ``check_updates``: its callers look for -1 and get -2).  What is missing then counts
 as deleted, and the next ``git commit -a`` deletes it for everybody.
 

@@ -7,13 +7,13 @@ will say, answer, and only then write the event down.  The prediction is made fr
 what is there); every event carries ``requested``.  What the kernel did is not seen.
 
 Two things are more than a record.  A name of the workspace that must not be made (``workspace.prevent``) is refused
-with EACCES before it exists.  A caller whose memory can not be read is refused with EPERM: it would act unseen.  A
+with EACCES before it exists.  A caller whose memory cannot be read is refused with EPERM: it would act unseen.  A
 refusal also spoils the ``index.lock`` of git that met it (``locks``). Everything else goes on and is decided by the
 kernel, but for git's own way of changing a ``config`` that is bound read-only: that call waits for the supervisor's
 word (``edits``).
 
 Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
-and what eBPF can not tell whole: programs without a name, arguments that it cuts.
+and what eBPF cannot tell whole: programs without a name, arguments that it cuts.
 
 Events wait in a short queue and are made lines of together: beside a call that waits, the work of one costs several
 times as much, for the caches are the command's.  Refusals are grouped: the first of its kind is told at once,
@@ -288,7 +288,7 @@ class Notifications:
         self._queue.append((now, known.shown() if known else "null", event))
 
     def _hold(self, number: int, thread: int, known: Known | None, event: FileRenamed | FileChanged) -> bool:
-        """Pass the call on to the supervisor; false when it can not wait."""
+        """Pass the call on to the supervisor; false when it cannot wait."""
         assert self._edits is not None and self._to is not None
         known = known or self._processes.of(thread)
         to, mode = self._to
@@ -501,7 +501,7 @@ class Notifications:
         try:
             old, new = (self._view.read(thread, each, LARGEST + 1) for each in (path, source))
         except OSError as error:
-            return f"it can not be read ({error.strerror})"
+            return f"it cannot be read ({error.strerror})"
         return objection(old, new, name, made=True)
 
     def _refuse_setting(self, known: Known | None, path: bytes, why: str) -> None:
@@ -664,7 +664,7 @@ class Notifications:
             return ProcessStarted(0, (), "", "", result, True, "notify"), 0
         raw = notify.read_arguments(thread, argv)
         if self._quiet:
-            # What eBPF can not tell whole is told here as well.
+            # What eBPF cannot tell whole is told here as well.
             self._tell = not by_name or sum(map(len, raw)) + len(raw) > LONG_ARGUMENTS
         arguments = tuple(os.fsdecode(one) for one in raw)
         try:
@@ -811,7 +811,7 @@ class Notifications:
                     fresh=fresh,
                 )
             except OSError as failed:
-                why = f"it can not be looked at ({failed.strerror})"
+                why = f"it cannot be looked at ({failed.strerror})"
             if why:
                 self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
                 self._locks.spoil(self._thread, self._shown(path))
@@ -862,7 +862,7 @@ class Notifications:
             name = next((unlike for one in self._preventions.values() if (unlike := one.unlike())), "")
         if not name:
             return 0
-        hint = f"{name} can not be made, changed or removed in here as this needs it: do it outside of the sandbox"
+        hint = f"{name} cannot be made, changed or removed in here as this needs it: do it outside of the sandbox"
         self._deny(known, PathAccess(self._shown(os.fsdecode(to)), "write"), reasons.PROTECTED_NAME, None, hint)
         return errno.EACCES
 

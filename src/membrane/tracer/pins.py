@@ -55,7 +55,7 @@ def remove(state: str = STATE, system: str = SYSTEM_BPFFS) -> None:
     """Take the pinned programs and maps away; tracers that run keep theirs.
 
     Raises:
-        OSError: they can not be removed.
+        OSError: they cannot be removed.
     """
     place = place_of(state, system)
     with Lock(state):
@@ -105,7 +105,7 @@ def is_bpffs(path: str) -> bool:
 
 
 def lock_of(directory: str) -> str:
-    """The file that a tracer holds while it uses a granted set; it can not be in a BPF file system."""
+    """The file that a tracer holds while it uses a granted set; it cannot be in a BPF file system."""
     home, number = os.path.split(directory)
     granted, user = os.path.split(home)
     return os.path.join(f"{granted}.locks", f"{user}-{number}")

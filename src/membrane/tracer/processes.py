@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A process is met at its first call.  Until it is answered the caller can not go away, so what is read by its number is
+A process is met at its first call.  Until it is answered the caller cannot go away, so what is read by its number is
 its own.  From then on a pidfd stands for it: its number is given again only after somebody has waited for it, and
 then the descriptor tells that, and the exit status where the kernel has it (PIDFD_GET_INFO, Linux 6.15).
 
@@ -190,7 +190,7 @@ class Processes:
         return known
 
     def program_of(self, known: Known) -> str:
-        """The path of what it runs, empty when that can not be told."""
+        """The path of what it runs, empty when that cannot be told."""
         return known.exe or notify.program_of(known.number) or self._closed.get(known.number, "")
 
     def look_again(self, known: Known) -> None:

@@ -278,10 +278,10 @@ def fish() -> str:
 EXIT_STATUS: tuple[tuple[str, str], ...] = (
     ("the command's", "the command ran; 128+N when signal N ended it"),
     ("0, 1, 2", "of check: allow, deny, ask"),
-    ("2", "the command line can not be understood"),
-    (str(EX_CONFIG), "the policy is wrong, or a rule of it can not be bound; nothing was started"),
+    ("2", "the command line cannot be understood"),
+    (str(EX_CONFIG), "the policy is wrong, or a rule of it cannot be bound; nothing was started"),
     (str(EX_WRAPPER), "membrane itself failed"),
-    ("126, 127", "the command can not be executed, was not found"),
+    ("126, 127", "the command cannot be executed, was not found"),
     ("130", "interrupted before the command was started"),
 )
 

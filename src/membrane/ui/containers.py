@@ -51,7 +51,7 @@ spec:
       securityContext: {{procMount: Unmasked, allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
 """,
     "github": """\
-# A job in a container: the profile can not be named there, it would have to be on the runner already.
+# A job in a container: the profile cannot be named there, it would have to be on the runner already.
 container:
   image: IMAGE
   options: --security-opt seccomp=unconfined --security-opt systempaths=unconfined

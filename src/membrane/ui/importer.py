@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-_LONGEST = 4 << 20  # octets
+_LONGEST = 4 << 20  # bytes
 _KINDS = ("srt", "claude", "codex", "membrane")
 _LISTS = (
     ("denyRead", "deny_read"),
@@ -36,7 +36,7 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
 
     Raises:
         UsageError: an unknown kind.
-        HostError: the file can not be read.
+        HostError: the file cannot be read.
         PolicyError: it is not what the kind says.
     """
     if kind not in _KINDS:
@@ -47,7 +47,7 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
     except OSError as error:
         raise HostError("read the settings", error.strerror or "", target=path) from None
     if len(data) > _LONGEST:
-        raise PolicyError("read the settings", f"longer than {_LONGEST} octets", where=path)
+        raise PolicyError("read the settings", f"longer than {_LONGEST} bytes", where=path)
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_LONGEST = 4 << 20  # octets
+_LONGEST = 4 << 20  # bytes
 _SECTIONS = ("mcpServers", "servers")
-_LONGEST_OUTPUT = 256 << 10  # octets of each stream that ``run_command`` returns
+_LONGEST_OUTPUT = 256 << 10  # bytes of each stream that ``run_command`` returns
 _MOST_SECONDS = 3600.0
 _MOST_EVENTS = 500  # of one ``read_trace``
 _LONGEST_ANSWER = 256 << 10  # characters of JSON of its events
@@ -62,7 +62,7 @@ def wrap(path: str) -> list[str]:
     """Rewrite the file; what was done, one line for each server.
 
     Raises:
-        HostError: it can not be read or replaced.
+        HostError: it cannot be read or replaced.
         PolicyError: it is not a list of servers.
     """
     place = os.path.realpath(path)

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``OPTIONS`` and ``COMMANDS`` hold everything that can be typed.  The parser below, ``--help``, the shell completions,
-the man page and the README table (``completion.py``) are made from them, so they can not disagree.
+the man page and the README table (``completion.py``) are made from them, so they cannot disagree.
 
 Rules
 -----
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(PolicyError):
-    """The command line can not be understood; exit status 2 as getopt programs use it."""
+    """The command line cannot be understood; exit status 2 as getopt programs use it."""
 
     exit_code = 2
 
@@ -509,7 +509,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "doctor",
         "[--json]",
-        "try what this machine can do; cause and fix of what it can not",
+        "try what this machine can do; cause and fix of what it cannot",
         ("membrane doctor",),
         options=("json",),
     ),

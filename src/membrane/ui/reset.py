@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else lies there stays and is
-named.  What a person can not get back (policy, trust decisions, homes with credentials) needs a second yes, on the
+named.  What a person cannot get back (policy, trust decisions, homes with credentials) needs a second yes, on the
 terminal or as a second line of piped input, and ``--yes`` does not give it.  Nothing is removed while a session is
 alive, except dead sessions.
 """
@@ -57,7 +57,7 @@ def removal(letters: str, state: str) -> Removal:
     """What ``letters`` mean for what is there now.
 
     Raises:
-        HostError: the state directory can not be listed.
+        HostError: the state directory cannot be listed.
     """
     try:
         there = sorted(os.listdir(state))
@@ -100,7 +100,7 @@ def remove(path: str) -> None:
 
 
 def _line(fd: int) -> bytes:
-    """The next line, at most 64 octets; read one by one, so that the rest is left for the next question."""
+    """The next line, at most 64 bytes; read one by one, so that the rest is left for the next question."""
     line = b""
     try:
         while len(line) < 64 and (octet := os.read(fd, 1)) not in (b"", b"\n"):
@@ -179,7 +179,7 @@ def reset(
         say(f"removed {path}")
     if todo.precious:
         say(f"your policy, trust decisions and agents' homes: {', '.join(todo.precious)}")
-        if ask("remove these too? They can not be brought back"):
+        if ask("remove these too? They cannot be brought back"):
             for path in todo.precious:
                 remove(path)
                 say(f"removed {path}")

@@ -105,7 +105,7 @@ def no_tracing(
     """Take everything of ``tracing`` away, and root's own pinned programs with their file system.
 
     Raises:
-        HostError: this is not root, or something can not be removed.
+        HostError: this is not root, or something cannot be removed.
     """
     _only_root()
     try:
@@ -117,7 +117,7 @@ def no_tracing(
             pins.remove(state)
     except OSError as error:
         raise HostError("take tracing away", error.strerror or "", target=error.filename or granted) from None
-    say("plain users can not trace by eBPF any more; root's next run loads the programs anew")
+    say("plain users cannot trace by eBPF any more; root's next run loads the programs anew")
 
 
 def others_can_change(program: str) -> str:

@@ -194,7 +194,7 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
     if kind == "Listen":
         return "socket", escape(op.target), f"carried to {escape(op.source)}  {escape(op.origin)}"
     if kind == "Pin":
-        return "pinned", escape(op.target), "can not be renamed or removed"
+        return "pinned", escape(op.target), "cannot be renamed or removed"
     made = {"Tmpfs": "private", "Proc": "private", "Devices": "private"}
     return made.get(kind, "made"), escape(op.target), ""
 

@@ -133,7 +133,7 @@ def _ends(entry: reader.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
             last = first if len(names) == 1 else reader.read_segment(entry.path, names[-1])
             head = reader.parse(first.partition(b"\n")[0]) or {}
             tail = reader.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
-    except Exception:  # a record that can not be read is listed without what it would say
+    except Exception:  # a record that cannot be read is listed without what it would say
         return {}, {}
     return (
         head if head.get("event") == "SessionStarted" else {},

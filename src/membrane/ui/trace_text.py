@@ -22,7 +22,7 @@ _RED, _DIM, _BOLD, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 def size(octets: int) -> str:
-    """MB with one digit, or the octets of what is less than that."""
+    """MB with one digit, or the bytes of what is less than that."""
     return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
 
 

@@ -1,4 +1,4 @@
-"""What of the caller's own git configuration is in force inside: who they are, and what can not run or open anything.
+"""What of the caller's own git configuration is in force inside: who they are, and what cannot run or open anything.
 
 Theory of operation
 -------------------

@@ -155,7 +155,7 @@ class Committed:
         ``partly``: it is being written, and may be the beginning of one.
 
         Raises:
-            OSError: it can not be looked at.
+            OSError: it cannot be looked at.
         """
         if not is_tool(path):
             return "no commit from before this run counts here"

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-A hidden file that can not be opened stops programs that would go on without it: loaders of ``.env``, make's include,
+A hidden file that cannot be opened stops programs that would go on without it: loaders of ``.env``, make's include,
 tar, cp.  So a name that ``ignore`` matches is covered by an empty file or directory that can be read.  Where git would
-take the emptiness for a change and commit it, the cover stays what can not be opened (mode 000):
+take the emptiness for a change and commit it, the cover stays what cannot be opened (mode 000):
 
 * a name that the index of its repository has (gitformat-index(5)), or something below it;
 * what another version control system may know (``OTHERS``), what lies in a ``.git``, and a link to any of these;
-* when it can not be judged: an index that is too large, compressed (version 4), shared with another file or sparse;
+* when it cannot be judged: an index that is too large, compressed (version 4), shared with another file or sparse;
   configuration that sets ``core.excludesFile``, which would overrule ours.
 
 The index is searched, not parsed: a name stands in it as a whole and ends with NUL, its length in the 16 bits of flags
-before it.  What a search takes for the name without being it is only one more cover that can not be opened.
+before it.  What a search takes for the name without being it is only one more cover that cannot be opened.
 
 git learns of the others by a system-level configuration of ours, which includes the machine's own and names a file of
 patterns: those of the policy where all are good for any repository, and each covered name from the top of its own.  An
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MOST_SEARCHED = 128 << 20  # bytes of indexes that are read and searched at a start, over all repositories and names
 LARGEST_INDEX = 64 << 20  # bytes
 LARGEST_CONFIG = 256 << 10  # bytes of a git configuration, and of patterns that are kept in force
-MOST_NAMES = 1_000  # names that are judged; the rest is covered by what can not be opened
+MOST_NAMES = 1_000  # names that are judged; the rest is covered by what cannot be opened
 MOST_SHOWN = 16  # files whose names of variables are shown
 LARGEST_SHOWN = 64 << 10  # bytes of such a file
 DEEPEST = 128  # directories above a name in which its repository is looked for
@@ -64,7 +64,7 @@ class _Repository:
 
     Attributes:
         top: its work tree, absolute.
-        index: content; empty: nothing is tracked.  None: it can not be judged.
+        index: content; empty: nothing is tracked.  None: it cannot be judged.
 
     Args:
         most: bytes of an index that are read; 0: it is not to be judged.
@@ -327,7 +327,7 @@ def _read(path: str, most: int) -> bytes:
     """A regular file as a whole.
 
     Raises:
-        OSError: it can not be read.
+        OSError: it cannot be read.
         ValueError: it is none, or larger than ``most`` bytes.
     """
     return _content(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), most)

@@ -1,4 +1,4 @@
-"""git configuration files: a strict reader, and which settings can not make git run anything.
+"""git configuration files: a strict reader, and which settings cannot make git run anything.
 
 Theory of operation
 -------------------
@@ -242,7 +242,7 @@ _UPDATES = frozenset({"checkout", "rebase", "merge", "none"})
 
 
 def objection(key: str, value: str | None) -> str:
-    """Why git could run something because of this setting; empty when it can not."""
+    """Why git could run something because of this setting; empty when it cannot."""
     section, name, sub = _split(key)
     shown = f"{key} = {value}"[:200]
     if sub is None:

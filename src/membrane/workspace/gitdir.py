@@ -13,7 +13,7 @@ Places: ``git`` is a ``.git`` or a submodule's below ``modules``, ``linked`` one
 Kinds: ``file`` is a regular file that names no program and no other place; ``data`` a directory of such (links there
 are refused: git outside appends to logs, writes to ``rr-cache`` and removes packs through them); ``checked``
 a file that git may take a program or an option from, so its content decides, each time; ``held`` likewise, and it
-can not be changed where it stood at the start; ``probe`` a name that git makes and removes to learn what the file
+cannot be changed where it stood at the start; ``probe`` a name that git makes and removes to learn what the file
 system can do, also as a symbolic link: a refusal there would change the new repository for good; ``place`` a directory
 with rows of its own.
 """
@@ -105,9 +105,9 @@ ROWS = (
     *_files(_ANY, "sed -i", "sed/execute.c", "sed??????"),
     # what git obeys
     Row("hooks", ("git",), "held", "init, from its template", "githooks(5)", "regular files that end in .sample"),
-    Row("config", ("git",), "held", "all", "git-config(1)", "settings that can not make git run anything"),
+    Row("config", ("git",), "held", "all", "git-config(1)", "settings that cannot make git run anything"),
     Row("config.worktree", _TOP, "held", "sparse-checkout, config --worktree", "git-worktree(1), CONFIGURATION FILE",
-        "settings that can not make git run anything"),
+        "settings that cannot make git run anything"),
     Row("branches", ("git",), "held", "init, from its template", "git-fetch(1), REMOTES", "empty"),
     Row("commondir", ("linked",), "held", "worktree add", _LAYOUT, "the repository that holds it"),
     Row("gitdir", ("linked",), "held", "worktree add", _LAYOUT, "a worktree of this workspace"),

@@ -44,7 +44,7 @@ def find(workspace: str) -> Repository:
         workspace: absolute, without links.
 
     Returns:
-        What is to be shown and hidden, or why it is not shown.  Files that can not be read name nothing.
+        What is to be shown and hidden, or why it is not shown.  Files that cannot be read name nothing.
     """
     pointer = f"{workspace}/.git"
     try:
@@ -167,7 +167,7 @@ def _line(path: str, start: str = "") -> str:
 
 
 def _read(path: str, most: int, *, whole: bool = True) -> bytes:
-    """A regular file; empty when it can not be read or (``whole``) holds more than ``most`` bytes."""
+    """A regular file; empty when it cannot be read or (``whole``) holds more than ``most`` bytes."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

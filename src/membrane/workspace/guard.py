@@ -18,7 +18,7 @@ ends the run, for each time it is there for some milliseconds.
 
 The guard runs in the supervisor's loop, which also keeps the time limit and signals.  So every turn has a budget:
 masks come first, then judgements for a few milliseconds, each of a bounded input; what waits is bounded as well, and
-beyond that the run ends.  Nothing is ever forgotten: what can not be watched is looked at in turns, and more than can
+beyond that the run ends.  Nothing is ever forgotten: what cannot be watched is looked at in turns, and more than can
 be looked at is not benign.
 """
 
@@ -70,7 +70,7 @@ SLICE = 0.003  # seconds of one background step, and of judgements in one turn
 AGAIN = 0.02  # seconds between two looks at names that somebody may write to unseen
 PATIENCE = 1.0  # seconds that somebody may hold a protected name open for writing
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
-IN_TURNS = 0.05  # share of the time for names that can not be watched
+IN_TURNS = 0.05  # share of the time for names that cannot be watched
 LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
 
 
@@ -284,7 +284,7 @@ class Guard(Holder):
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError:
-            why = "it can not be looked at"  # and so it is not benign
+            why = "it cannot be looked at"  # and so it is not benign
         if not why and self._ended and is_only_for_now(self._root_fd, path):
             why = "nobody needs it any more"
         if why:
@@ -351,7 +351,7 @@ class Guard(Holder):
     def _is_mended(self, path: str) -> bool:
         """Put a file aside that a commit has otherwise, and back what it was before: git thinks that it is there.
 
-        git merged two of them, say.  It can not write its index then (``tracer.locks``), and all is as it was.
+        git merged two of them, say.  It cannot write its index then (``tracer.locks``), and all is as it was.
         """
         assert self._committed is not None
         if path not in self._good and path == self._judged:
@@ -414,7 +414,7 @@ class Guard(Holder):
             self._tell(path)
             return
         except OSError:
-            # It can not even be renamed: freeze it, and fail the run if it is still there at the end.
+            # It cannot even be renamed: freeze it, and fail the run if it is still there at the end.
             self._tell(path)
             self._stuck[path] = None
             if not self._ended:

@@ -109,7 +109,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         source: where the file lies now, when it is not there yet; ``path`` is the name that it would get.
         holder: is told of each file before it is opened and before it is read.
 
-    Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever can not be
+    Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever cannot be
     read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes,
     of an index ``LARGEST_INDEX``.
     """
@@ -119,7 +119,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     try:
         mode = _stat(root_fd, lies).st_mode
     except OSError as error:
-        return "" if _is_gone(root_fd, lies) else f"it can not be looked at ({error.strerror})"
+        return "" if _is_gone(root_fd, lies) else f"it cannot be looked at ({error.strerror})"
     row = tree_row(path)
     if stat.S_ISLNK(mode):
         return "" if row is None and _is_probe(root_fd, lies, key) else "it is a symbolic link"
@@ -143,7 +143,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return "" if _is_gone(root_fd, lies) else f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, lies) else f"it cannot be read ({error.strerror})"
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -159,7 +159,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
             return f"it is larger than {most} bytes"
         data = read_bounded(fd, most)
     except OSError as error:
-        return f"it can not be read ({error.strerror})"
+        return f"it cannot be read ({error.strerror})"
     finally:
         os.close(fd)
     if len(data) > most:
@@ -212,7 +212,7 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            return f"it can not be looked at ({error.strerror})"
+            return f"it cannot be looked at ({error.strerror})"
         if not stat.S_ISREG(status.st_mode):
             return "it is not a regular file"
         # In the sandbox's view: a mask of mode 000, or one that is empty and can be read, from the view's own tmpfs.
@@ -297,7 +297,7 @@ def reason(path: str) -> str:
     key = fold(path.rpartition("/")[2])
     if any(fold(part) in GIT_NAMES for part in path.split("/")[:-1]):
         return f"git {NEVER[key]}" if key in NEVER else "git writes no such name in its directory"
-    return "something outside of the sandbox uses it, or it can not be looked into"
+    return "something outside of the sandbox uses it, or it cannot be looked into"
 
 
 def _is_probe(root_fd: int, path: str, key: str) -> bool:
@@ -331,7 +331,7 @@ def _judge_empty(root_fd: int, path: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return "" if _is_gone(root_fd, path) else f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, path) else f"it cannot be read ({error.strerror})"
     try:
         with os.scandir(fd) as listing:
             return next((f"git takes {entry.name} for the address of a remote" for entry in listing), "")
@@ -345,7 +345,7 @@ def _judge_hooks(root_fd: int, path: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return "" if _is_gone(root_fd, path) else f"it can not be read ({error.strerror})"
+        return "" if _is_gone(root_fd, path) else f"it cannot be read ({error.strerror})"
     try:
         with os.scandir(fd) as listing:
             for number, entry in enumerate(listing):
@@ -401,7 +401,7 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return f"{name} can not be looked at ({error.strerror})"
+            return f"{name} cannot be looked at ({error.strerror})"
         if name == "hooks" and not stat.S_ISDIR(mode):
             return f"{name} is not a directory"
         why = judge(root_fd, base + name, holder=holder)
@@ -505,7 +505,7 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "config": _judge_config,
     "config.worktree": _judge_config,
     "head": lambda _root_fd, _path, _text: "",  # ``judge_repository``
-    "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: octets
+    "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: bytes
     "merge_rr": lambda _root_fd, _path, _text: "",  # ``_judge_rerere``
     ".gitmodules": _judge_modules,
     "commondir": _judge_commondir,
@@ -573,7 +573,7 @@ def _context_at(root_fd: int, parts: list[str]) -> int:
 
 
 def _layout_keys(root_fd: int, path: str) -> set[str]:
-    """Which names of ``LAYOUT`` a directory holds; a directory that can not be read holds none."""
+    """Which names of ``LAYOUT`` a directory holds; a directory that cannot be read holds none."""
     try:
         fd = _open(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -668,7 +668,7 @@ def put_back(root_fd: int, path: str, data: bytes, mode: int) -> None:
     """Make a file that is not there, with this content.
 
     Raises:
-        OSError: something is there, or it can not be made.
+        OSError: something is there, or it cannot be made.
     """
     parent, _, name = path.rpartition("/")
     directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -742,7 +742,7 @@ def open_up(root_fd: int, path: str) -> None:
         OSError: it is not there, or not ours.
     """
     try:
-        # The workspace itself, closed, can not even be looked up as ".".
+        # The workspace itself, closed, cannot even be looked up as ".".
         fd = os.dup(root_fd) if path == "." else _open(root_fd, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     except NotADirectoryError:
         return

@@ -309,7 +309,7 @@ class Prevention:
             try:
                 names = self._list(lies, left)
             except OSError as error:
-                return f"it can not be looked at ({error.strerror})"
+                return f"it cannot be looked at ({error.strerror})"
             left -= len(names)
             if left < 0:
                 return f"it holds more than {_MOST_WALKED} names, too many to look at"

@@ -12,7 +12,7 @@ repositories and renamed ones are found too.  Names are compared folded, because
 to) a file system that ignores case, normal form or trailing dots.
 
 Names that exist at the start are bound read-only, and every directory between them and the workspace is pinned
-(a mount point can not be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
+(a mount point cannot be renamed): otherwise ``mv .git g; mkdir -p .git/hooks`` goes around the protection.
 ``existing`` adds what the names point to: symbolic links, and what configuration names (``programs``).
 
 ``PROTECTED`` is all rows together, for those who explain a name.  Names that appear during a session are judged by
@@ -341,7 +341,7 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
         gits: git directories inside it, relative.
         hits: the protected hits of the walk.
 
-    Only paths inside the workspace come out: a link never adds a mount elsewhere.  Configuration that can not be
+    Only paths inside the workspace come out: a link never adds a mount elsewhere.  Configuration that cannot be
     parsed adds nothing; git refuses it as well.
     """
     from .programs import named

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Pid 1 gives each of the first names a file of its own to be covered with (``host.view.Masks``), watches that inode by
 inotify(7) for its first open, and passes the descriptor out.  Opens by any name and any process are told; who it was is
-not.  Each watch tells once (IN_ONESHOT): the sandbox can not make work for us with it.
+not.  Each watch tells once (IN_ONESHOT): the sandbox cannot make work for us with it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 One walk without following links finds, per directory, the names that a ``hide`` or ``readonly`` pattern matches and
 the names of ``protect``.  A hidden directory is not walked (it is masked whole); a read-only one is walked for hidden
-names only.  A directory that can not be read is hidden whole when anything is hidden.
+names only.  A directory that cannot be read is hidden whole when anything is hidden.
 
 The walk is incremental.  Per directory the index keeps inode, mtime and ctime (ctime, because the agent can set
 mtime back), its subdirectories and its matches; the next walk costs one lstat(2) per directory and lists only what
@@ -207,7 +207,7 @@ def scan(
         open_sockets: those of others may be reached (``unix_sockets: all``).
 
     Raises:
-        HostError: the workspace itself can not be listed.
+        HostError: the workspace itself cannot be listed.
         PatternError: a pattern can never match (policy.match).
     """
     patterns = Patterns(rules)
@@ -230,7 +230,7 @@ def scan(
                     hits.append(ScanHit(hit, "hide", False))
             elif code != "s":
                 hits.append(ScanHit(hit, EFFECTS[code], directory, link))
-                if code == "h" and hit != path:  # not a directory that can not be read
+                if code == "h" and hit != path:  # not a directory that cannot be read
                     named.append(hit)
                 special = special or code in "pg"
         if special:
@@ -403,7 +403,7 @@ def list_directory(
         status: taken before the listing.
 
     Raises:
-        HostError: it is the workspace itself and can not be listed.
+        HostError: it is the workspace itself and cannot be listed.
     """
     shown = place if isinstance(place, str) else path
     if len(shown) > LONGEST_PATH // 4 and len(os.fsencode(shown)) > LONGEST_PATH:
@@ -483,7 +483,7 @@ def _searchable(place: str | int, name: str) -> bool:
 
 
 def _closed(path: str, context: int, patterns: Patterns, status: os.stat_result | None) -> Entry:
-    """The entry of a directory that can not be looked into: covered whole."""
+    """The entry of a directory that cannot be looked into: covered whole."""
     code = "h" if patterns.hides else "p"
     hits: tuple[Hit, ...] = ()
     if context < READ_ONLY or patterns.hides:
@@ -494,7 +494,7 @@ def _closed(path: str, context: int, patterns: Patterns, status: os.stat_result 
 
 def _unreadable(path: str, entry: Entry) -> str:
     how = "hidden" if entry[6] and entry[6][0][1] == "h" else "read-only"
-    return f"{path}: this directory can not be read here, so it is {how} as a whole"
+    return f"{path}: this directory cannot be read here, so it is {how} as a whole"
 
 
 def _hard_links(root: str, hits: Iterable[ScanHit]) -> tuple[dict[tuple[int, int], ScanHit], list[str]]:

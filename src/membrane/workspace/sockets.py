@@ -44,7 +44,7 @@ class Appeared:
     Args:
         root: an O_PATH descriptor of the tree.
         prefix: its path, with a slash at the end.
-        table: the sockets of the sandbox; None: they can not be told from others, and none is covered.
+        table: the sockets of the sandbox; None: they cannot be told from others, and none is covered.
     """
 
     def __init__(self, root: int, prefix: str, table: Table | None) -> None:

@@ -105,7 +105,7 @@ def author(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """One name of an object or a branch that can not be taken for an option."""
+    """One name of an object or a branch that cannot be taken for an option."""
     return "" if _NAME.fullmatch(text.strip()) else "it is not the name of an object or a branch"
 
 

@@ -4,12 +4,12 @@ Theory of operation
 -------------------
 inotify(7) watches every directory of the index from outside of the sandbox.  A created or renamed-in name that a rule
 matches is returned by ``read``; a new directory is watched first and listed then, so nothing inside is missed.  A
-directory is always opened without following links and watched through its descriptor, so a swapped parent can not
+directory is always opened without following links and watched through its descriptor, so a swapped parent cannot
 lead the watch elsewhere.  Directories are compared with the index when their watch is added: what changed in
 between is found by listing.
 
 Every name is returned at once, and a protected one again whenever it changes.  Whoever judges one says so by
-``hold``: from then on its content is watched, and ``hold`` tells what the watch can not: whether somebody can write
+``hold``: from then on its content is watched, and ``hold`` tells what the watch cannot: whether somebody can write
 to it without an event, through a mapping.  A lease answers that (fcntl(2), F_SETLEASE: F_RDLCK is not granted while
 the file is open for writing, and a mapping keeps it open).
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 else:
     from _collections import deque  # ``collections`` would be loaded for the sake of one name
 
-POLL = 1.0  # seconds between two polls, when directories can not be watched
+POLL = 1.0  # seconds between two polls, when directories cannot be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
 BUFFER = 8_192  # bytes of events per read: about 250, 3 ms of work
 URGENT = 0.002  # seconds that ``read`` spends on new directories
@@ -97,7 +97,7 @@ class Watcher:
         index: from the scan of the start.
 
     Raises:
-        OSError: the workspace can not be opened.
+        OSError: the workspace cannot be opened.
     """
 
     def __init__(self, index: Index) -> None:
@@ -283,7 +283,7 @@ class Watcher:
         elif error.errno in (errno.EMFILE, errno.ENFILE):
             self._unwatched(f"{error.strerror}")
         elif self._patterns.hides and path and path not in self._known:
-            # It can not be looked into, but its owner could open it again: covered whole, as at the start.
+            # It cannot be looked into, but its owner could open it again: covered whole, as at the start.
             self._appeared(path, "hide", event=False)
 
     def _add(self, fd: int, path: str) -> None:

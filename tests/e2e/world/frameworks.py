@@ -76,7 +76,7 @@ def start(home: Path) -> list[int]:
     from websockets.sync.server import serve
 
     def talk(link: Any) -> None:
-        """Echo; a text "raw" is answered by octets that are no frame."""
+        """Echo; a text "raw" is answered by bytes that are no frame."""
         for message in link:
             if message == "raw":
                 link.socket.sendall(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -1,6 +1,6 @@
 """A gRPC server (grpcio), with TLS of its own and, in plain text, behind nginx; and nginx itself as an HTTP/2 origin.
 
-Messages are raw octets, so no code has to be generated: a generic handler serves ``/demo.Echo/METHOD``.
+Messages are raw bytes, so no code has to be generated: a generic handler serves ``/demo.Echo/METHOD``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pki
 import streams
 
 GRPC_PORT, GRPC_PLAIN_PORT, NGINX_PORT, NGINX_PLAIN_PORT = 8450, 8451, 8447, 8448
-LARGE = 300_000_000  # octets of nginx's /bytes/large, which is a hole
+LARGE = 300_000_000  # bytes of nginx's /bytes/large, which is a hole
 
 NGINX = """
 daemon off;

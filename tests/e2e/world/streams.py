@@ -32,7 +32,7 @@ class _Request:
             self.fields[name.lower()] = value.strip()
 
     def body(self) -> int:
-        """Read the body; its octets."""
+        """Read the body; its bytes."""
         if self.fields.get("transfer-encoding") == "chunked":
             total = sum(map(len, self.chunks()))
             self.trailers()

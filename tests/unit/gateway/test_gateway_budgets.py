@@ -1,4 +1,4 @@
-"""What is left: octets, requests and rates, of the session and of each rule."""
+"""What is left: bytes, requests and rates, of the session and of each rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_octets_count_against_the_session_and_every_rule() -> None:
     assert both.spend(60) is None
     refusal = both.spend(41)
     assert refusal is not None and refusal.rule is small and refusal.reason == "limit reached"
-    assert "100 octets" in refusal.hint
+    assert "100 bytes" in refusal.hint
     assert both.left == 40, "what is refused costs nothing"
     assert both.spend(40) is None
     other = book.meter((large,))
@@ -84,9 +84,9 @@ def test_a_rate_holds_in_every_period() -> None:
 def test_a_request_that_announces_too_much_is_refused_before_it_begins() -> None:
     book, one = ledger(), rule(upload=100)
     refused = book.admit((one,), 101)
-    assert refused is not None and "100 octets" in refused[0].hint
+    assert refused is not None and "100 bytes" in refused[0].hint
     assert book.admit((one,), 100) is None
-    assert book.meter((one,)).left == 100, "octets are taken when they go"
+    assert book.meter((one,)).left == 100, "bytes are taken when they go"
 
 
 # ---------------------------------------------------------------- which rules

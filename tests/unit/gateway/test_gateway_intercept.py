@@ -330,13 +330,13 @@ def test_an_urgent_octet_in_the_first_bytes_is_refused_and_not_waited_for(
     client.send(first[4:5], socket.MSG_OOB)
     client.sendall(first[5:])
     [refused] = rig.wait_for(AccessDenied)
-    assert (refused.reason, refused.hint) == ("not HTTP", "an urgent octet cuts the first message short")
+    assert (refused.reason, refused.hint) == ("not HTTP", "an urgent byte cuts the first message short")
     assert until_closed(client)[0] == b""
     rig.until_idle()
 
 
 def test_a_first_message_in_pieces_is_waited_for(rig: Rig, closing: Closing) -> None:
-    """The control of the urgent octet: a pause in the same place is none of it."""
+    """The control of the urgent byte: a pause in the same place is none of it."""
     client = closing(rig.connect())
     for at in range(0, len(GET), 5):
         client.sendall(GET[at : at + 5])
@@ -521,7 +521,7 @@ def test_a_client_that_does_not_go_on_is_ended(closing: Closing, deadlines: Call
 
 
 def test_a_client_that_sends_a_head_octet_by_octet_is_ended(closing: Closing, deadlines: Callable[..., None]) -> None:
-    """Slow loris: each octet is progress, and none of them buys time."""
+    """Slow loris: each byte is progress, and none of them buys time."""
     deadlines(HEAD=SHORT)
     rig = closing(Rig())
     client = closing(rig.connect())

@@ -113,7 +113,7 @@ def test_hellos_that_a_server_could_read_otherwise_are_flawed(extensions) -> Non
     [
         records(b"\x02\0\0\x01x"),  # a ServerHello
         records(hello(server_name(b"a.test"), tail=b"x")),
-        records(b"\x01" + vector(3, bytes(34) + b"\x21" + bytes(60))),  # session id of 33 octets
+        records(b"\x01" + vector(3, bytes(34) + b"\x21" + bytes(60))),  # session id of 33 bytes
         b"\x16\x03\x01\0\0",
         b"\x16\x03\x01\xff\xff",
         b"\x16\x03\x01\0\x04\x01\xff\xff\xff",
@@ -164,7 +164,7 @@ def test_http2() -> None:
         b"\r\n",
         b"A" * 33,
         b"GET /" + b"a" * 8192,
-        b"\x16\x01\0\x01\x85\xa6",  # MySQL, a login of 278 octets
+        b"\x16\x01\0\x01\x85\xa6",  # MySQL, a login of 278 bytes
         b"\x15\x01\0\0\x01\0",  # MongoDB
         b"\x94\0\x01\xa3",  # MessagePack-RPC
         b"\xff\xfb\x01",  # telnet

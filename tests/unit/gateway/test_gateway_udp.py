@@ -150,7 +150,7 @@ def test_the_budget_of_a_rule_ends_its_flows(rig_of) -> None:
     rig.until(lambda: rig.of(ConnectionClosed))
     denied = rig.of(AccessDenied)[0]
     assert (denied.reason, denied.rule) == ("limit reached", "a.test:7/udp (test)")
-    assert denied.hint == "budget of a.test:7/udp: 5 octets upwards in a session"
+    assert denied.hint == "budget of a.test:7/udp: 5 bytes upwards in a session"
     assert denied.client_port == second.getsockname()[1]
     first.send(b"45")
     assert rig.received(rig.server) == b"45", "what was refused cost nothing"
@@ -173,5 +173,5 @@ def test_udp_does_not_go_round_a_proxy(rig_of) -> None:
     rig.client().send(b"x")
     rig.until(lambda: rig.of(AccessDenied))
     denied = rig.of(AccessDenied)[0]
-    assert (denied.reason, denied.hint) == ("port not allowed", "UDP can not go through upstream_proxy")
+    assert (denied.reason, denied.hint) == ("port not allowed", "UDP cannot go through upstream_proxy")
     assert rig.relay.opened == 0

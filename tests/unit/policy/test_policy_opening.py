@@ -1,4 +1,4 @@
-"""Keys that open what is closed, and those of masked credentials: read, widening, refused where they can not hold."""
+"""Keys that open what is closed, and those of masked credentials: read, widening, refused where they cannot hold."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_the_limit_holds_and_the_beginning_and_the_end_survive(tmp_path: Path) -
 
 
 def test_when_the_chain_is_full_everything_further_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when it can not be shortened."""
+    """As when it cannot be shortened."""
     monkeypatch.setattr(record.os, "rename", _no_space)
     path = record.make(str(tmp_path), "f" * 16)
     writer = record.Writer(path, "session", limit=1 << 16)
@@ -211,7 +211,7 @@ def test_a_writer_leaves_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path: Path) -> None:
-    """A file that can not grow (RLIMIT_FSIZE: EFBIG, as ENOSPC comes in the middle of a line)."""
+    """A file that cannot grow (RLIMIT_FSIZE: EFBIG, as ENOSPC comes in the middle of a line)."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=SPARE_TIME, check=True
     )
@@ -372,7 +372,7 @@ def test_what_came_first_survives_a_flood_in_one_piece(tmp_path: Path) -> None:
     """A ring that is drained late gives as much at once as the whole record may hold."""
     path = record.make(str(tmp_path), "0123456789abcdef")
     writer = record.Writer(path, "ebpf", "spans", limit=1 << 17)
-    # The time stands at octet 32 of an event: what happened first goes first.
+    # The time stands at byte 32 of an event: what happened first goes first.
     flood = [os.urandom(32) + number.to_bytes(8, "little") + os.urandom(960) for number in range(300)]
     writer.append(clock_record(0) + frame(b"first" + bytes(60)) + b"".join(map(frame, flood)), 301)
     writer.append(clock_record(0) + frame(b"last" + bytes(60)), 1)
@@ -474,7 +474,7 @@ def _flip(path: Path) -> None:
         ("chain without its first line", "session.chain, line 1: it does not follow the line before it"),
         ("chain of something else", "session.chain, line 1: it does not follow the line before it"),
         ("garbage chain", "session.chain, line 1: it does not follow the line before it"),
-        ("removed chain", "session.chain can not be read: No such file or directory"),
+        ("removed chain", "session.chain cannot be read: No such file or directory"),
         ("swapped", "was changed: its SHA-256 is not that of the chain"),
     ],
 )

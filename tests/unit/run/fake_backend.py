@@ -178,7 +178,7 @@ class FakeCell(Cell):
         self.asked.append("reap")
 
     def breaks(self, why: str) -> None:
-        """It can not keep its promise any more."""
+        """It cannot keep its promise any more."""
         self.said.say(Broken(why))
 
 

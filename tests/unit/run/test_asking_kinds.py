@@ -223,7 +223,7 @@ def test_a_look_up_waits(answer: str, code: int, records: int) -> None:
     for kind in (1, 28):  # one question for both
         assert answerer.answer(query("a.example", kind), later.append) == b""
     assert [line["ask"]["access"] for line in inside.told] == [{"kind": "NameQuery", "name": "a.example", "type": "A"}]
-    assert answerer.answer(query("b.example"))[3] & 15 == 3  # type: ignore[index]  # who can not wait is refused
+    assert answerer.answer(query("b.example"))[3] & 15 == 3  # type: ignore[index]  # who cannot wait is refused
     inside.asking.answer(1, answer)
     assert len(later) == 2
     for response in later:

@@ -46,7 +46,7 @@ def test_what_the_network_process_does_not_send_is_an_internal_error(line: bytes
 
 @pytest.mark.parametrize("event", ["SessionEnded", "SessionStarted", "ProcessStarted", "NameQuarantined", "Other"])
 def test_the_network_process_writes_no_events_of_others(event: str) -> None:
-    """Broken by what it parses, it still can not say that the session ended, or what a process did."""
+    """Broken by what it parses, it still cannot say that the session ended, or what a process did."""
     journal = Journal("s", "")
     for source in ("network", "session"):
         with pytest.raises(InternalError):

@@ -425,7 +425,7 @@ def test_every_input_of_the_cache_counts(place: Place) -> None:
     place.config.write_text("unix_sockets: [$A]\nallow: [z.com]")
     os.utime(place.config, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert place.config.stat().st_size == before.st_size
-    assert hosts(place.load()) == ["z.com"], "mtime can be set back, ctime can not"
+    assert hosts(place.load()) == ["z.com"], "mtime can be set back, ctime cannot"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from membrane.run.sources import Found, Program, Trees, digest, read_value
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """``work`` can be written by the command, ``safe`` can not."""
+    """``work`` can be written by the command, ``safe`` cannot."""
     (tmp_path / "work" / "deep").mkdir(parents=True)
     (tmp_path / "safe").mkdir()
     (tmp_path / "work" / "token").write_text("in work")

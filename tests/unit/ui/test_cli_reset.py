@@ -89,7 +89,7 @@ def test_two_times_yes_leaves_only_what_is_not_ours(state: Path) -> None:
 def test_the_option_yes_answers_only_the_first_question(state: Path) -> None:
     person = Person(False)
     assert run("d", state, person, yes=True) == 0
-    assert person.asked == ["remove these too? They can not be brought back"]
+    assert person.asked == ["remove these too? They cannot be brought back"]
     assert {"config.yaml", "agents", "homes"} <= names(state)
 
 

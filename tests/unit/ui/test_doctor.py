@@ -79,7 +79,7 @@ def test_the_sources_of_the_record_are_named() -> None:
 
     works = [(group, name, YES) for group, name, _support in PROBED]
     assert text(works, "", permitted=True) == ["tracing     ok      eBPF, seccomp notification, BTF"]
-    # Root gave this user a set: that he can not load one himself is nobody's business.
+    # Root gave this user a set: that he cannot load one himself is nobody's business.
     assert text(PROBED, "", permitted=True) == text(works, "", permitted=True)
     assert text(PROBED, "eBPF tracing needs CAP_BPF", permitted=False) == [
         "tracing     partly  eBPF: needs CAP_BPF; seccomp notify works",

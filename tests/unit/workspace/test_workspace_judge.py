@@ -501,7 +501,7 @@ def test_a_linked_parent_is_not_followed(tmp_path: Path) -> None:
     os.symlink(outside, root / "a" / ".git")
     fd = os.open(root, os.O_PATH)
     try:
-        assert judge(fd, "a/.git/config").startswith("it can not be looked at")
+        assert judge(fd, "a/.git/config").startswith("it cannot be looked at")
         with pytest.raises(OSError) as refused:
             quarantine(fd, "a/.git/config", fd)
         assert refused.value.errno in (errno.ELOOP, errno.ENOTDIR)

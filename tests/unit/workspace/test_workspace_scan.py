@@ -283,7 +283,7 @@ def test_an_unreadable_directory_is_covered_whole(tmp_path: Path, mode: int) -> 
         (tmp_path / "d").chmod(0o700)
     assert by_path(hidden) == {"d": ("hide", True, False)}
     assert by_path(without) == {"d": ("protect", True, False)}
-    assert "d: this directory can not be read" in hidden.warnings[0]
+    assert "d: this directory cannot be read" in hidden.warnings[0]
 
 
 def test_a_hidden_file_with_a_second_name_is_warned_about(tmp_path: Path) -> None:

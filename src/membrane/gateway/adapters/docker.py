@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from . import Judge
 
 LONGEST_HEAD = 16384
-LONGEST_BODY = 1 << 20  # octets of JSON from the client
-LONGEST_ANSWER = 1 << 18  # octets of the daemon's answer to ``create``
-MOST_AHEAD = 1 << 16  # octets of further requests while one is answered
+LONGEST_BODY = 1 << 20  # bytes of JSON from the client
+LONGEST_ANSWER = 1 << 18  # bytes of the daemon's answer to ``create``
+MOST_AHEAD = 1 << 16  # bytes of further requests while one is answered
 MOST_KNOWN = 4096  # containers and execs of one session
 
 _VERSION = re.compile(r"/v\d{1,2}\.\d{1,3}(?=/)")
@@ -143,7 +143,7 @@ class Docker(Adapter):
             while self._turn():
                 pass
         except (Flaw, MalformedPath, ValueError) as error:
-            self._explain(400, f"the request can not be understood: {error}")
+            self._explain(400, f"the request cannot be understood: {error}")
             self._state = _OVER
 
     def from_server(self, data: bytes) -> None:
@@ -444,7 +444,7 @@ class Docker(Adapter):
             return False
         self._answer = None
         self._note()
-        # One that is answered before its end can not be followed by another.
+        # One that is answered before its end cannot be followed by another.
         self._state = _HEAD if self._state == _WAIT and not self._close else _OVER
         return True
 

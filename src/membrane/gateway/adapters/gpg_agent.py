@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Lines of at most 1000 octets.  A command is answered by status and data lines and one ``OK`` or ``ERR``; an ``INQUIRE``
+Lines of at most 1000 bytes.  A command is answered by status and data lines and one ``OK`` or ``ERR``; an ``INQUIRE``
 of the agent in between is answered by the client with ``D`` lines and ``END`` or ``CAN``.  One command is under way at
 a time, so a data line can never be read as a command.
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from . import Judge
 
-LONGEST = 1002  # octets of a line with its end (assuan.h, ASSUAN_LINELENGTH)
-MOST_AHEAD = 1 << 16  # octets of further commands while one is answered
+LONGEST = 1002  # bytes of a line with its end (assuan.h, ASSUAN_LINELENGTH)
+MOST_AHEAD = 1 << 16  # bytes of further commands while one is answered
 # libgpg-error, source GPG Agent: GPG_ERR_FORBIDDEN and GPG_ERR_ASS_UNKNOWN_CMD
 _FORBIDDEN = b"ERR 67109115 Forbidden <membrane>\n"
 _OPTIONS = re.compile(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from . import Judge
 
-LONGEST = 256 * 1024  # octets of a message (OpenSSH, authfd.h AGENT_MAX_LEN)
+LONGEST = 256 * 1024  # bytes of a message (OpenSSH, authfd.h AGENT_MAX_LEN)
 MOST_KEYS = 2048  # OpenSSH, authfd.c MAX_AGENT_IDENTITIES
 # draft-miller-ssh-agent, section 6.1
 _FAILURE, _REQUEST_IDENTITIES, _IDENTITIES_ANSWER, _SIGN_REQUEST, _SIGN_RESPONSE = 5, 11, 12, 13, 14
@@ -187,7 +187,7 @@ def _next(data: bytearray) -> bytes | None:
         return None
     size = int.from_bytes(data[:4], "big")
     if not 1 <= size <= LONGEST:
-        raise Broken(f"a message of {size} octets")
+        raise Broken(f"a message of {size} bytes")
     if len(data) < size + 4:
         return None
     message = bytes(data[4 : size + 4])

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A body takes octets from a buffer and gives the octets to forward, as they come.  What is forwarded is written anew
+A body takes bytes from a buffer and gives the bytes to forward, as they come.  What is forwarded is written anew
 from what was understood: chunk sizes in their shortest form, no chunk extensions, trailers that were checked.  The
 output does not depend on how the input was cut.
 
-A ``Scrubber`` may hold octets back, so with one a chunked body gets chunks of our own size.
+A ``Scrubber`` may hold bytes back, so with one a chunked body gets chunks of our own size.
 
 References: RFC 9112 sections 6 and 7.1, RFC 9110 section 6.5.
 """
@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .spellings import Scrubber
 
-LONGEST_CHUNK_LINE = 1024  # octets of a chunk size with its extension
-MOST_EXTENSIONS = 16384  # octets of chunk extensions in one body
-LONGEST_TRAILERS = 16384  # octets
+LONGEST_CHUNK_LINE = 1024  # bytes of a chunk size with its extension
+MOST_EXTENSIONS = 16384  # bytes of chunk extensions in one body
+LONGEST_TRAILERS = 16384  # bytes
 _HEX = b"0123456789ABCDEFabcdef"
 
 
@@ -38,7 +38,7 @@ class Body:
         self.octets = 0
 
     def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """Take octets from ``data[at:]``, append what is to be forwarded; the position after what was taken.
+        """Take bytes from ``data[at:]``, append what is to be forwarded; the position after what was taken.
 
         Raises:
             Flaw: the framing is malformed.
@@ -122,7 +122,7 @@ class Chunked(Body):
         self._state = _SIZE
         self._left = 0
         self._line = bytearray()  # a line that is not complete
-        self._extensions = self._trailers = 0  # octets
+        self._extensions = self._trailers = 0  # bytes
         self._fields: list[bytes] = []
 
     def feed(self, data: bytes, at: int, out: list[bytes]) -> int:

@@ -17,7 +17,7 @@ Rules
 1. A value is put in for scheme, host, port and path of its destination only, whichever of its readings a server takes
    for the request (``requests.Admitted.readings``); nobody here follows a redirect.
 2. ``repr`` and errors never show a value.
-3. What can not be read can not be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
+3. What cannot be read cannot be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
    in another coding, or in characters that do not agree with ASCII, is not passed on.
 
 Not covered: values in request bodies (never put in), and answers that show a value in a way that ``spellings`` does
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .requests import Bound
     from .sigv4 import Signers
 
-SHORTEST_SECRET = 8  # octets; a shorter one would be found in text that has nothing to do with it
+SHORTEST_SECRET = 8  # bytes; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
 # Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
 PUBLIC_PREFIXES = (
@@ -91,14 +91,14 @@ def placeholder_for(value: bytes, random: Callable[[int], bytes]) -> bytes:
     """Random text of the same length and shape: letters for letters, digits for digits, the rest as it is.
 
     Args:
-        random: gives that many random octets, such as ``os.urandom``.
+        random: gives that many random bytes, such as ``os.urandom``.
 
     Raises:
-        ValueError: the value is too short or too long, has octets that a header may not have, or is so regular
+        ValueError: the value is too short or too long, has bytes that a header may not have, or is so regular
             that a placeholder would not differ from it enough.
     """
     if not SHORTEST_SECRET <= len(value) <= LONGEST_SECRET:
-        raise ValueError(f"a secret has {SHORTEST_SECRET} to {LONGEST_SECRET} octets")
+        raise ValueError(f"a secret has {SHORTEST_SECRET} to {LONGEST_SECRET} bytes")
     if value.translate(None, _VISIBLE):
         raise ValueError("a secret is visible ASCII without spaces")
     prefix = next((each for each in PUBLIC_PREFIXES if value.startswith(each) and len(value) - len(each) >= 8), b"")
@@ -370,7 +370,7 @@ def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
         pairs.setdefault(escape(value), escape(placeholder))
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for before in range(3):
-            # The sextets that depend on the value alone, when ``before`` octets of a triple come first.
+            # The sextets that depend on the value alone, when ``before`` bytes of a triple come first.
             first = (before * 8 + 5) // 6
             last = (before + len(value)) * 8 // 6
             pairs.setdefault(encode(bytes(before) + value)[first:last], encode(bytes(before) + placeholder)[first:last])

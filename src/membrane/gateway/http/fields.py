@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LARGEST_TABLE = 65536  # octets of a dynamic table, as RFC 7541 section 4.1 counts them
+LARGEST_TABLE = 65536  # bytes of a dynamic table, as RFC 7541 section 4.1 counts them
 NO_TABLE = b"\x20"  # a size update to 0: what an encoder without a dynamic table says first
 _DEFAULT_TABLE = 4096
 _OVERHEAD = 32
@@ -33,7 +33,7 @@ _STATIC_LENGTH = len(_STATIC)
 
 
 class Undecodable(Exception):
-    """The block is malformed; the connection can not be read any further."""
+    """The block is malformed; the connection cannot be read any further."""
 
 
 class TooLarge(Undecodable):
@@ -49,7 +49,7 @@ class FieldDecoder:
     """Decodes the blocks of one direction, in order.
 
     Args:
-        most: octets of one decoded section, with 32 for each field (SETTINGS_MAX_HEADER_LIST_SIZE).
+        most: bytes of one decoded section, with 32 for each field (SETTINGS_MAX_HEADER_LIST_SIZE).
         fields: of one section.
     """
 

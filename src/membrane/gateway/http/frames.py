@@ -35,9 +35,9 @@ NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, C
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
 TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW, MAX_FRAME, CONNECT_PROTOCOL = 1, 2, 4, 5, 8
 
-SMALLEST_FRAME = 16384  # octets of a frame that every peer takes (RFC 9113 section 4.2)
-LARGEST_WINDOW = (1 << 31) - 1  # octets (RFC 9113 section 6.9.1)
-LARGEST_HELD = 262144  # octets of a frame that has to be whole before it goes on
+SMALLEST_FRAME = 16384  # bytes of a frame that every peer takes (RFC 9113 section 4.2)
+LARGEST_WINDOW = (1 << 31) - 1  # bytes (RFC 9113 section 6.9.1)
+LARGEST_HELD = 262144  # bytes of a frame that has to be whole before it goes on
 _NAME = bytes(byte for byte in TOKEN if not 0x41 <= byte <= 0x5A)
 _PSEUDO = frozenset([b":method", b":scheme", b":authority", b":path"])
 _HOPS = frozenset([b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"])
@@ -134,10 +134,10 @@ def server_settings(payload: bytes) -> tuple[bytes, dict[int, int]]:
 
 
 def answer_frames(stream: int, refused: Refused, *, grpc: bool, room: int, first: bool) -> tuple[bytes, int]:
-    """Our own answer to a request, and how many octets of content it has.
+    """Our own answer to a request, and how many bytes of content it has.
 
     Args:
-        room: octets of content that the windows admit; an answer with more tells its reason in a field instead.
+        room: bytes of content that the windows admit; an answer with more tells its reason in a field instead.
         first: it is the first field section towards this client.
     """
     status, body = b"200", b""
@@ -210,7 +210,7 @@ class RequestSection:
         self.method = self.path = self.scheme = self.authority = b""
         self.names: list[bytes] = []  # of the regular fields
         self.values: list[bytes] = []
-        self.expected = -1  # octets of content that are announced, or -1
+        self.expected = -1  # bytes of content that are announced, or -1
         self.grpc = False
 
     def read(self, names: list[bytes], values: list[bytes], scheme: bytes, ends: bool) -> None:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Request heads come from inside and are parsed by a strict subset of RFC 9112: lines end in CRLF, no line is folded, no
-octet is a control character, one length at most.  Answer heads come from a server that the policy admits, and are
+byte is a control character, one length at most.  Answer heads come from a server that the policy admits, and are
 written anew before the client reads them; so lines may end in LF and be folded, as old servers do.
 
 References: RFC 9112 sections 2.2, 3, 5, 6.3, 7.1; RFC 9110 sections 7.6.1 (Connection), 7.8 (Upgrade),

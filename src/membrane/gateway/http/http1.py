@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The request head is collected (at most ``LONGEST_HEAD`` octets), parsed by a strict subset of RFC 9112, judged by the
+The request head is collected (at most ``LONGEST_HEAD`` bytes), parsed by a strict subset of RFC 9112, judged by the
 ``Gate``, and written anew; bodies pass through ``bodies`` as they come.  One request is in flight at a time, later
 ones of a pipeline wait in the buffer::
 
@@ -16,7 +16,7 @@ Rules
 2. Anything that two readers may frame differently is answered with 400, and the connection ends: CR or LF alone,
    folded lines, empty lines before the request, two lengths.
 3. Fields for one hop (``Connection`` and what it names, ``Upgrade`` to anything but a WebSocket) end here.
-4. Octets from the server that nobody asked for end both connections: they could be taken for another answer.
+4. Bytes from the server that nobody asked for end both connections: they could be taken for another answer.
 5. A WebSocket becomes a pipe only after a 101 that proves that the server speaks it (RFC 6455 section 4.1), and what
    goes through the pipe is frames (``websocket``): one that breaks the protocol ends it with 1002.
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from .sigv4 import Signing
     from .spellings import Scrubber
 
-READ_AHEAD = 65536  # octets that are taken from a client whose turn has not come
+READ_AHEAD = 65536  # bytes that are taken from a client whose turn has not come
 MOST_INTERIM = 16  # 1xx answers before the real one
 
 _HEAD, _DIAL, _BODY, _WAIT, _DISCARD, _PIPE, _ASK, _COLLECT = range(8)
@@ -98,7 +98,7 @@ class Http1(Front):
         super().__init__(gate, clock, vault=vault, spend=spend, recorded=recorded)
         self._connected = connected
         self._in = bytearray()  # from the client, not yet looked at
-        self._searched = 0  # octets of it known to hold no end of head
+        self._searched = 0  # bytes of it known to hold no end of head
         self._state = _HEAD
         self._count = 0
         self._client_ended = self._server_ended = False
@@ -130,7 +130,7 @@ class Http1(Front):
 
     @property
     def held(self) -> int:
-        """Octets that came and can not go on yet; content that waits for its digest has a bound of its own."""
+        """Bytes that came and cannot go on yet; content that waits for its digest has a bound of its own."""
         return len(self._in) + len(self._answer_in) + len(self._pending)
 
     @property
@@ -195,7 +195,7 @@ class Http1(Front):
         return self._take()
 
     def upstream_failed(self, cause: str, *, late: bool = False) -> list[Command]:
-        """The server can not be reached, or (``late``) has not answered in time; ``cause`` is told to the client."""
+        """The server cannot be reached, or (``late``) has not answered in time; ``cause`` is told to the client."""
         if not self.closed:
             if self._state == _PIPE:
                 self._end_pipe(cause)
@@ -447,7 +447,7 @@ class Http1(Front):
             self._up.append(head)
 
     def _take_body(self, data: bytes, at: int) -> int:
-        """Take octets of the request's body; the position after them."""
+        """Take bytes of the request's body; the position after them."""
         out: list[bytes] = []
         before = self._body.octets
         flaw = ""
@@ -489,7 +489,7 @@ class Http1(Front):
             self._next()
 
     def _allowance(self, octets: int) -> bool:
-        """May so many octets go to the server?  If not, the request ends here."""
+        """May so many bytes go to the server?  If not, the request ends here."""
         exchange = self._exchange
         assert exchange is not None
         refusal = self._beyond(exchange, octets)
@@ -679,7 +679,7 @@ class Http1(Front):
         self._close()
 
     def _unasked(self) -> None:
-        """Octets that belong to no answer: the client keeps the answer it has, and nothing is asked after that."""
+        """Bytes that belong to no answer: the client keeps the answer it has, and nothing is asked after that."""
         if self._exchange is not None:
             self._told(self._exchange, error=NOT_HTTP)
             self._exchange = None
@@ -775,7 +775,7 @@ class Http1(Front):
 
 
 def _bad_start(data: bytearray) -> str:
-    """The flaw of something that can not become a request line; the same answer for every longer prefix."""
+    """The flaw of something that cannot become a request line; the same answer for every longer prefix."""
     if data[0] in b"\r\n":
         return RAW_LINE_END
     word = bytes(data[: LONGEST_METHOD + 1]).partition(b" ")[0]

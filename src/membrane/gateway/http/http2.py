@@ -7,10 +7,10 @@ buffered and gRPC and server-sent events stream.  Only what the client says abou
 sections are decoded, judged by the ``Gate`` and encoded anew without a dynamic table.
 
 A refused request never reaches the server.  Its answer is put between two frames of the server, and what the client
-still sends on that stream is dropped and credited, at most ``DRAINED`` octets before it is told to stop.
+still sends on that stream is dropped and credited, at most ``DRAINED`` bytes before it is told to stop.
 
 The content of such an answer comes out of the client's window for the connection, of which the server does not know.
-So the first ``RESERVE`` octets of window that the client grants are kept back for it; without reserve the answer has
+So the first ``RESERVE`` bytes of window that the client grants are kept back for it; without reserve the answer has
 no content, and its reason is in a field.
 
 While somebody is asked about a request nothing more of the client is read: streams must be opened in their order
@@ -22,7 +22,7 @@ Rules
 2. A frame goes up only if it belongs to a stream that the server knows.  Unknown types, PRIORITY and PUSH_PROMISE
    never do.
 3. A violation on a stream that the server has begun to serve ends the connection: the server's answer may be on
-   its way, and the client's decoder can not do without it.
+   its way, and the client's decoder cannot do without it.
 4. Server push is switched off; a server that pushes all the same is cut off.
 5. With secrets for this server its field sections are decoded and encoded anew as well, and its content is scrubbed.
 
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from .requests import Command, Gate, Spend, Waiting
     from .sigv4 import Signing
 
-RESERVE = 8192  # octets of the connection's window that are kept back for answers of our own
+RESERVE = 8192  # bytes of the connection's window that are kept back for answers of our own
 MOST_CONTINUATIONS = 32  # frames of one field section
 _DROPPED = HOP_BY_HOP | frozenset([b"host"])
 
@@ -130,7 +130,7 @@ class Http2(AnswerSide):
 
     @property
     def held(self) -> int:
-        """Octets that came and can not go on yet."""
+        """Bytes that came and cannot go on yet."""
         blocks = len(self._block or b"") + len(self._answer_block or b"")
         return len(self._in) + len(self._answer_in) + blocks + self._waiting_octets
 
@@ -181,7 +181,7 @@ class Http2(AnswerSide):
         return self._take()
 
     def upstream_failed(self, cause: str, *, late: bool = False) -> list[Command]:
-        """The server can not be reached: said before any data, every request is answered with that.
+        """The server cannot be reached: said before any data, every request is answered with that.
 
         ``late``: it has not answered in time.
         """

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
 MOST_STREAMS = 4096  # open at once
-MOST_WAITING = 65536  # octets for the client that wait for the border of a frame
+MOST_WAITING = 65536  # bytes for the client that wait for the border of a frame
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 
 
@@ -73,7 +73,7 @@ class Stream(Exchange):
         self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float, expected: int
     ) -> None:
         super().__init__(number, request, verdict, query, started)
-        self.expected = expected  # octets of content that were announced, or -1
+        self.expected = expected  # bytes of content that were announced, or -1
         self.client_ended = self.server_ended = self.grpc = False
         self.scrubber: Scrubber | None = None
 
@@ -98,13 +98,13 @@ class AnswerSide(Front):
         super().__init__(gate, clock, vault=vault, spend=spend, recorded=recorded)
         self._rewrites = vault is not None and vault.scrubs
         self._streams: dict[int, Stream] = {}
-        self._refused: dict[int, int] = {}  # answered while the client still sends: octets that it may send
+        self._refused: dict[int, int] = {}  # answered while the client still sends: bytes that it may send
         self._done: dict[int, None] = {}  # the last streams that the client itself has ended
         self._last = 0  # the highest stream of the client
         self._patience = PATIENCE
         self._alone = ""  # why there is no server: answers are our own
         self._settled = False  # the client's first SETTINGS have come
-        self._left = 0  # octets of the client's running frame that are passed on, or dropped
+        self._left = 0  # bytes of the client's running frame that are passed on, or dropped
         self._forwarding = False
         self._largest = SMALLEST_FRAME  # what the server takes
         self._for_server: list[bytes] = []  # waits for the border of a frame
@@ -120,7 +120,7 @@ class AnswerSide(Front):
         self._window = 65535  # of a new stream, towards the client
         self._client_frame = SMALLEST_FRAME  # what the client takes
         self._reserve = 0
-        self._credit = 0  # octets that were dropped and are to be granted again
+        self._credit = 0  # bytes that were dropped and are to be granted again
         self._for_client: list[bytes] = []
         self._waiting_octets = 0
 

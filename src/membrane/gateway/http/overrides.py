@@ -11,7 +11,7 @@ is malformed when the value is neither a method nor a path.  Names that hold suc
 
 References (who reads what):
 
-* CGI (RFC 3875 section 4.1.18), WSGI and Rack: "-" is "_"; lighttpd and Apache's mod_cgi before 2.4: every octet but
+* CGI (RFC 3875 section 4.1.18), WSGI and Rack: "-" is "_"; lighttpd and Apache's mod_cgi before 2.4: every byte but
   letters and digits is.
 * gunicorn ``wsgi.create``: ``SCRIPT_NAME`` is cut out of the path, at its first occurrence; Flask's ``ReverseProxied``
   recipe: ``X-Script-Name``; Spring ``ForwardedHeaderFilter``, Traefik StripPrefix: ``X-Forwarded-Prefix``.
@@ -57,7 +57,7 @@ _MARKS = _OVERRIDES | frozenset(
 )  # fmt: skip
 _FILLERS = frozenset([b"x", b"http", b"envoy", b"https"])
 _TELLING = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
-_LONGEST_WORD = 64  # octets of words that were written as one
+_LONGEST_WORD = 64  # bytes of words that were written as one
 _EXACT: dict[bytes, Kind] = {
     b"script-name": "prefix",
     b"path-info": "path",

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     Waiting: TypeAlias = Literal["request", "head", "content", "server", "nothing"]
     Answers: TypeAlias = dict[HttpRequest, Callable[[HttpRequest], Verdict]]
 
-LONGEST_HEAD = 65536  # octets of a request head, or of an HTTP/2 field section
+LONGEST_HEAD = 65536  # bytes of a request head, or of an HTTP/2 field section
 LONGEST_QUERY = 49152
 MOST_FIELDS = 256
-# Octets of a refused request's content that are read and dropped.  Many clients look for an answer only when they
+# Bytes of a refused request's content that are read and dropped.  Many clients look for an answer only when they
 # have sent everything, and take a reset before that for a fault of the network.
 DRAINED = 1 << 26
 LONGEST_SHOWN = 1024  # characters of a method, path or hint in an answer
@@ -252,7 +252,7 @@ class Gate:
         return Refused(verdict.reason.status, verdict, request)
 
     def unreachable(self, request: HttpRequest, cause: str, *, late: bool = False) -> Refused:
-        """The answer when the server can not be asked, or (``late``) has not answered in time."""
+        """The answer when the server cannot be asked, or (``late``) has not answered in time."""
         return Refused(504 if late else 502, Deny(None, reasons.Reason(cause)), request)
 
     def _shown(self, method: bytes, target: bytes) -> HttpRequest:
@@ -496,7 +496,7 @@ class Seen(Value):
     """One request is over.  Exactly one for each request, refused ones included.
 
     ``status`` is that of the answer which the client got, 0 without one.  ``bytes_up`` and ``bytes_down`` are
-    octets of content.  ``number`` counts the requests of an HTTP/1.1 connection, and is the stream in HTTP/2.
+    bytes of content.  ``number`` counts the requests of an HTTP/1.1 connection, and is the stream in HTTP/2.
     """
 
     number: int
@@ -547,7 +547,7 @@ class Exchange:
     def __init__(self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float) -> None:
         self.number, self.request, self.verdict, self.query, self.started = number, request, verdict, query, started
         self.status = self.up = self.down = 0
-        self.budgets = verdict.budgets if isinstance(verdict, Allow) else ()  # that its octets count against
+        self.budgets = verdict.budgets if isinstance(verdict, Allow) else ()  # that its bytes count against
         self.asked: Sequence[tuple[bytes, bytes]] = ()
         self.answered: Sequence[tuple[bytes, bytes]] = ()
 
@@ -563,7 +563,7 @@ class Front(ABC):
         gate: judges requests.
         clock: seconds, monotonic.
         vault: the secrets of the session as far as they concern this connection.
-        spend: asked before octets of a request that these rules admit go to the server; a refusal ends it.
+        spend: asked before bytes of a request that these rules admit go to the server; a refusal ends it.
         recorded: ``Seen`` carries the header fields.
     """
 
@@ -606,7 +606,7 @@ class Front(ABC):
     @property
     @abstractmethod
     def held(self) -> int:
-        """Octets that came and can not go on yet."""
+        """Bytes that came and cannot go on yet."""
 
     def upstream_opened(self) -> list[Command]:
         """``OpenUpstream`` is done."""

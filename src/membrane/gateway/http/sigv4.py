@@ -9,9 +9,9 @@ names of the signed fields stay the client's; a field that does not go up is sig
 
 The digest of the content is the client's own where ``X-Amz-Content-Sha256`` names it, or says that it is unsigned: the
 content is passed on as it is, so a wrong digest is the server's to refuse.  Without that field (every service but S3)
-the content is held until its digest is known: at most ``LARGEST_HELD`` octets, of all requests together ``MOST_HELD``.
+the content is held until its digest is known: at most ``LARGEST_HELD`` bytes, of all requests together ``MOST_HELD``.
 
-What can not be signed again is refused: content that is signed chunk by chunk (``STREAMING-*``), Signature Version 4A,
+What cannot be signed again is refused: content that is signed chunk by chunk (``STREAMING-*``), Signature Version 4A,
 and, by ``Vault``, signatures in the query (presigned URLs).
 
 References: AWS General Reference, "Create a signed AWS API request"; the vectors of botocore's aws4 test suite.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .requests import Fields
 
-LARGEST_HELD = 16 << 20  # octets of one request's content
+LARGEST_HELD = 16 << 20  # bytes of one request's content
 MOST_HELD = 64 << 20
 _ALGORITHM = b"AWS4-HMAC-SHA256"
 _ASYMMETRIC = b"AWS4-ECDSA-P256-SHA256"
@@ -66,7 +66,7 @@ class Signers:
 
     def __init__(self, pairs: Iterable[KeyPair]) -> None:
         self._pairs = {pair.placeholder: pair for pair in pairs}
-        self.held = 0  # octets of content that wait for their digest
+        self.held = 0  # bytes of content that wait for their digest
 
     def recognise(self, names: Sequence[bytes], values: Sequence[bytes]) -> Signing | Deny | None:
         """What a request is signed with, as the client wrote its fields; None: nothing of ours."""
@@ -82,7 +82,7 @@ class Signers:
         if pair is None:
             return None
         if kind == _ASYMMETRIC:
-            return _refusal("Signature Version 4A can not be made with the secret alone")
+            return _refusal("Signature Version 4A cannot be made with the secret alone")
         signed = parts.get(b"SignedHeaders", b"").split(b";")
         if len(scope) != 5 or scope[4] != _TERMINATOR or b"host" not in signed:
             return _refusal("the signature has no scope of five parts, or does not cover the host")
@@ -96,7 +96,7 @@ def _pairs_of(text: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _refusal(cause: str) -> Deny:
-    return Deny(None, reasons.MISPLACED_SECRET, f"the request can not be signed again: {cause}")
+    return Deny(None, reasons.MISPLACED_SECRET, f"the request cannot be signed again: {cause}")
 
 
 class _Held:
@@ -136,7 +136,7 @@ class Signing:
             length: of the content; 0: there is none, -1: not known.
 
         Returns:
-            The refusal of a request that can not be signed.
+            The refusal of a request that cannot be signed.
         """
         known = dict(fields)
         self._date = known.get(b"x-amz-date", b"")
@@ -154,13 +154,13 @@ class Signing:
         elif length < 0:
             return _refusal("its content has no length")
         elif length > LARGEST_HELD or self._signers.held + length > MOST_HELD:
-            return _refusal(f"its content of {length} octets is too long to be held until its digest is known")
+            return _refusal(f"its content of {length} bytes is too long to be held until its digest is known")
         else:
             self._held = _Held(self._signers, length)
         return None
 
     def take(self, data: bytes) -> None:
-        """Octets of the content."""
+        """Bytes of the content."""
         self._body.update(data)
 
     def authorization(self, method: bytes, target: bytes, host: bytes, fields: Fields) -> bytes:

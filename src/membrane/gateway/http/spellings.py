@@ -18,9 +18,9 @@ Bounds
 ------
 * Only runs that may hold a value are read: at least as many characters of ``_class`` in a row as the shortest value
   has.  In other text that is two passes of the C library over it.
-* The readings of one piece have together at most ``WORK`` octets for each of its own.  What can not be read within
+* The readings of one piece have together at most ``WORK`` bytes for each of its own.  What cannot be read within
   that counts as bad: its letters and digits are overwritten.
-* In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` octets for each of the value.
+* In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` bytes for each of the value.
   Within an encoding two characters of the value must have come for that, else every third piece of base64 would be held
   up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or whoever
   makes a server show guesses would have fewer of them to try.
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 UNESCAPED = 4  # times
 DECODED = 2  # times
-WORK = 64  # octets that are read for each octet of the text
+WORK = 64  # bytes that are read for each byte of the text
 _WORK_AT_LEAST = 8192
-LONGEST = 128  # octets of text for each character of a value
+LONGEST = 128  # bytes of text for each character of a value
 _SHORTEST_TAIL = 3  # characters at the end of a stream that can begin two characters of a value in some encoding
 _FREE = 3  # characters at a value's beginning that may have gone before it is recognised
-_NEAR = 64  # octets after the place where a stream was cut, in which the rest of a value begins
+_NEAR = 64  # bytes after the place where a stream was cut, in which the rest of a value begins
 _EAGER = 2  # characters of a value that have come when it is held back
-_REREAD = 4096  # octets that are held back and read again with every piece; above it with each eighth more
+_REREAD = 4096  # bytes that are held back and read again with every piece; above it with each eighth more
 _CUTS = b"\r\n\0"
 _INDENTS = re.compile(rb"\n[ \t]+"), re.compile(rb"\\n[ \t]+")  # each begins with text that is found fast
-_HEX_CUTS = b" \t:,;-"  # between two octets in hexadecimal
+_HEX_CUTS = b" \t:,;-"  # between two bytes in hexadecimal
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ALNUM = _LETTERS + b"0123456789"
 _ESCAPES = b"%\\&="
@@ -71,7 +71,7 @@ _TOKEN = re.compile(
     rb"|&(?:#(?:[0-9]{1,24}|[xX][0-9A-Fa-f]{1,24});?|[A-Za-z]{2,24};|(?:amp|AMP|lt|LT|gt|GT|quot|QUOT))"
 )
 _QUOTED = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)|\\\r?\n")  # and lines that end in a backslash
-# What may become one when the text goes on; at most ``_LONGEST_TOKEN`` octets of it are looked at.
+# What may become one when the text goes on; at most ``_LONGEST_TOKEN`` bytes of it are looked at.
 _UNFINISHED = re.compile(
     rb"(?:%(?:[0-9A-Fa-f]|u[0-9A-Fa-f]{0,3})?"
     rb"|=[0-9A-Fa-f\r]?"
@@ -115,7 +115,7 @@ class Spellings:
         self._class = _classes(_BASE64 + _ESCAPES + _CUTS + b"#;{}" + signs)
         self._run = b"A" * shortest
         self._hexes = _classes(_HEX + _HEX_CUTS + _CUTS + b"xX")
-        self._separated = b"A" * (2 * shortest + 1)  # however many octets are between two separators
+        self._separated = b"A" * (2 * shortest + 1)  # however many bytes are between two separators
         self._left = 0
 
     def hide(self, text: bytes, *, late: bool = False, more: bool = False) -> tuple[bytes, int]:
@@ -310,7 +310,7 @@ class Spellings:
         return text, hold
 
     def _separated_hex(self, text: bytes, decodes: int, late: bool, more: bool) -> tuple[bytes, int]:
-        """Hexadecimal with something between its octets: ``6b 65 79``, ``6b:65:79``, ``0x6b, 0x65``."""
+        """Hexadecimal with something between its bytes: ``6b 65 79``, ``6b:65:79``, ``0x6b, 0x65``."""
         size = len(text)
         if len(text.translate(None, _HEX_CUTS + _CUTS + b"xX")) < (2 * _EAGER if more else 2 * len(self._run)):
             return text, size
@@ -351,7 +351,7 @@ def _runs(classes: bytes, least: bytes, more: bool) -> Iterator[tuple[int, int]]
 
 
 def _beginning(text: bytes, value: bytes, least: int) -> int:
-    """How many octets at the end of ``text`` are the beginning of ``value``; 0 when fewer than ``least``."""
+    """How many bytes at the end of ``text`` are the beginning of ``value``; 0 when fewer than ``least``."""
     at = max(0, len(text) - len(value) + 1)
     first = value[:least]
     while (at := text.find(first, at)) >= 0:
@@ -396,7 +396,7 @@ _MEANINGS: dict[bytes, bytes] = {}  # of tokens that were seen
 
 
 def _meaning(found: re.Match[bytes]) -> bytes:
-    """What an escape stands for; itself when that is no octet of ASCII."""
+    """What an escape stands for; itself when that is no byte of ASCII."""
     token = found[0]
     known = _MEANINGS.get(token)
     if known is None:
@@ -425,7 +425,7 @@ def _undone(token: bytes) -> bytes:
 
 
 def _tokens(text: bytes, token: re.Pattern[bytes]) -> tuple[list[int], list[int]]:
-    """Where each octet of the text without its escapes begins and ends; the last one is the end of both."""
+    """Where each byte of the text without its escapes begins and ends; the last one is the end of both."""
     starts: list[int] = []
     ends: list[int] = []
     at = 0
@@ -445,7 +445,7 @@ def _tokens(text: bytes, token: re.Pattern[bytes]) -> tuple[list[int], list[int]
 
 
 def _respelled(text: bytes, plain: bytes, shown: bytes, starts: Sequence[int], ends: Sequence[int]) -> bytes:
-    """``text`` so that it says ``shown`` instead of ``plain``, each octet in the spelling that it had."""
+    """``text`` so that it says ``shown`` instead of ``plain``, each byte in the spelling that it had."""
     if plain == shown:
         return text
     out = bytearray(text)
@@ -486,7 +486,7 @@ def _respelling(token: bytes, octet: int) -> bytes:
 
 
 def _kept(dropped: re.Pattern[bytes], text: bytes) -> list[int]:
-    """Where the octets are that are left when the matches of a pattern are taken out."""
+    """Where the bytes are that are left when the matches of a pattern are taken out."""
     out: list[int] = []
     at = 0
     for found in dropped.finditer(text):
@@ -497,7 +497,7 @@ def _kept(dropped: re.Pattern[bytes], text: bytes) -> list[int]:
 
 
 def _overwritten(text: bytes, before: bytes, after: bytes, places: Sequence[int]) -> bytes:
-    """``text`` with each octet that changed put in its place."""
+    """``text`` with each byte that changed put in its place."""
     if before == after:
         return text
     out = bytearray(text)
@@ -511,12 +511,12 @@ def _overwritten(text: bytes, before: bytes, after: bytes, places: Sequence[int]
 
 
 class Coding:
-    """An encoding of octets that has a few bits in each character.
+    """An encoding of bytes that has a few bits in each character.
 
     Args:
         bits: of a character.
-        alignments: numbers of characters before a run that put each of its octets in place for some of them.
-        read: a run, and so many characters of zero bits before it: the octets, and what gives the run with other ones.
+        alignments: numbers of characters before a run that put each of its bytes in place for some of them.
+        read: a run, and so many characters of zero bits before it: the bytes, and what gives the run with other ones.
     """
 
     __slots__ = ("alignments", "bits", "classes", "others", "read")
@@ -533,15 +533,15 @@ class Coding:
         self.read = read
 
     def characters(self, octets: int) -> int:
-        """How many hold so many octets."""
+        """How many hold so many bytes."""
         return -(-8 * octets // self.bits)
 
     def unknown(self, before: int) -> int:
-        """How many octets so many characters before a run have a part in."""
+        """How many bytes so many characters before a run have a part in."""
         return -(-before * self.bits // 8)
 
     def known(self, octets: bytes, before: int) -> bytes:
-        """What was read, with NULs for octets of which a part is not known: chance would make escapes of them."""
+        """What was read, with NULs for bytes of which a part is not known: chance would make escapes of them."""
         cut = self.unknown(before)
         return bytes(min(cut, len(octets))) + octets[cut:]
 
@@ -601,7 +601,7 @@ CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32)) 
 
 
 class Scrubber:
-    """Overwrites values in one stream of octets, also where a value is cut.
+    """Overwrites values in one stream of bytes, also where a value is cut.
 
     It holds back only what may be the beginning of a value, and nothing after ``flush``.
     """
@@ -616,7 +616,7 @@ class Scrubber:
         self._octets = 0  # of that
 
     def feed(self, data: bytes) -> bytes:
-        """Take octets; give those that are safe to pass on."""
+        """Take bytes; give those that are safe to pass on."""
         if len(self._held) > _REREAD:
             self._more.append(data)
             self._octets += len(data)
@@ -640,5 +640,5 @@ class Scrubber:
         return self._spellings.hide(held, late=self._late)[0] if held else held
 
     def whole(self, data: bytes) -> bytes:
-        """Overwrite in octets that are complete, such as a header value."""
+        """Overwrite in bytes that are complete, such as a header value."""
         return self._spellings.hide(data)[0] if data else data

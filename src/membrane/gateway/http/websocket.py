@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 After a 101 the two ends may say anything for ever, so what they say is held to the protocol that they asked for: each
-octet belongs to a frame whose header was read and found in order before it goes on.  ``feed`` returns how much of what
-came may go on; the octets of a header wait until it is complete (14 at most), those of a payload never do.  Payloads
+byte belongs to a frame whose header was read and found in order before it goes on.  ``feed`` returns how much of what
+came may go on; the bytes of a header wait until it is complete (14 at most), those of a payload never do.  Payloads
 are not looked at: neither unmasked nor kept.
 
 What is checked: masked exactly towards the server; known opcodes; control frames short and whole; continuation only
@@ -15,7 +15,7 @@ where permessage-deflate was agreed on (RFC 7692 section 6); lengths in their sh
 
 from __future__ import annotations
 
-LONGEST = 1 << 28  # octets of a frame; messages may have any number of frames
+LONGEST = 1 << 28  # bytes of a frame; messages may have any number of frames
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _LONGEST_CONTROL = 125
 PROTOCOL_ERROR = 1002  # RFC 6455 section 7.4.1
@@ -44,7 +44,7 @@ class Frames:
     def __init__(self, *, masked: bool, deflate: bool) -> None:
         self._masked, self._deflate = masked, deflate
         self._head = bytearray()  # of the next frame, while it is not complete
-        self._left = 0  # octets of the payload that are to come
+        self._left = 0  # bytes of the payload that are to come
         self._within = False  # a message that is not finished
         self._closed = False
 

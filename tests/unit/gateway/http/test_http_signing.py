@@ -1,5 +1,5 @@
 """AWS Signature Version 4: what a client signed with a placeholder goes up with the signature that botocore makes with
-the secret; what can not be signed again does not go up."""
+the secret; what cannot be signed again does not go up."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from membrane.gateway.http.websocket import LONGEST, Frames, close_frame
 
 
 def frame(first: int, payload: bytes = b"", *, masked: bool = True, size: int = 0) -> bytes:
-    """A frame as RFC 6455 section 5.2 draws it; ``size``: octets of the extended length, 0 for the shortest form."""
+    """A frame as RFC 6455 section 5.2 draws it; ``size``: bytes of the extended length, 0 for the shortest form."""
     length = len(payload)
     size = size or (0 if length < 126 else 2 if length < 65536 else 8)
     second = {0: length, 2: 126, 8: 127}[size] | (128 if masked else 0)
@@ -84,7 +84,7 @@ def test_what_breaks_the_protocol_goes_no_further(data: bytes, flaw: str) -> Non
         alone += passed
         if said:
             break
-    assert (alone, flaw in said) == (went, True), "octet by octet it is the same"
+    assert (alone, flaw in said) == (went, True), "byte by byte it is the same"
 
 
 def test_a_server_does_not_mask() -> None:

@@ -20,6 +20,7 @@ import termios
 
 CHUNK = 65536
 MOST_PENDING = 1 << 20  # bytes typed ahead that the command has not read
+_GONE = (OSError, termios.error)  # the latter is no OSError, and says EIO of a terminal that was hung up
 
 
 def streams() -> tuple[bool, bool, bool]:
@@ -41,7 +42,7 @@ class Relay:
         try:
             fcntl.ioctl(master, termios.TIOCSWINSZ, fcntl.ioctl(self.screen, termios.TIOCGWINSZ, b"\0" * 8))
             termios.tcsetattr(master, termios.TCSANOW, termios.tcgetattr(self.screen))
-        except OSError:
+        except _GONE:
             pass  # a terminal without a size
         self.enter_raw_mode()
 
@@ -56,15 +57,21 @@ class Relay:
         """Give every key to the command."""
         if self.keyboard < 0 or self._cooked is not None or not self.in_foreground():
             return
-        cooked = termios.tcgetattr(self.keyboard)
-        raw = termios.tcgetattr(self.keyboard)
+        try:
+            cooked = termios.tcgetattr(self.keyboard)
+            raw = termios.tcgetattr(self.keyboard)
+        except _GONE:
+            return  # its end is told by the next read
         raw[0] &= ~(termios.BRKINT | termios.ICRNL | termios.INPCK | termios.ISTRIP | termios.IXON)
         raw[1] &= ~termios.OPOST
         raw[2] = raw[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8
         raw[3] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN | termios.ISIG)
         raw[6][termios.VMIN], raw[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self.keyboard, termios.TCSADRAIN, raw)
         self._cooked = cooked
+        try:
+            termios.tcsetattr(self.keyboard, termios.TCSADRAIN, raw)
+        except _GONE:
+            pass
 
     def restore(self) -> None:
         """Put the caller's terminal back as it was."""
@@ -73,7 +80,7 @@ class Relay:
         cooked, self._cooked = self._cooked, None
         try:
             termios.tcsetattr(self.keyboard, termios.TCSADRAIN, cooked)  # type: ignore[arg-type]
-        except OSError:
+        except _GONE:
             pass  # the terminal went away
 
     @property

@@ -1,9 +1,10 @@
-"""The key store that Java reads, seen by Java's own tool where there is one."""
+"""What an inspected session trusts: files in PEM, and Java's key store, seen by Java's own tool where there is one."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from membrane.errors import HostError
-from membrane.run.trust import key_store
+from membrane.run.trust import key_store, read_authorities, read_authority
 
 
 def certificate(name: str) -> x509.Certificate:
@@ -81,3 +82,30 @@ def test_keytool_reads_it(tmp_path: Path, password: tuple[str, ...]) -> None:
     assert done.returncode == 0, done
     assert b"".join(pem(made).split()) in b"".join(done.stdout.split())
     assert done.stdout.count(b"BEGIN CERTIFICATE") == 2
+
+
+def test_authorities_are_read_one_after_the_other(tmp_path: Path) -> None:
+    first, second = pem(certificate("a")), pem(certificate("b"))
+    (tmp_path / "a").write_bytes(first.rstrip(b"\n"))
+    (tmp_path / "b").write_bytes(second)
+    assert read_authorities([str(tmp_path / "a"), str(tmp_path / "b")]) == first + second
+    assert read_authorities([]) == b""
+
+
+def test_what_holds_no_certificate_stops_the_run(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("hello")
+    os.mkfifo(tmp_path / "fifo")  # without a writer: reading it must not wait
+    for name in ("text", "fifo", "none"):
+        with pytest.raises(HostError) as refused:
+            read_authorities([str(tmp_path / name)])
+        assert refused.value.target == str(tmp_path / name)
+
+
+def test_an_authority_has_a_certificate_and_a_key(tmp_path: Path) -> None:
+    key = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+    (tmp_path / "c").write_bytes(pem(certificate("c")))
+    (tmp_path / "k").write_bytes(key)
+    assert read_authority([str(tmp_path / "c"), str(tmp_path / "k")]) == ((tmp_path / "c").read_bytes(), key)
+    assert read_authority([]) is None
+    with pytest.raises(HostError, match="holds no key"):
+        read_authority([str(tmp_path / "c"), str(tmp_path / "c")])

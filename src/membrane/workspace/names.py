@@ -101,6 +101,17 @@ TREE_ROWS = (
         ".jj/repo/config.toml",
         ".jj/workspace-config.toml",
     ),
+    *_rows(
+        "Sapling", "runs hooks, aliases and extensions named in it", "sapling-scm.com, sl help config", ".sl/config"
+    ),
+    *_rows(
+        "Pijul",
+        "runs it, or the hooks named in it, at the next record",
+        "pijul.org/manual; pijul, src/commands/hooks.rs",
+        ".pijul/config",
+        ".pijul/hooks",
+    ),
+    *_rows("darcs", "runs the hooks named in it", "darcs.net/Using/Configuration", "_darcs/prefs/defaults"),
     # shells
     *_rows(
         "bash", _SHELL, _BASH, ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"
@@ -129,6 +140,10 @@ TREE_ROWS = (
     *_rows("ripgrep", "runs the preprocessor named in it", "rg(1), --pre", ".ripgreprc"),
     *_rows("pdb", _START, "docs.python.org/3/library/pdb.html", ".pdbrc"),
     *_rows("R", _START, "R, ?Startup", ".Rprofile"),
+    *_rows(
+        "R", "runs the profile that its variables name when it starts in this directory", "R, ?Startup", ".Renviron"
+    ),
+    *_rows("Octave", _START, "docs.octave.org, Startup Files", ".octaverc"),
     *_rows("GHCi", _START, "downloads.haskell.org/ghc/latest/docs/users_guide/ghci.html", ".ghci"),
     *_rows("irb", _START, "irb(1), FILES", ".irbrc"),
     *_rows("pry", _START, "github.com/pry/pry/wiki/Pry-rc", ".pryrc"),
@@ -172,6 +187,13 @@ TREE_ROWS = (
     ),
     *_rows("a JetBrains IDE", _TASKS, "jetbrains.com/help/idea/creating-and-managing-projects.html", ".idea"),
     *_rows("Zed", _TASKS, "zed.dev/docs/tasks", ".zed"),
+    *_rows("Helix", "starts the language servers named in it", "docs.helix-editor.com/languages.html", ".helix"),
+    *_rows(
+        "coc.nvim",
+        "starts the language servers named in it",
+        "neoclide/coc.nvim, :help coc-config",
+        ".vim/coc-settings.json",
+    ),
     *_rows(
         "a tool for dev containers", _TASKS, "containers.dev/implementors/spec", ".devcontainer", ".devcontainer.json"
     ),

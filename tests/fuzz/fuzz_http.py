@@ -27,8 +27,8 @@ from membrane.gateway.http.http2 import Http2
 from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.decide import Decider
-from membrane.policy.match import canonical_path
 from membrane.policy.model import HostRule, HttpRule, Origin, Policy, PortRange
+from membrane.policy.url_paths import canonical_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

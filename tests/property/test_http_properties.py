@@ -21,8 +21,8 @@ from membrane.gateway.http.http2 import Http2
 from membrane.gateway.http.requests import Admitted, Bound, Gate, Seen, SendClient, SendUpstream
 from membrane.gateway.http.spellings import Scrubber, Spellings
 from membrane.gateway.sniff import PREFACE
-from membrane.policy.match import canonical_path
 from membrane.policy.model import Allow
+from membrane.policy.url_paths import canonical_path
 
 if TYPE_CHECKING:
     from membrane.gateway.http.requests import Command, Front

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
 from ..policy import reasons
+from ..policy.hosts import canonical_host
 from ..policy.literals import canonical_address
-from ..policy.match import canonical_host
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ..errors import PolicyError
-from ..policy.match import parse_address
+from ..policy.hosts import parse_address
 from ..value import Value
 
 TYPE_CHECKING = False

@@ -48,7 +48,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
                 )
     for secret in policy.secrets:
         from ..policy.grammar import secret_destinations
-        from ..policy.match import Malformed
+        from ..policy.model import Malformed
 
         try:
             secret_destinations(secret)
@@ -62,7 +62,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     for mask in policy.masks:
         from ..policy.grammar import destinations
         from ..policy.masking import compiled
-        from ..policy.match import Malformed
+        from ..policy.model import Malformed
 
         try:
             if mask.extract:

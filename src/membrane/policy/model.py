@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
 
 
+class Malformed(ValueError):
+    """Text that has no single meaning; ``str()`` is the cause, to be put after a colon."""
+
+
 class Origin(Value):
     """Where a rule was written."""
 
@@ -279,7 +283,7 @@ class Connect(Value):
 
 
 class HttpRequest(Value):
-    """May this request be sent?  ``path`` is canonical (``match.canonical_path``) and has no query."""
+    """May this request be sent?  ``path`` is canonical (``url_paths.canonical_path``) and has no query."""
 
     host: str
     port: int

@@ -20,7 +20,7 @@ from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..plan.model import Copy, Mask
 from ..plan.mounts import pins
-from ..policy.match import Malformed
+from ..policy.model import Malformed
 from .journal import say
 from .sources import Found, Trees
 

@@ -10,8 +10,8 @@ allowed domains, and there where TLS is terminated: on port 443, or on the one p
 
 from __future__ import annotations
 
-from ..policy.match import Malformed, wildcard_matches
-from ..policy.model import MaskRule, SecretRule, SigningRule
+from ..policy.hosts import wildcard_matches
+from ..policy.model import Malformed, MaskRule, SecretRule, SigningRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

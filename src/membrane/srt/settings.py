@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from ..errors import PolicyError
 from ..policy.files import every_file, file_rule, is_glob, place
+from ..policy.hosts import HOST_INTERNAL, canonical_host, parse_address
 from ..policy.literals import canonical_address
-from ..policy.match import HOST_INTERNAL, Malformed, canonical_host, parse_address
 from ..policy.model import (
     EnvRule,
     FileRule,
     HostRule,
+    Malformed,
     MaskRule,
     Network,
     Origin,
@@ -539,7 +540,7 @@ class _Conversion:
 
     def _inspected(self, rule: HostRule, excluded: Sequence[tuple[str, str]]) -> list[HostRule]:
         """TLS is terminated on port 443, or on the one port of the entry; other protocols pass, as in the original."""
-        from ..policy.match import wildcard_suffixes
+        from ..policy.hosts import wildcard_suffixes
 
         if (rule.kind, rule.host) in excluded or rule.host == HOST_INTERNAL:
             return [rule]
@@ -560,7 +561,7 @@ class _Conversion:
 
     def deny(self) -> list[HostRule]:
         rules = [domain_rule(entry, self.origin(entry), deny=True) for entry in self.network["deniedDomains"]]
-        from ..policy.match import parse_network
+        from ..policy.hosts import parse_network
 
         for entry in self.network.get("deniedResolvedAddresses", ()):
             try:

@@ -183,8 +183,7 @@ def _srt(text: str, path: str) -> str:
 def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[str, Any], *, open_files: bool) -> None:
     """``secrets`` for whole variables, ``masks`` for files and for parts, ``signing`` for access keys."""
     from ..policy.grammar import destinations
-    from ..policy.match import Malformed
-    from ..policy.model import MaskRule, Origin, SecretRule
+    from ..policy.model import Malformed, MaskRule, Origin, SecretRule
     from ..srt import credentials as srt_credentials
 
     secrets: list[str] = []
@@ -236,8 +235,7 @@ def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[st
 
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:
     from ..policy import grammar
-    from ..policy.match import Malformed
-    from ..policy.model import Origin
+    from ..policy.model import Malformed, Origin
     from ..srt import settings as srt
 
     values: list[tuple[str, str]] = []
@@ -289,7 +287,7 @@ def _section(data: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
 
 def _claude(text: str, path: str) -> str:
     """Claude Code: ``sandbox.network``, ``sandbox.filesystem``, ``permissions`` of file tools and WebFetch."""
-    from ..policy.match import Malformed
+    from ..policy.model import Malformed
     from ..srt import settings as srt
 
     data = _object(text, path)
@@ -337,7 +335,8 @@ def _claude(text: str, path: str) -> str:
 
 def _patterns(out: _Text, name: str, entries: Sequence[tuple[str, str]]) -> None:
     """Paths below the workspace become gitignore patterns; others are not in the view anyway."""
-    from ..policy.match import Malformed, Pattern
+    from ..policy.globs import Pattern
+    from ..policy.model import Malformed
 
     values = []
     for entry, key in entries:

@@ -14,8 +14,7 @@ from membrane.policy import files
 from membrane.policy.codec import dump, restore
 from membrane.policy.decide import decide
 from membrane.policy.literals import canonical_address
-from membrane.policy.match import Malformed
-from membrane.policy.model import Allow, Connect, FileRule, NameQuery, Origin, PathAccess
+from membrane.policy.model import Allow, Connect, FileRule, Malformed, NameQuery, Origin, PathAccess
 from membrane.srt import settings as srt
 
 HERE = Origin("user", "settings.json")
@@ -275,7 +274,7 @@ def test_rules_are_an_unordered_set_and_denies_only_take_away(
 @settings(deadline=None, max_examples=60)
 @given(LISTS, LISTS, st.lists(NAMES, min_size=1, max_size=3))
 def test_residues_hold_inside_a_root_what_the_rules_say(denied: list[str], fixed: list[str], names: list[str]) -> None:
-    from membrane.policy.match import Pattern
+    from membrane.policy.globs import Pattern
 
     path = "/w/root/" + "/".join(names)
     for entry in (*denied, *fixed):
@@ -294,7 +293,7 @@ def test_residues_hold_inside_a_root_what_the_rules_say(denied: list[str], fixed
 def test_quoted_name_matches_itself_alone(name: str) -> None:
     rule = FileRule("deny-read", f"/t/{name}", name, HERE)
     inside, covers = files.residues(rule, "/t")
-    from membrane.policy.match import Pattern
+    from membrane.policy.globs import Pattern
 
     assert not covers and Pattern(inside[0]).matches(name, name, False)
     assert not Pattern(inside[0]).matches(name + "x", name + "x", False)

@@ -26,8 +26,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ...policy import reasons
-from ...policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
-from ...policy.model import Allow, Ask, Deny, HttpRequest
+from ...policy.hosts import canonical_host, format_address, parse_address
+from ...policy.model import Allow, Ask, Deny, HttpRequest, Malformed
+from ...policy.url_paths import canonical_path
 from ...value import Value
 from .overrides import LONGEST_METHOD, BadOverride, as_variable, kind_of, readings
 
@@ -68,7 +69,7 @@ BAD_FRAGMENT = "the target has a fragment"
 BAD_LINE = "the request line is malformed"
 BAD_METHOD = "the method is not an upper-case token"
 BAD_OVERRIDE = "a method or path override is malformed"
-BAD_PATH = "path: "  # followed by the cause that ``match.canonical_path`` gives
+BAD_PATH = "path: "  # followed by the cause that ``url_paths.canonical_path`` gives
 BAD_PSEUDO = "pseudo-header fields are missing, repeated, unknown or after a regular field"
 BAD_QUERY = "the query has a byte that must be escaped, or is too long"
 BAD_SCHEME = "the scheme is not the one of this connection"

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from .http.sigv4 import Signers
     from .reactor import Reactor, Wait
     from .relay import Engine
-    from .route import Relay, Router
+    from .route import Route, Router
     from .sniff import First
     from .tls import Authority
 
@@ -129,7 +129,7 @@ class Inspector:
         if extra_ca:
             self.towards_server(_PROTOCOLS)  # an error in them stops the run before it has begun
 
-    def take(self, engine: Engine, connection: Connection, route: Relay) -> None:
+    def take(self, engine: Engine, connection: Connection, route: Route) -> None:
         """Go on with a connection whose requests are to be judged."""
         Inspected.succeed(engine, connection, self).inspect(route)
 
@@ -213,7 +213,7 @@ class Inspected(Connection):
     # ------------------------------------------------------------ entry points
 
     @guarded
-    def inspect(self, route: Relay) -> None:
+    def inspect(self, route: Route) -> None:
         """Wait for the first bytes."""
         self._route = route
         self._state = _RESOLVING

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A ``Policy`` is one immutable value made by ``policy.load`` from presets, files and options.  Everything that
 enforces asks ``policy.decide.decide(policy, access)`` and obeys the ``Verdict``.  Values here are plain
-(strings, ints, tuples), so that a policy can be cached with ``marshal`` and sent to the network process.
+(strings, ints, tuples), so that a policy can be cached with ``marshal`` and sent to the gateway.
 
 Numbers: ports are 0..65535, addresses are ``(version, integer)``; sizes are bytes, durations seconds.
 """
@@ -162,7 +162,7 @@ class EnvRule(Value):
 
 
 class SecretRule(Value):
-    """A secret that the network process puts into requests; its value is never part of a policy."""
+    """A secret that the gateway puts into requests; its value is never part of a policy."""
 
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
@@ -182,7 +182,7 @@ class SigningRule(Value):
 
 
 class MaskRule(Value):
-    """Credentials in a file or a variable: the command sees placeholders, the network process puts the values in."""
+    """Credentials in a file or a variable: the command sees placeholders, the gateway puts the values in."""
 
     source: str  # "file:PATH" or "env:NAME"
     to: tuple[str, ...]

@@ -189,8 +189,8 @@ _WITHOUT_EFFECT = {
     "socatPath": "no socat is used",
     "javaAgentJarPath": "no agent is needed: connections of the JVM are captured",
     "network.allowMachLookup": "it is for macOS",
-    "network.tlsTerminate.maxTunnels": "the limits of the network process hold",
-    "network.tlsTerminate.handshakeTimeoutMs": "the limits of the network process hold",
+    "network.tlsTerminate.maxTunnels": "the limits of the gateway hold",
+    "network.tlsTerminate.handshakeTimeoutMs": "the limits of the gateway hold",
     "network.allowPlaintextHeaderSet": "it belongs to the filterRequest function of the library",
 }
 

@@ -64,7 +64,7 @@ NAME = "api.example"
 
 
 class Inside:
-    """The network process's side."""
+    """The gateway's side."""
 
     def __init__(self, policy: Policy, *kinds: str) -> None:
         self.told: list[dict[str, Any]] = []

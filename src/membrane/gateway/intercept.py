@@ -37,23 +37,21 @@ from . import sniff
 from .flow import BUFFER, cut_short
 from .guarded import guarded
 from .http.credentials import Vault
-from .http.http1 import Http1
-from .http.http2 import Http2
-from .http.redact import redact_fields, redact_path, redact_query
-from .http.requests import (
-    UNANSWERED,
+from .http.exchange import (
     AskFirst,
-    Bound,
     CloseClient,
     CloseUpstream,
     EndClient,
     EndUpstream,
-    Gate,
     OpenUpstream,
     Seen,
     SendClient,
     SendUpstream,
 )
+from .http.http1 import Http1
+from .http.http2 import Http2
+from .http.redact import redact_fields, redact_path, redact_query
+from .http.requests import UNANSWERED, Bound, Gate
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
@@ -68,7 +66,8 @@ if TYPE_CHECKING:
 
     from ..policy.model import HttpRequest, Verdict
     from .http.credentials import Secret
-    from .http.requests import Command, Undecided
+    from .http.exchange import Command
+    from .http.requests import Undecided
     from .http.sigv4 import Signers
     from .reactor import Reactor, Wait
     from .relay import Engine

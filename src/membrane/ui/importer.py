@@ -236,11 +236,11 @@ def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[st
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:
     from ..policy import grammar
     from ..policy.model import Malformed, Origin
-    from ..srt import settings as srt
+    from ..srt.domains import parse_domain
 
     values: list[tuple[str, str]] = []
     for entry in entries:
-        kind, host, ports = srt.parse_domain(entry, deny=name == "deny")
+        kind, host, ports = parse_domain(entry, deny=name == "deny")
         port = f":{ports[0].first}" if ports else ""
         shown = f"[{host}]{port}" if ":" in host and port else host + port
         if kind == "any":
@@ -288,7 +288,7 @@ def _section(data: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
 def _claude(text: str, path: str) -> str:
     """Claude Code: ``sandbox.network``, ``sandbox.filesystem``, ``permissions`` of file tools and WebFetch."""
     from ..policy.model import Malformed
-    from ..srt import settings as srt
+    from ..srt.domains import parse_domain
 
     data = _object(text, path)
     sandbox, permissions = _section(data, "sandbox", path), _section(data, "permissions", path)
@@ -313,7 +313,7 @@ def _claude(text: str, path: str) -> str:
         known = []
         for host in hosts[name]:
             try:
-                srt.parse_domain(host, deny=name == "deny")
+                parse_domain(host, deny=name == "deny")
                 known.append(host)
             except Malformed as error:
                 out.comment(f"{name} {host!r}", f"no equivalent: {error}")

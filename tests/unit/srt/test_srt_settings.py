@@ -14,7 +14,7 @@ from membrane.policy import files
 from membrane.policy.codec import dump, restore
 from membrane.policy.decide import decide
 from membrane.policy.literals import canonical_address
-from membrane.policy.model import Allow, Connect, FileRule, Malformed, NameQuery, Origin, PathAccess
+from membrane.policy.model import Allow, Connect, FileRule, NameQuery, Origin, PathAccess
 from membrane.srt import settings as srt
 
 HERE = Origin("user", "settings.json")
@@ -28,27 +28,6 @@ def converted(network: dict[str, Any] | None = None, filesystem: dict[str, Any] 
         **more,
     }
     return srt.convert(srt.check(data, "settings.json"), environ=environ, home="/home/u", base="/w")
-
-
-VALID = "example.com *.github.com *.github.io *.co.uk localhost [::1] [2001:db8::1]:443 127.0.0.1:3000 api.x.com:443"
-REFUSED = "not-a-domain https://example.com *example.com *.com *. * ::1 a.com:0 a.com:99999 a.com/x a.com: *:22"
-
-
-@pytest.mark.parametrize("text", VALID.split())
-def test_domain_entry_is_valid(text: str) -> None:
-    srt.parse_domain(text)
-    srt.parse_domain(text, deny=True)
-
-
-@pytest.mark.parametrize("text", [*REFUSED.split(), "", "a b.com", "a.com:08", "fe80::1%eth0", "[fe80::1%eth0]"])
-def test_domain_entry_is_refused(text: str) -> None:
-    with pytest.raises(Malformed):
-        srt.parse_domain(text)
-
-
-@pytest.mark.parametrize("text", ["*", "*:22"])
-def test_star_is_for_the_denied_list(text: str) -> None:
-    assert srt.parse_domain(text, deny=True)[0] == "any"
 
 
 @pytest.mark.parametrize(

@@ -187,10 +187,10 @@ def bench_network(bench: Bench, work: str) -> None:
                 run.say("go")
                 for pid, times in spent.items():
                     times.append(1e6 * (cpu(pid) - before[pid]) / 1000)
-            bench.add("network process, CPU per connection", spent[network[0]], "us", "", "")
+            bench.add("gateway, CPU per connection", spent[network[0]], "us", "", "")
             bench.add("supervisor, CPU per connection", spent[run.pid], "us", "", "")
             bench.add("supervisor RSS", [rss(run.pid)], "MB", "", "<= 20")
-            bench.add("network process RSS", [rss(network[0])], "MB", "", "<= 45")
+            bench.add("gateway RSS", [rss(network[0])], "MB", "", "<= 45")
 
 
 def bench_many(bench: Bench, work: str) -> None:

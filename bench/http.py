@@ -235,11 +235,11 @@ def bench_http(bench: Bench, work_name: str) -> None:
                     before = cpu(network[0])
                     run.say(options)
                     spent.append(1e6 * (cpu(network[0]) - before) / count)
-                bench.add(f"network process, CPU per {name}", spent, "us", "", "")
+                bench.add(f"gateway, CPU per {name}", spent, "us", "", "")
         hold = ["/usr/bin/python3", "-I", "-c", HOLD]
         with Interactive([*inside, *hold, NAME, str(port)], work_name) as run:
             network = [pid for pid in children(run.pid) if b"membrane.gateway" in cmdline(pid)]
-            bench.add("network process RSS, 100 connections", [rss(network[0])], "MB", "", "<= 60")
+            bench.add("gateway RSS, 100 connections", [rss(network[0])], "MB", "", "<= 60")
         with Interactive([*hold, "127.0.0.1", str(other)], work_name):
             bench.add("mitmproxy RSS, 100 connections", [rss(mitm.pid)], "MB", "", "")
     print(f"http: load average {os.getloadavg()[0]:.2f} after")

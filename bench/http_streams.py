@@ -7,7 +7,7 @@ few milliseconds; the client, on one kept connection, takes the time when it has
 membrane, so that what the scheduler of a busy machine adds is seen.
 
 *Memory.* A gigabyte each way over HTTP/2, up to an origin of node, which counts and drops it, and down from nginx; the
-peak of the network process's resident set since the transfer began (proc(5), clear_refs).
+peak of the gateway's resident set since the transfer began (proc(5), clear_refs).
 
 *New connections.* How many a second a machine can do is what each costs, on all sides of it, in processor time.
 """
@@ -142,7 +142,7 @@ def peak(pid: int) -> float:
 
 
 def memory(bench: Bench, inside: list[str], work: Path, place: str, down: str, up: str) -> None:
-    """MB that a gigabyte takes of the network process at its peak, each way, over HTTP/2."""
+    """MB that a gigabyte takes of the gateway at its peak, each way, over HTTP/2."""
     with (work / "files" / "large-one").open("wb") as file:
         file.truncate(GIGABYTE)
     take = f"curl -ksSf --http2 {down}/large-one | wc -c >bytes"
@@ -166,13 +166,13 @@ def memory(bench: Bench, inside: list[str], work: Path, place: str, down: str, u
 
 def new_connections(bench: Bench, inside: list[str], place: str, url: str, nginx: int) -> None:
     """What a new connection with one request costs on each side, and how many that is on two processors."""
-    costs: dict[str, list[float]] = {"network process": [], "session": [], "nginx": [], "client": []}
+    costs: dict[str, list[float]] = {"gateway": [], "session": [], "nginx": [], "client": []}
     rates = []
     with Interactive([*inside, "bash", "-c", INTERACTIVE], place) as run:
         network = network_process(run)
         run.say(f"h2load --h1 -n 20 -c 2 {url}")
         for _ in range(5):
-            workers = {"network process": [network], "session": [run.pid], "nginx": children(nginx)}
+            workers = {"gateway": [network], "session": [run.pid], "nginx": children(nginx)}
             before = {name: sum(map(cpu, pids)) for name, pids in workers.items()}
             client = run.say(f"h2load --h1 -n {CONNECTIONS} -c {CONNECTIONS} {url}")
             spent = {name: sum(map(cpu, pids)) - before[name] for name, pids in workers.items()}
@@ -181,7 +181,7 @@ def new_connections(bench: Bench, inside: list[str], place: str, url: str, nginx
                 costs[name].append(1e6 * seconds / CONNECTIONS)
             # Nobody does it faster than the one process through which all goes, nor than both processors together.
             each = sum(spent.values()) / CONNECTIONS
-            rates.append(min(CONNECTIONS / spent["network process"], 2 / each))
+            rates.append(min(CONNECTIONS / spent["gateway"], 2 / each))
     for name, values in costs.items():
         bench.add(f"new connection with a request, CPU of {name}", values, "us", "", "")
     bench.add("TLS handshakes that two processors do", rates, "per s", "by CPU", ">= 500")

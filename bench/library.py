@@ -86,7 +86,7 @@ def _many(sandbox: Any) -> float:
 
 
 def _update(sandbox: Any, policy: Any) -> float:
-    """Until another decision is in force: ``update`` returns when the network process has confirmed it."""
+    """Until another decision is in force: ``update`` returns when the gateway has confirmed it."""
     return _milliseconds(lambda: sandbox.update(policy.allow("other.example.com")))
 
 

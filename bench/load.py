@@ -124,7 +124,7 @@ def connections(host: str, port: int, seconds: float, processes: int = 2) -> dic
 def counted(host: str, port: int, count: int, processes: int = 2) -> dict[str, float]:
     """For each line of stdin, ``count`` connections of each process; says when it is ready and when each is done."""
     family, address = _address(host, port)
-    _once(family, address)  # the network process is up
+    _once(family, address)  # the gateway is up
     print("ready", flush=True)
     for _line in sys.stdin:
         for _ in range(processes):
@@ -163,7 +163,7 @@ def dns(server: str, name: str, seconds: float, window: int = 64) -> dict[str, f
     sock.settimeout(2)
     query = struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + question
     sock.send(query)
-    sock.recv(512)  # the network process is up
+    sock.recv(512)  # the gateway is up
     for _ in range(window):
         sock.send(query)
     count, begin = 0, time.perf_counter()

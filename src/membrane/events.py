@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Each event is a frozen record.  ``encode`` gives the JSON object of ``--events``, ``trace show --json`` and the
-library; its field names are stable and documented in ``docs/events.md``.  The network process sends the same
+library; its field names are stable and documented in ``docs/events.md``.  The gateway sends the same
 objects up its control socket; the session fills in ``time``, ``session`` and ``seq``.
 
 Text in events comes from inside the sandbox: ``encode`` applies ``escape`` to every string (``escaping``).

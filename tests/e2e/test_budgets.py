@@ -88,6 +88,6 @@ def test_the_plan_says_what_a_budget_needs(box: Box) -> None:
     bound = plan.partition("rules and what binds them")[2].splitlines()
     (a,) = [line for line in bound if "a.test" in line]
     (b,) = [line for line in bound if "b.test" in line]
-    assert "TLS interception" in a and "requests counted in the network process" in a
-    assert "TLS interception" not in b and "bytes up counted in the network process" in b
+    assert "TLS interception" in a and "requests counted in the gateway" in a
+    assert "TLS interception" not in b and "bytes up counted in the gateway" in b
     assert "ports" not in a + b, "the text says it"

@@ -130,7 +130,7 @@ def test_no_process_of_the_sandbox_has_ever_held_the_value(box: Box, tmp_path: P
         holder = network_process(process.pid)
         found = {pid: _holds(pid, TOKEN.encode()) for pid in _descendants(process.pid)}
         process.communicate(b"\n")
-    assert len(found) >= 5, found  # launcher, pid 1, shell, tracer and the network process
+    assert len(found) >= 5, found  # launcher, pid 1, shell, tracer and the gateway
     if os.geteuid() == 0:
         assert found.pop(holder) is True  # positive control
         assert set(found.values()) == {False}, found

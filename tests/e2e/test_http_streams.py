@@ -23,7 +23,7 @@ MOST_MEMORY = 80_000  # kB, of the whole process at its peak
 
 
 def memory(process: subprocess.Popen[bytes], which: str) -> int:
-    """kB, of the network process of a run (proc(5), status)."""
+    """kB, of the gateway of a run (proc(5), status)."""
     status = Path(f"/proc/{network_process(process.pid)}/status").read_text()
     return int(status.split(f"{which}:")[1].split()[0])
 

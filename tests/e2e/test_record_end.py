@@ -37,7 +37,7 @@ PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "s
 
 
 def ended(box: Box, mode: str = "auto", *, status: int, stopped: bool) -> tuple[subprocess.Popen[bytes], str, float]:
-    """A run whose network process is stopped, or not, when its command ends: the run, its stderr, and how long its end
+    """A run whose gateway is stopped, or not, when its command ends: the run, its stderr, and how long its end
     took."""
     box.allow("example.com:80", trace={"mode": mode})
     argv = (f"--events={box.events_path}", "--", "python3", "-c", SCRIPT, str(status))
@@ -114,7 +114,7 @@ def planted(directory: Path, module: str, before: str, line: str) -> list[str]:
     text = path.read_text()
     assert text.count(before) == 1, text.count(before)
     path.write_text(text.replace(before, before + line))
-    # The network process takes its interpreter from here: that of the virtual environment would find the original.
+    # The gateway takes its interpreter from here: that of the virtual environment would find the original.
     program = (
         f"import os, sys; sys.path.insert(0, {str(directory)!r}); sys.executable = os.path.realpath(sys.executable); "
     )
@@ -144,7 +144,7 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     done = box.outside(*argv, *command, timeout=60)
     assert done.returncode == 0, done
     assert done.stdout.splitlines() == ["ConnectionResetError", "HTTP/1.1 200"]
-    told = [line for line in done.stderr.splitlines() if "a defect in membrane's network process" in line]
+    told = [line for line in done.stderr.splitlines() if "a defect in membrane's gateway" in line]
     # A reset that is there before connect(2) was looked at makes create_connection try the other address as well.
     assert len(told) in (1, 2) and all("RuntimeError at relay.py:" in line for line in told), done.stderr
     assert "planted" not in done.stderr  # its text may quote what somebody sent
@@ -213,7 +213,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("host", ["echo.test", names.address("echo.test"), names.address("echo.test", 6)])
 def test_a_datagram_as_the_last_act_arrives(box: Box, host: str) -> None:
-    """Also where the network process was not started yet, and where the name has to be looked up first."""
+    """Also where the gateway was not started yet, and where the name has to be looked up first."""
     box.allow({"dest": host, "ports": ["5000/udp"]})
     before = len(box.world.connections(service="udp"))
     done = box.run(f"--events={box.events_path}", "--", "python3", "-S", "-c", LAST_ACT, host, "3")
@@ -243,7 +243,7 @@ def test_a_network_process_that_is_killed_in_the_middle_leaves_no_whole_record(b
     assert run.stdout.readline() == b"up\n"
     os.kill(network_process(run.pid), signal.SIGKILL)
     _out, errors = run.communicate(timeout=30)
-    assert run.returncode == 125 and b"the network process died" in errors
+    assert run.returncode == 125 and b"the gateway died" in errors
     assert last(box)["incomplete"] == ["network: it was killed by signal 9"]
     assert box.run("trace", "verify").returncode == 1
 

@@ -27,7 +27,7 @@ def attempt(name, call):
 def udp(family=socket.AF_INET, protocol=0):
     return socket.socket(family, socket.SOCK_DGRAM, protocol)
 one, two, six, connected, group, fast = udp(), udp(), udp(socket.AF_INET6), udp(), udp(), socket.socket()
-attempt("name", lambda: socket.gethostbyname("example.com"))  # the network process runs from here on
+attempt("name", lambda: socket.gethostbyname("example.com"))  # the gateway runs from here on
 attempt("sendto", lambda: one.sendto(b"x", (echo4, 123)))
 attempt("sendmsg", lambda: (two.sendto(b"x", ("127.0.0.1", 9)), two.sendmsg([b"x"], [], 0, (echo4, 124))))
 attempt("sendto6", lambda: six.sendto(b"x", (echo6, 125)))

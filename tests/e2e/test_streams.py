@@ -193,7 +193,7 @@ def test_sigkill_of_any_helper_ends_the_command(box: Box) -> None:
         assert process.returncode != 0
         assert wait_until_gone(before) == set()
         victims += 1
-    assert victims >= 2  # at least the network process and the command itself
+    assert victims >= 2  # at least the gateway and the command itself
 
 
 def descendants(pid: int) -> list[int]:

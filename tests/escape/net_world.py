@@ -207,7 +207,7 @@ class Net(Box):
         ]
 
     def network_pid(self, supervisor: int) -> int:
-        """The network process among the children of a running membrane; 0 when there is none."""
+        """The gateway among the children of a running membrane; 0 when there is none."""
         for task in Path(f"/proc/{supervisor}/task").iterdir():
             for pid in (task / "children").read_text().split():
                 if b"membrane.gateway.server" in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -1,4 +1,4 @@
-"""Attacks on the network process: killing, exhausting, crashing and confusing it (rows N27, N45; DESIGN.md 7.9)."""
+"""Attacks on the gateway: killing, exhausting, crashing and confusing it (rows N27, N45; DESIGN.md 7.9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from net_world import Net, names
 
 EXAMPLE4, ECHO4 = names.address("example.com"), names.address("echo.test")
-MOST_MEMORY = 160 << 20  # bytes that the supervisor or the network process may have in any of these tests
+MOST_MEMORY = 160 << 20  # bytes that the supervisor or the gateway may have in any of these tests
 
 ANSWER = """
 def answer(line):
@@ -68,7 +68,7 @@ def test_without_it_the_command_dies(net: Net, number: int) -> None:
         assert pid
         os.kill(pid, number)
         assert process.wait(20) == 125
-        assert b"network process died" in process.stderr.read()  # type: ignore[union-attr]
+        assert b"gateway died" in process.stderr.read()  # type: ignore[union-attr]
     assert net.events("SessionEnded")[-1]["exit_code"] == 125
 
 
@@ -360,7 +360,7 @@ while time.monotonic() < until:
             pass
         sock.close()
 say("rounds", rounds)
-# The origins may still hold as many connections of the storm as the network process admits: more are refused.
+# The origins may still hold as many connections of the storm as the gateway admits: more are refused.
 until, calm = time.monotonic() + 60, False
 while not calm and time.monotonic() < until:
     try:

@@ -20,20 +20,21 @@ import h11
 import hpack
 
 from membrane.gateway.http import frames as h2
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE
 from membrane.gateway.http.frames import frame
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.requests import Bound, Gate
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.decide import Decider
-from membrane.policy.match import canonical_path
 from membrane.policy.model import HostRule, HttpRule, Origin, Policy, PortRange
+from membrane.policy.url_paths import canonical_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from membrane.gateway.http.requests import Command, Front
+    from membrane.gateway.http.exchange import Command, Core
 
 CORPUS = Path(__file__).parent / "corpus" / "http"
 NAME = "api.example.com"
@@ -60,7 +61,7 @@ INTERESTING = (
 Effect = tuple[bytes, bytes, list[tuple[Any, ...]], bool]
 
 
-def core_for(data: bytes) -> Front:
+def core_for(data: bytes) -> Core:
     gate = Gate(Bound(NAME, 443, "https"), DECIDE)
     if data.startswith(PREFACE[:3]):
         core = Http2(gate, lambda: 0.0)

@@ -7,7 +7,7 @@ a bounded time over mutations of ``corpus/network``; a coverage-guided fuzzer (a
 from __future__ import annotations
 
 from membrane.gateway.dns import Answerer, Names, TcpMessages
-from membrane.gateway.route import Relay, Router, http_answer
+from membrane.gateway.route import Route, Router, http_answer
 from membrane.gateway.sniff import ENOUGH, First, classify
 from membrane.gateway.upstream import HttpConnect, Proxy, Socks5
 from membrane.policy.decide import Decider
@@ -54,7 +54,7 @@ def fuzz_first_bytes(data: bytes) -> None:
     assert classify(data.ljust(ENOUGH, b"\0")) is not None
     if whole is None:
         return
-    refusal = Router.judge_first(Relay("a.ok.test", "198.18.0.16", 443, 443), whole)
+    refusal = Router.judge_first(Route("a.ok.test", "198.18.0.16", 443, 443), whole)
     if whole.kind == "tls":
         assert (refusal is None) == (whole.sni == "a.ok.test" and not whole.flaw and not whole.ech)
     else:

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from membrane.errors import PolicyError
 from membrane.policy.decide import Decider
+from membrane.policy.globs import compile_patterns
 from membrane.policy.grammar import host_rule, parse_limit, parse_mount, parse_port, parse_proxy, parse_resolver
+from membrane.policy.hosts import canonical_host, format_address, parse_address, parse_network
 from membrane.policy.load import Source, load
-from membrane.policy.match import (
-    Malformed,
-    canonical_host,
-    canonical_path,
-    canonical_path_pattern,
-    compile_patterns,
-    format_address,
-    parse_address,
-    parse_network,
-    path_matcher,
-)
-from membrane.policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, Origin, PathAccess
+from membrane.policy.model import Allow, Connect, Deny, HttpRequest, Malformed, NameQuery, Origin, PathAccess
+from membrane.policy.url_paths import canonical_path, canonical_path_pattern, path_matcher
 
 _WHERE = Origin("library", "fuzz")
 _POLICY = load(

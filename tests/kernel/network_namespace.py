@@ -1,4 +1,4 @@
-"""A network namespace of our own, for tests of the network process.
+"""A network namespace of our own, for tests of the gateway.
 
 Run as a program (``python network_namespace.py FD``) it makes a user and network namespace in which every address is
 local (``local default dev lo``, both families) and then hands out sockets that were made there, one for each request

@@ -1,4 +1,4 @@
-"""The end of the network process, as the supervisor sees it: proven by its last word, or told why it is not."""
+"""The end of the gateway, as the supervisor sees it: proven by its last word, or told why it is not."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from membrane.run.journal import Journal
 
 @pytest.fixture
 def network() -> Any:
-    """A network process with no sockets, ready."""
+    """A gateway with no sockets, ready."""
     config = {"policy": Policy(), "session": "s", "clock": clock.offset()}
-    made = gateway.Network([], config, Journal("s", ""))
+    made = gateway.Gateway([], config, Journal("s", ""))
     made.start()
     assert select.select([made.control], [], [], 20)[0] and made.read()
     return made
 
 
-def test_its_last_word_is_a_whole_end(network: gateway.Network) -> None:
+def test_its_last_word_is_a_whole_end(network: gateway.Gateway) -> None:
     assert network.stop() == ""
     assert network.stats["events"] == 0 and network.pid == 0
 
 
 def test_one_that_was_never_started_has_nothing_to_tell() -> None:
-    assert gateway.Network([], {}, Journal("s", "")).stop() == ""
+    assert gateway.Gateway([], {}, Journal("s", "")).stop() == ""
 
 
-def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Network) -> None:
+def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Gateway) -> None:
     pid = network.pid
     os.kill(pid, signal.SIGSTOP)
     at = time.monotonic()
     assert network.stop() == "it did not end within 2 s and was killed"
-    assert gateway.NETWORK_END <= time.monotonic() - at < gateway.NETWORK_END + 5
+    assert gateway.END <= time.monotonic() - at < gateway.END + 5
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_one_that_is_killed_is_told(network: gateway.Network, number: int) -> None:
+def test_one_that_is_killed_is_told(network: gateway.Gateway, number: int) -> None:
     os.kill(network.pid, number)
     assert network.stop() == f"it was killed by signal {int(number)}"
 
 
-def test_one_that_fails_says_why(network: gateway.Network) -> None:
+def test_one_that_fails_says_why(network: gateway.Gateway) -> None:
     assert network._socket is not None
     network._socket.send(b'{"command": "nonsense"}\n')
     assert "unknown command" in network.stop()
 
 
-def test_events_that_did_not_come_are_noticed(network: gateway.Network) -> None:
+def test_events_that_did_not_come_are_noticed(network: gateway.Gateway) -> None:
     network._taken += 1
     assert network.stop() == "it told 0 events, and 1 came"

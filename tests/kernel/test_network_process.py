@@ -1,4 +1,4 @@
-"""The real network process, end to end.
+"""The real gateway, end to end.
 
 The sandbox's side is a network namespace of our own in which every address is local; the outside is servers on the
 host's loopback, named by a DNS server of our own.  The rules name 127.0.0.0/8, so what the floor refuses elsewhere
@@ -166,7 +166,7 @@ class DnsServer:
 
 
 class Network:
-    """One network process and the namespace that it serves."""
+    """One gateway and the namespace that it serves."""
 
     def __init__(
         self, policy: Policy, ports, *, udp=(), limits=None, environ=None, six: bool = True, verbose: bool = True
@@ -333,7 +333,7 @@ def test_names_over_tcp(outside) -> None:
 
 @pytest.fixture
 def tcp(outside):
-    """An echo server, a DNS server that names it ok.test, and a network process for both."""
+    """An echo server, a DNS server that names it ok.test, and a gateway for both."""
     server = outside(Server(echo))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"], "big.test": ["127.0.0.1"]}))
     net = outside(Network(policy(names, host("ok.test"), host("big.test"), LOOPBACK), [server.port, 80]))

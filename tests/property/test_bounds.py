@@ -26,7 +26,7 @@ from membrane.gateway.http.credentials import Secret
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.requests import LONGEST_HEAD, Bound, Flaw, Gate
 from membrane.gateway.http.spellings import Scrubber, Spellings
-from membrane.policy import match
+from membrane.policy import globs, url_paths
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, HttpRequest
@@ -69,18 +69,18 @@ def _mask(unit: str, size: int) -> Work:
 
 
 def _rule(rule: tuple[str, str], size: int) -> Work:
-    admits, path = match.path_matcher(rule[0]), "/" + _repeated(rule[1], size - 1)
+    admits, path = url_paths.path_matcher(rule[0]), "/" + _repeated(rule[1], size - 1)
     return lambda: admits(path)
 
 
 def _pattern(rule: tuple[str, str], size: int) -> Work:
-    patterns, path = match.compile_patterns([rule[0]]), _repeated(rule[1], size)
+    patterns, path = globs.compile_patterns([rule[0]]), _repeated(rule[1], size)
     return lambda: patterns.match(path[:255], path, False)
 
 
 def _canonical(unit: str, size: int) -> Work:
     path = "/" + unit * (size // len(unit))
-    return lambda: _quiet(match.canonical_path, path)
+    return lambda: _quiet(url_paths.canonical_path, path)
 
 
 def _denied(unit: str, size: int) -> Work:
@@ -250,7 +250,7 @@ def rows(what: str, size: int, make: Callable[[Any, int], Work], shapes: Sequenc
 
 
 VALUE = "[a]\n\tb = "
-rows("path recorded", match._LONGEST_PATH, _path, [
+rows("path recorded", url_paths._LONGEST_PATH, _path, [
     "sk-", "-hf_", "-eyJ", "eyJ-", "eyJaaaaaaaa.", "-eyJaaaaaaaa.a", "github_pat_", "1", "111111:", "bot1",
     "-bot111111:", "/T", "/TAAAAAAA", "/TAAAAAAA/BAAAAAAA", ":/", ":/a", "://", "a:", "a:b", "/a:", "@", "a@", ":", ";",
     ";a=", ";a=b://c?", "%41/", "%73k-", "%2573k-", "%", "%3a//", "A-", "_-", "sk-A", "/sk-", "a/",
@@ -261,7 +261,7 @@ rows("field recorded", LONGEST_HEAD, _field, [
 rows("text of an event", LONGEST_HEAD, _mask, [
     "%25", "%2525", "%", "s", "sk-", "%73", "%2573k-", "c2st", "sk-aB3dE5gH7jK9mN1",
 ])  # fmt: skip
-rows("path under a rule", match._LONGEST_PATH, _rule, [
+rows("path under a rule", url_paths._LONGEST_PATH, _rule, [
     ("/**/a/**/b", "a/"), ("/**/a*a*a*b", "a"), ("/**/a*a*a*b", "a/"), ("/**/a/a/a/a/b", "a/"), ("/*/*/*/b", "a/"),
     ("/**/*/**/*/x", "a/"), ("/a*b*c*d*e", "abcd"), ("/**/x", "/"),
 ])  # fmt: skip
@@ -269,10 +269,10 @@ rows("file under a pattern", 3800, _pattern, [
     ("**/a/**/b", "a/"), ("a*a*a*a*b", "a"), ("/**/a*a*a*b/c", "a/"), ("[a-z]*[a-z]*[a-z]*1", "a"),
     ("**/*/**/*/**/x", "a/"),
 ])  # fmt: skip
-rows("path made canonical", match._LONGEST_PATH, _canonical, [
+rows("path made canonical", url_paths._LONGEST_PATH, _canonical, [
     "%cc%81%cc%a3", "a%ef%bc%8e", "%ef%b7%ba", "%41", "%3b", ".", "./", ";", "..;/", "a/../", "/", "%",
 ])  # fmt: skip
-rows("path under a deny", match._LONGEST_PATH, _denied, [
+rows("path under a deny", url_paths._LONGEST_PATH, _denied, [
     "%CC%81%CC%A3", "%CC%95%CC%96", "%CD%84%CC%96", "%EF%B7%BA", "a%CC%81", "%2541", ";", "a;/", "a/", "%3B", "..a/",
     "a.",
 ])  # fmt: skip

@@ -13,10 +13,11 @@ from test_http_properties import fuzz
 
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.credentials import Destination, Secret, Vault
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE
 from membrane.gateway.http.frames import frame
 from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.requests import Bound, Gate
 from membrane.gateway.sniff import PREFACE
 
 NAME = "api.example.com"

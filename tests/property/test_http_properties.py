@@ -14,18 +14,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from membrane.gateway.http.bodies import Chunked, Sized
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE, FieldDecoder, Undecodable, encode
 from membrane.gateway.http.frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import Admitted, Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.requests import Admitted, Bound, Gate
 from membrane.gateway.http.spellings import Scrubber, Spellings
 from membrane.gateway.sniff import PREFACE
-from membrane.policy.match import canonical_path
 from membrane.policy.model import Allow
+from membrane.policy.url_paths import canonical_path
 
 if TYPE_CHECKING:
-    from membrane.gateway.http.requests import Command, Front
+    from membrane.gateway.http.exchange import Command, Core
 
 
 def _load_fuzz() -> Any:
@@ -288,7 +289,7 @@ def test_both_decoders_agree_about_any_octets(blocks: list[bytes]) -> None:
 def test_what_the_client_of_http2_gets_is_well_formed_whatever_is_refused_in_between(seed: int, step: int) -> None:
     """Frames of the server keep their order and content; ours stand between them, never within."""
     dice = random.Random(seed)
-    core: Front = Http2(Gate(Bound(fuzz.NAME, 443, "https"), fuzz.DECIDE), lambda: 0.0)
+    core: Core = Http2(Gate(Bound(fuzz.NAME, 443, "https"), fuzz.DECIDE), lambda: 0.0)
     client, server = hpack.Encoder(), hpack.Encoder()
     down = b""
 

@@ -13,29 +13,25 @@ from membrane.gateway.budgets import Budget, Ledger
 from membrane.policy import codec
 from membrane.policy.decide import Decider
 from membrane.policy.document import parse
+from membrane.policy.globs import Pattern, compile_patterns
 from membrane.policy.grammar import host_rule
-from membrane.policy.load import Source, load
-from membrane.policy.match import (
-    Malformed,
-    Pattern,
+from membrane.policy.hosts import (
     address_class,
     canonical_host,
-    canonical_path,
-    canonical_path_pattern,
-    compile_patterns,
     format_address,
     judged_forms,
     parse_address,
-    path_matcher,
     wildcard_matches,
     wildcard_suffixes,
 )
+from membrane.policy.load import Source, load
 from membrane.policy.model import (
     Allow,
     Connect,
     Deny,
     HostRule,
     HttpRequest,
+    Malformed,
     NameQuery,
     Origin,
     PathAccess,
@@ -44,6 +40,7 @@ from membrane.policy.model import (
     SocketAccess,
 )
 from membrane.policy.reasons import REASONS
+from membrane.policy.url_paths import canonical_path, canonical_path_pattern, path_matcher
 
 LOOSE = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 

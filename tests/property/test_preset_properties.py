@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import membrane.policy
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
-from membrane.policy.match import Malformed, canonical_path
-from membrane.policy.model import Allow, Deny, HttpRequest
+from membrane.policy.model import Allow, Deny, HttpRequest, Malformed
+from membrane.policy.url_paths import canonical_path
 
 DIRECTORY = Path(membrane.policy.__file__).parent / "presets"
 PRESETS = {str(path.relative_to(DIRECTORY))[:-5]: path.read_text() for path in DIRECTORY.rglob("*.yaml")}

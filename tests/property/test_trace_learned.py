@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from membrane.policy.hosts import canonical_host, parse_address
 from membrane.policy.load import Source, load
-from membrane.policy.match import Malformed, canonical_host, parse_address
+from membrane.policy.model import Malformed
 from membrane.record import query
 from membrane.record.learn import LEARNED_REASONS, learn
 

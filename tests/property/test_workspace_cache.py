@@ -118,7 +118,7 @@ def test_a_cached_scan_equals_a_fresh_one(start: list, rounds: list) -> None:
     ),
 )
 def test_hidden_is_what_git_would_ignore(patterns: list[str], files: list[str]) -> None:
-    from membrane.policy.match import PatternError, compile_patterns
+    from membrane.policy.globs import PatternError, compile_patterns
 
     try:
         compile_patterns(patterns)

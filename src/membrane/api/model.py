@@ -135,7 +135,7 @@ class Stats(Value):
 
 
 def question_of(asked: Mapping[str, Any]) -> Question:
-    """A question of the network process, with who asks."""
+    """A question of the gateway, with who asks."""
     who = asked.get("process")
     return read_question(asked, Process(*(who[name] for name in Process.field_names)) if who else None)
 

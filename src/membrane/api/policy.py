@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import PolicyError
 from ..policy import grammar
-from ..policy.match import Malformed, Pattern
-from ..policy.model import Allow, Origin, PathRule
+from ..policy.globs import Pattern
+from ..policy.model import Allow, Malformed, Origin, PathRule
 from ..policy.model import Policy as Rules
 from ..run import settings
 from ..value import Value

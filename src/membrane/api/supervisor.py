@@ -6,7 +6,7 @@ The caller spawns ``python -I -c ... FD`` with one end of a socket pair and tell
 supervisor makes the sandbox (``boundary.Boundary``) and then serves: the cell forks processes
 (``backend.Cell.fork``), which confine themselves, are read back, and wait for a job; one more than there are jobs is
 made, so that the next one need not wait.  When the keeper of a command has ended, so has everything that it started
-(``kept``: but what it left in the background).  Before its end is told, the tracer and the network process are asked
+(``kept``: but what it left in the background).  Before its end is told, the tracer and the gateway are asked
 to tell what they hold, so that its refusals are complete.
 
 All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is told with every
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import SharedCommand
-    from ..run.gateway import Network
+    from ..run.gateway import Gateway
     from ..run.opening import Opening
 else:
     import _signal
@@ -63,7 +63,7 @@ MOST_COMMANDS = 4096  # at once
 AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
 OBEY = 1.0  # seconds for a keeper to kill its command
-SYNC = 2.0  # seconds for the tracer and the network process to tell what they hold
+SYNC = 2.0  # seconds for the tracer and the gateway to tell what they hold
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
 
@@ -160,7 +160,7 @@ class Supervisor(Boundary):
         for client in self._clients.values():
             self._watch_client(client)
         self._places = view.places_in_scratch(self.plan.mounts)
-        self.network.on_synced = lambda number: self._synced(number, "network")
+        self.gateway.on_synced = lambda number: self._synced(number, "network")
         if self._tracer is not None:
             self._tracer.on_synced = lambda number: self._synced(number, "tracer")
         gc.freeze()  # not collected before: that would write to every page that is shared with the launcher
@@ -207,8 +207,8 @@ class Supervisor(Boundary):
     def _asks(self) -> dict[str, Any] | None:
         return {"seconds": self._ask, "kinds": KINDS} if self._ask else None
 
-    def _answer_questions(self, network: Network) -> None:
-        network.on_question = self._on_question
+    def _answer_questions(self, gateway: Gateway) -> None:
+        gateway.on_question = self._on_question
 
     def _after_processes(self) -> None:
         for command in list(self._commands.values()):
@@ -306,7 +306,7 @@ class Supervisor(Boundary):
             number = int(value["number"])
             if number in self._questions:
                 self._questions.discard(number)
-                self.network.answer(number, str(value["answer"]))
+                self.gateway.answer(number, str(value["answer"]))
         elif kind == b"T":
             self._tell(client, b"t", {"number": value["number"], **self._stats()})
         elif kind == b"L":
@@ -577,12 +577,12 @@ class Supervisor(Boundary):
         self._send_lines()
 
     def _sync(self, then: Any) -> None:
-        """Call ``then`` when the tracer and the network process have told what they hold."""
+        """Call ``then`` when the tracer and the gateway have told what they hold."""
         self._sync_number += 1
         who = set()
         if self._tracer is not None and self._tracer.sync(self._sync_number):
             who.add("tracer")
-        if self.network.sync(self._sync_number):
+        if self.gateway.sync(self._sync_number):
             who.add("network")
         if who:
             self._syncs[self._sync_number] = who, then, time.monotonic() + SYNC

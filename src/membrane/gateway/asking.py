@@ -18,7 +18,7 @@ with "no" after ``seconds``; "no" holds for the session, for the last ``REMEMBER
 
 Wire format
 -----------
-With ``ask`` in the first message, ``{"seconds": SECONDS, "kinds": [KIND, ...]}``, the network process writes to its
+With ``ask`` in the first message, ``{"seconds": SECONDS, "kinds": [KIND, ...]}``, the gateway writes to its
 control socket (``gateway.server``), one JSON object a line::
 
     {"ask": {"number": 7, "kind": "request", "access": {"kind": "HttpRequest", "host": ..., "port": ..., ...},

@@ -37,23 +37,21 @@ from . import sniff
 from .flow import BUFFER, cut_short
 from .guarded import guarded
 from .http.credentials import Vault
-from .http.http1 import Http1
-from .http.http2 import Http2
-from .http.redact import redact_fields, redact_path, redact_query
-from .http.requests import (
-    UNANSWERED,
+from .http.exchange import (
     AskFirst,
-    Bound,
     CloseClient,
     CloseUpstream,
     EndClient,
     EndUpstream,
-    Gate,
     OpenUpstream,
     Seen,
     SendClient,
     SendUpstream,
 )
+from .http.http1 import Http1
+from .http.http2 import Http2
+from .http.redact import redact_fields, redact_path, redact_query
+from .http.requests import UNANSWERED, Bound, Gate
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
 from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
@@ -68,11 +66,12 @@ if TYPE_CHECKING:
 
     from ..policy.model import HttpRequest, Verdict
     from .http.credentials import Secret
-    from .http.requests import Command, Undecided
+    from .http.exchange import Command
+    from .http.requests import Undecided
     from .http.sigv4 import Signers
     from .reactor import Reactor, Wait
     from .relay import Engine
-    from .route import Relay, Router
+    from .route import Route, Router
     from .sniff import First
     from .tls import Authority
 
@@ -129,7 +128,7 @@ class Inspector:
         if extra_ca:
             self.towards_server(_PROTOCOLS)  # an error in them stops the run before it has begun
 
-    def take(self, engine: Engine, connection: Connection, route: Relay) -> None:
+    def take(self, engine: Engine, connection: Connection, route: Route) -> None:
         """Go on with a connection whose requests are to be judged."""
         Inspected.succeed(engine, connection, self).inspect(route)
 
@@ -213,7 +212,7 @@ class Inspected(Connection):
     # ------------------------------------------------------------ entry points
 
     @guarded
-    def inspect(self, route: Relay) -> None:
+    def inspect(self, route: Route) -> None:
         """Wait for the first bytes."""
         self._route = route
         self._state = _RESOLVING

@@ -1,4 +1,4 @@
-"""What the network process tells the session: one JSON object a line.
+"""What the gateway tells the session: one JSON object a line.
 
 Theory of operation
 -------------------

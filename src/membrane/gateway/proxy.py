@@ -34,7 +34,7 @@ from .http.heads import Framing, RequestHead
 from .http.requests import Flaw
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
 from .relay import ALL, DEAD, Connection
-from .route import Refusal, Relay, refuse_protocol
+from .route import Refusal, Route, refuse_protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Proxied(Connection):
         engine.connections.add(self)
 
     @guarded
-    def dial(self, route: Relay) -> None:
+    def dial(self, route: Route) -> None:
         """Start to dial what was asked for and allowed."""
         engine = self._engine
         engine.reactor.watch(self._client.fileno(), ALL, self.on_client)
@@ -297,12 +297,12 @@ class Client:
     def _go(self, host: str, port: int, asked: Asked) -> None:
         """Take the client where it wants to go."""
 
-        def go(route: Relay, router: Router) -> None:
+        def go(route: Route, router: Router) -> None:
             Proxied(self._front.engine, self._socket, self._peer, asked, router).dial(route)
 
         self._route(host, port, asked, go)
 
-    def _route(self, host: str, port: int, asked: Asked, go: Callable[[Relay, Router], None]) -> None:
+    def _route(self, host: str, port: int, asked: Asked, go: Callable[[Route, Router], None]) -> None:
         """Decide, or ask; then call ``go`` or refuse."""
         engine = self._front.engine
         route = engine.router.proxied(host, port)
@@ -332,7 +332,7 @@ class Client:
         engine.asking.ask(question, refusal.event.hint or "", answered, client)
 
     def _routed(
-        self, route: Relay | Refusal, router: Router, asked: Asked, go: Callable[[Relay, Router], None]
+        self, route: Route | Refusal, router: Router, asked: Asked, go: Callable[[Route, Router], None]
     ) -> None:
         engine = self._front.engine
         if isinstance(route, Refusal):
@@ -421,7 +421,7 @@ class Client:
             return False
         body, start = framing.reader(), rewrite(head, framing, host, port, path)
 
-        def go(route: Relay, router: Router) -> None:
+        def go(route: Route, router: Router) -> None:
             Plain(self._front, self._socket, self._peer, route, start, body, router)
 
         self._route(host, port, Asked(socks=False), go)
@@ -442,7 +442,7 @@ class Plain:
     __slots__ = ("_body", "_client", "_down", "_ended", "_engine", "_front", "_inner", "_masks", "_sent_end", "_up")
 
     def __init__(
-        self, front: Front, client: Socket, peer: Peer, route: Relay, head: bytes, body: Body, router: Router
+        self, front: Front, client: Socket, peer: Peer, route: Route, head: bytes, body: Body, router: Router
     ) -> None:
         self._front, self._engine = front, front.engine
         self._client, self._body = client, body

@@ -57,7 +57,7 @@ from .journal import denial
 from .listener import WITHIN_HOST, Listener
 from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
 from .room import Room
-from .route import LOOPBACK, Refusal, Relay, Router, alert, http_answer, refuse_protocol, refuse_unknown
+from .route import LOOPBACK, Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Connection:
         self._asked_for_tls = False  # what follows is TLS if the server agrees (PostgreSQL)
         self._agreed = False  # it did
         self._started = engine.reactor.now
-        self._route: Relay | None = None
+        self._route: Route | None = None
         self._router = engine.router  # another one after an answer that holds for this connection alone
         self._refusal: Refusal | str | None = None  # a string: the upstream failed
         self._addresses: list[str] = []
@@ -440,7 +440,7 @@ class Connection:
             return
         self._reach(route)
 
-    def _reach(self, route: Relay) -> None:
+    def _reach(self, route: Route) -> None:
         """Look the destination, or the proxy, up and start to dial."""
         engine = self._engine
         engine.connect.begin(self)

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from ..events import AccessDenied, access_as_data
 from ..policy import reasons
+from ..policy.hosts import canonical_host
 from ..policy.literals import canonical_address
-from ..policy.match import canonical_host
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
@@ -45,7 +45,7 @@ LONGEST_SHOWN = 1024  # characters of a method or path in an answer
 _CACHE = 4096  # decisions remembered; the policy does not change during a session
 
 
-class Relay(Value):
+class Route(Value):
     """Go ahead.  ``addresses`` is set where nothing has to be resolved."""
 
     host: str  # empty for a literal
@@ -80,7 +80,7 @@ class Router:
     def __init__(self, names: Names, decide: Callable[[Access], Verdict]) -> None:
         self._names = names
         self.decide = decide
-        self._arrivals: dict[tuple[str, int, str], Relay | Refusal] = {}
+        self._arrivals: dict[tuple[str, int, str], Route | Refusal] = {}
         self._checked: dict[tuple[str, int, str, bool], tuple[tuple[str, ...], tuple[str, ...] | Refusal]] = {}
 
     def forget(self) -> None:
@@ -88,7 +88,7 @@ class Router:
         self._arrivals.clear()
         self._checked.clear()
 
-    def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Relay | Refusal:
+    def arrive(self, address: str, port: int, protocol: Protocol = "tcp") -> Route | Refusal:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
         key = (address, port, protocol)
         known = self._arrivals.get(key)
@@ -98,11 +98,11 @@ class Router:
             return known
         route = self._arrive(plain, port, protocol)
         # An address that no name has yet may get one later: that refusal is not remembered.
-        if isinstance(route, Relay) or not is_fake(plain):
+        if isinstance(route, Route) or not is_fake(plain):
             _remember(self._arrivals, key, route)
         return route
 
-    def _arrive(self, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
+    def _arrive(self, address: str, port: int, protocol: Protocol) -> Route | Refusal:
         host = self._names.name(address)
         if host is None:
             access = Connect("", address, port, protocol)
@@ -112,7 +112,7 @@ class Router:
             access = Connect(host, "", port, protocol)
         return self._route(access, host, address, port, protocol)
 
-    def proxied(self, host: str, port: int) -> Relay | Refusal:
+    def proxied(self, host: str, port: int) -> Route | Refusal:
         """What to do with a connection that a client asked a proxy for.
 
         Args:
@@ -128,7 +128,7 @@ class Router:
         name = HOST_INTERNAL if lower == "localhost" or lower.endswith(".localhost") else host
         return self._route(Connect(name, "", port), name, "", port, "tcp")
 
-    def _route(self, access: Connect, host: str | None, address: str, port: int, protocol: Protocol) -> Relay | Refusal:
+    def _route(self, access: Connect, host: str | None, address: str, port: int, protocol: Protocol) -> Route | Refusal:
         verdict = self.decide(access)
         if not isinstance(verdict, Allow):
             question = access if isinstance(verdict, Ask) else None
@@ -141,13 +141,13 @@ class Router:
             host = canonical_host(host)  # the decision found it well formed
         if host is None:
             addresses = (address,)
-            return Relay("", address, port, port, addresses, protocol, verdict.inspect, insecure, verdict.budgets)
+            return Route("", address, port, port, addresses, protocol, verdict.inspect, insecure, verdict.budgets)
         if host == HOST_INTERNAL:
             return self._internal(access, verdict)
-        return Relay(host, address, port, port, (), protocol, verdict.inspect, insecure, verdict.budgets, verdict.raw)
+        return Route(host, address, port, port, (), protocol, verdict.inspect, insecure, verdict.budgets, verdict.raw)
 
     @staticmethod
-    def _internal(access: Connect, verdict: Allow) -> Relay | Refusal:
+    def _internal(access: Connect, verdict: Allow) -> Route | Refusal:
         rule = verdict.rule
         dial_port = 0
         if isinstance(rule, PortRule):
@@ -158,7 +158,7 @@ class Router:
             hint = f"allow:\n  - dest: {HOST_INTERNAL}\n    ports: [{access.port}/{access.protocol}]"
             return Refusal(denial(access, Deny(None, reasons.PORT_NOT_ALLOWED, hint)), HOST_INTERNAL)
         insecure = isinstance(rule, HostRule) and rule.insecure
-        return Relay(
+        return Route(
             *(HOST_INTERNAL, "", access.port, dial_port, LOOPBACK, access.protocol),
             inspect=verdict.inspect,
             insecure=insecure,
@@ -166,70 +166,70 @@ class Router:
             raw=verdict.raw,
         )
 
-    def candidates(self, relay: Relay, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
+    def candidates(self, route: Route, addresses: tuple[str, ...]) -> tuple[str, ...] | Refusal:
         """Those of the resolved ``addresses`` that may be dialled; a refusal when there is none."""
-        key = (relay.host, relay.dial_port, relay.protocol, relay.inspect)
+        key = (route.host, route.dial_port, route.protocol, route.inspect)
         known = self._checked.get(key)
         if known is not None and known[0] is addresses:
             return known[1]
         allowed = []
         refusal = None
         for address in addresses:
-            access = Connect(relay.host, address, relay.dial_port, relay.protocol)
+            access = Connect(route.host, address, route.dial_port, route.protocol)
             verdict = self.decide(access)
-            if isinstance(verdict, Allow) and (relay.inspect or not verdict.inspect):
+            if isinstance(verdict, Allow) and (route.inspect or not verdict.inspect):
                 allowed.append(address)
             elif refusal is None:
                 refused = Deny(None, reasons.NOT_HTTP) if isinstance(verdict, Allow) else verdict
-                refusal = Refusal(denial(access, refused), relay.host)
+                refusal = Refusal(denial(access, refused), route.host)
         if not allowed and refusal is None:
-            access = Connect(relay.host, "", relay.dial_port, relay.protocol)
-            refusal = Refusal(denial(access, Deny(None, reasons.ADDRESS_NOT_ALLOWED)), relay.host)
+            access = Connect(route.host, "", route.dial_port, route.protocol)
+            refusal = Refusal(denial(access, Deny(None, reasons.ADDRESS_NOT_ALLOWED)), route.host)
         result = tuple(allowed) or refusal
         assert result is not None
         _remember(self._checked, key, (addresses, result))
         return result
 
     @staticmethod
-    def judge_first(relay: Relay, first: First) -> Refusal | None:
+    def judge_first(route: Route, first: First) -> Refusal | None:
         """May a client that says ``first`` go on?  Only names are checked: a literal proves no name."""
-        if not relay.host or first.kind != "tls":
+        if not route.host or first.kind != "tls":
             return None
-        access = access_as_data(Connect(relay.host, relay.address, relay.port, relay.protocol))
+        access = access_as_data(Connect(route.host, route.address, route.port, route.protocol))
         if first.flaw:
             event = AccessDenied({**access, "sni": ""}, reasons.NAME_DIFFERS_FROM_SNI, None, first.flaw)
-            return Refusal(event, relay.host)
+            return Refusal(event, route.host)
         if first.ech:
             hint = (
                 "the client hides the server name (Encrypted Client Hello); switch that off in the client, or inspect"
             )
             event = AccessDenied({**access, "sni": first.sni}, reasons.NAME_DIFFERS_FROM_SNI, None, hint)
-            return Refusal(event, relay.host)
+            return Refusal(event, route.host)
         if not first.sni:
-            return Refusal(AccessDenied({**access, "sni": ""}, reasons.TLS_WITHOUT_SNI, None, None), relay.host)
-        if first.sni != relay.host:
+            return Refusal(AccessDenied({**access, "sni": ""}, reasons.TLS_WITHOUT_SNI, None, None), route.host)
+        if first.sni != route.host:
             event = AccessDenied({**access, "sni": first.sni}, reasons.NAME_DIFFERS_FROM_SNI, None, None)
-            return Refusal(event, relay.host, UNRECOGNIZED_NAME)
+            return Refusal(event, route.host, UNRECOGNIZED_NAME)
         return None
 
     @staticmethod
-    def limit(relay: Relay, verdict: Deny) -> Refusal:
+    def limit(route: Route, verdict: Deny) -> Refusal:
         """The refusal of a connection when a limit is reached."""
-        access = Connect(relay.host, relay.address, relay.port, relay.protocol)
-        return Refusal(denial(access, verdict), relay.host or relay.address)
+        access = Connect(route.host, route.address, route.port, route.protocol)
+        return Refusal(denial(access, verdict), route.host or route.address)
 
 
-def refuse_protocol(relay: Relay, hint: str) -> Refusal:
+def refuse_protocol(route: Route, hint: str) -> Refusal:
     """The refusal of a connection that must be HTTP and is not, or not in a form that can be read."""
-    access = Connect(relay.host, relay.address, relay.port, relay.protocol)
-    return Refusal(denial(access, Deny(None, reasons.NOT_HTTP, hint)), relay.host or relay.address)
+    access = Connect(route.host, route.address, route.port, route.protocol)
+    return Refusal(denial(access, Deny(None, reasons.NOT_HTTP, hint)), route.host or route.address)
 
 
-def refuse_unknown(relay: Relay) -> Refusal:
+def refuse_unknown(route: Route) -> Refusal:
     """The refusal of a client of a name whose first bytes are neither TLS nor those of a known protocol."""
-    access = Connect(relay.host, relay.address, relay.port, relay.protocol)
-    hint = f'allow: ["tcp://{relay.host}:{relay.port}"]'
-    return Refusal(denial(access, Deny(None, reasons.PROTOCOL_NOT_KNOWN, hint)), relay.host)
+    access = Connect(route.host, route.address, route.port, route.protocol)
+    hint = f'allow: ["tcp://{route.host}:{route.port}"]'
+    return Refusal(denial(access, Deny(None, reasons.PROTOCOL_NOT_KNOWN, hint)), route.host)
 
 
 def _remember(cache: dict[K, V], key: K, value: V) -> None:

@@ -1,4 +1,4 @@
-"""The network process of one session: ``python -I -m membrane.gateway.server CONTROL_FD``.
+"""The gateway of one session: ``python -I -m membrane.gateway.server CONTROL_FD``.
 
 Theory of operation
 -------------------

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A session that intercepts has a certificate authority of its own.  Its key is made when the network process needs it
+A session that intercepts has a certificate authority of its own.  Its key is made when the gateway needs it
 and exists in the memory of that process only.  A leaf is issued for exactly one name or address, when a client asks
 for it; all leaves share one key.  ``ssl`` reads certificates from files only, so a leaf passes through an anonymous
 file in memory (memfd_create(2)).

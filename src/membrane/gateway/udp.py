@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .clients import Clients
     from .dns import Answerer
     from .reactor import Reactor
-    from .route import Relay, Router
+    from .route import Route, Router
     from .upstream import Answer, Upstreams
 
 IDLE = 60.0  # seconds
@@ -141,7 +141,7 @@ class _Flow:
     )
 
     def __init__(
-        self, key: Any, ident: int, listener: Socket, client: Any, control: Any, route: Relay, router: Router
+        self, key: Any, ident: int, listener: Socket, client: Any, control: Any, route: Route, router: Router
     ) -> None:
         self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
         self.route, self.router = route, router
@@ -186,7 +186,7 @@ class UdpRelay:
         self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
 
     def listen(self, socket: Socket, port: int) -> None:
-        """Relay what arrives on a wildcard socket of ``port``."""
+        """Route what arrives on a wildcard socket of ``port``."""
         socket.setblocking(False)
         six = socket.family == AF_INET6
 
@@ -207,7 +207,7 @@ class UdpRelay:
         self._reactor.watch(socket.fileno(), IN, ready)
 
     def offer(self, socket: Socket, target: bytes, client: Any, data: bytes) -> bool:
-        """Relay a datagram to port 53 of ``target`` if a rule opens that; False: it is not ours."""
+        """Route a datagram to port 53 of ``target`` if a rule opens that; False: it is not ours."""
         if not self.opens_dns:
             return False
         address = inet_ntop(AF_INET6 if socket.family == AF_INET6 else AF_INET, target)
@@ -326,7 +326,7 @@ class UdpRelay:
         self.refused += 1
         self._emit(refusal.event.of(client))
 
-    def _refuse_access(self, route: Relay, verdict: Deny, client: Client) -> None:
+    def _refuse_access(self, route: Route, verdict: Deny, client: Client) -> None:
         self.refused += 1
         access = Connect(route.host, route.address, route.port, "udp")
         self._emit(denial(access, verdict).of(client))

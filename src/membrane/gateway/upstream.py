@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from ..errors import PolicyError
-from ..policy.match import parse_address
+from ..policy.hosts import parse_address
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import HostRule
     from .reactor import Reactor
-    from .route import Relay
+    from .route import Route
 
 WORKERS = 8
 SYSTEM_DEADLINE = 15.0  # seconds
@@ -332,7 +332,7 @@ class Upstreams:
         self._proxy, self._exceptions = proxy, exceptions
         self._behind, self._proxied = behind, tuple(proxied)
 
-    def via(self, relay: Relay) -> Proxy | None:
+    def via(self, relay: Route) -> Proxy | None:
         """The proxy for a destination, or ``None`` to dial it.  The host's loopback is never asked of a proxy."""
         if relay.host and relay.addresses:
             return None
@@ -345,13 +345,13 @@ class Upstreams:
         return self._proxy
 
     @staticmethod
-    def handshake(proxy: Proxy, relay: Relay) -> Handshake:
+    def handshake(proxy: Proxy, relay: Route) -> Handshake:
         """A fresh handshake that asks ``proxy`` for the destination, by name where it has one."""
         kind = HttpConnect if proxy.kind == "http" else Socks5
         return kind(proxy, relay.host or relay.addresses[0], relay.dial_port)
 
 
-def _names(rule: HostRule, relay: Relay) -> bool:
+def _names(rule: HostRule, relay: Route) -> bool:
     """Does a rule name the destination?"""
     if rule.ports and not any(each.first <= relay.port <= each.last for each in rule.ports):
         return False

@@ -1,7 +1,7 @@
 """What a process of ours gives up before it reads hostile input.
 
-Pid 1 of the sandbox, the network process and the tracer stay alive beside the command.  None needs a new privilege or
-to be looked into, and only the tracer of a root caller a capability; the network process writes no file either.  It
+Pid 1 of the sandbox, the gateway and the tracer stay alive beside the command.  None needs a new privilege or
+to be looked into, and only the tracer of a root caller a capability; the gateway writes no file either.  It
 keeps the caller's network and the right to read files (name service, certificates): that is what it is there for.
 """
 

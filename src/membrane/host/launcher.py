@@ -187,9 +187,9 @@ def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
 
 
 def _mint(channel: _socket.socket) -> bool:
-    """Answer one request of the network process with a TCP socket of this network namespace; false at its end.
+    """Answer one request of the gateway with a TCP socket of this network namespace; false at its end.
 
-    A socket belongs to the namespace in which it was made, whoever connects it: so the network process reaches the
+    A socket belongs to the namespace in which it was made, whoever connects it: so the gateway reaches the
     sandbox's loopback without entering the namespace.  The request is one byte, ``4`` or ``6``; the answer is the
     same with the socket, or without one where it could not be made.
     The channel does not block: whoever does not read the answers must not keep masks from being mounted.

@@ -48,7 +48,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
                 )
     for secret in policy.secrets:
         from ..policy.grammar import secret_destinations
-        from ..policy.match import Malformed
+        from ..policy.model import Malformed
 
         try:
             secret_destinations(secret)
@@ -62,7 +62,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     for mask in policy.masks:
         from ..policy.grammar import destinations
         from ..policy.masking import compiled
-        from ..policy.match import Malformed
+        from ..policy.model import Malformed
 
         try:
             if mask.extract:
@@ -231,7 +231,7 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     for socket in policy.unix_sockets:
         label = f"unix socket {socket.path}" + (f" as {socket.adapter}" if socket.adapter else "")
         label += f" allow {', '.join(socket.allow)}" if socket.allow else ""
-        through = ("mount namespace", "broker in the network process")
+        through = ("mount namespace", "broker in the gateway")
         messages = (f"each {socket.adapter} message",) if socket.adapter else ()
         out.append(RuleBinding(label, str(socket.origin), (*through, *messages)))
     for secret in policy.secrets:
@@ -260,7 +260,7 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         ("time", "supervisor timer"),
         ("files", "RLIMIT_NOFILE per process"),
         ("disk", "size of each private tmpfs, RLIMIT_FSIZE per file; no quota of the workspace"),
-        ("upload", "byte count in the network process"),
+        ("upload", "byte count in the gateway"),
     ):
         value = getattr(limits, name)
         if value:

@@ -286,7 +286,7 @@ class SandboxPlan(Value):
     uid: int  # inside
     gid: int
     bindings: tuple[RuleBinding, ...]
-    inspect: bool = False  # the network process is there from the start, with a certificate authority of its own
+    inspect: bool = False  # the gateway is there from the start, with a certificate authority of its own
     # Certificate bundles, as the command sees them, over which one with that authority is bound; the first is
     # ours, and the second the system's that it begins with.  Empty: the command sees the system's as they are.
     trust: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Policy -> the listeners of one network namespace.
 
 The namespace has no uplink: whatever the plan says, packets can only reach the sockets made here.  What a
-connection may do is decided later, by name and port, in the network process.
+connection may do is decided later, by name and port, in the gateway.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ def counted(rule: HostRule) -> tuple[str, ...]:
     if rule.budget is None:
         return ()
     parts = ("bytes up", rule.budget.upload), ("requests", rule.budget.counts_requests)
-    return tuple(f"{what} counted in the network process" for what, given in parts if given)
+    return tuple(f"{what} counted in the gateway" for what, given in parts if given)

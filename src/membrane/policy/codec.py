@@ -1,4 +1,4 @@
-"""A policy as bytes, for the cache and for the network process (``value.Layout``)."""
+"""A policy as bytes, for the cache and for the gateway (``value.Layout``)."""
 
 from __future__ import annotations
 

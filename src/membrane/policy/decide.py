@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 ``Decider`` indexes a policy once: exact names in a dictionary, wildcards by their suffix, networks by prefix length.
-A question is made canonical (``match``), the deny rules are asked, then the allow rules.  Nothing is allowed unless a
-rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its reason.
+A question is made canonical (``hosts``, ``url_paths``), the deny rules are asked, then the allow rules.  Nothing is
+allowed unless a rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its reason.
 
 * A deny rule without ports refuses every port and protocol; an allow rule without ports is any TCP port.
 * A destination with an HTTP rule, or one that a secret goes to, is *constrained*: ``Allow.inspect`` is set on that
@@ -20,8 +20,18 @@ rule is found; every path that is not an ``Allow`` ends in a ``Deny`` with its r
 
 from __future__ import annotations
 
-from . import match, reasons
-from .match import HOST_INTERNAL, METADATA_NAMES, Malformed, address_class, judged_forms, parse_address
+from . import reasons
+from .hosts import (
+    HOST_INTERNAL,
+    METADATA_NAMES,
+    WIDE,
+    address_class,
+    canonical_host,
+    format_address,
+    judged_forms,
+    parse_address,
+    wildcard_suffixes,
+)
 from .model import (
     Allow,
     Connect,
@@ -29,6 +39,7 @@ from .model import (
     HostRule,
     HttpRequest,
     HttpRule,
+    Malformed,
     MountRule,
     NameQuery,
     PathAccess,
@@ -37,13 +48,15 @@ from .model import (
     SocketAccess,
 )
 from .sockets import admits_operation, line_for
+from .url_paths import ENCODED_SLASH, END, SLASH, canonical_path, path_matcher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .files import Covering
-    from .match import Address, AddressClass
+    from .globs import Pattern
+    from .hosts import Address, AddressClass
     from .model import Access, Verdict
 
 _LOOPBACK = ((4, 0x7F00_0001), (6, 1))
@@ -86,7 +99,7 @@ class _Index:
         """Rules that match a canonical name, the most specific first."""
         found = list(self.hosts.get(name, ()))
         if self.wildcards:
-            for suffix in match.wildcard_suffixes(name):
+            for suffix in wildcard_suffixes(name):
                 found += self.wildcards.get(suffix, ())
         return found + self.any
 
@@ -191,7 +204,7 @@ class Decider:
             self._held_below = frozenset((host[2:], port) for _scheme, host, port, _path in rows if host[0] == "*")
         self._counts = any(rule.budget is not None for rule in policy.allow)
         self._answers = {id(rule): Allow(rule, "name allowed") for rule in policy.allow}
-        self._paths: dict[str, list[tuple[PathRule, match.Pattern]]] = {}
+        self._paths: dict[str, list[tuple[PathRule, Pattern]]] = {}
         self._matchers: dict[str, Callable[[str], bool]] = {}
         self._covering: Covering | None = None
 
@@ -221,7 +234,7 @@ class Decider:
 
     def _name(self, access: NameQuery) -> Verdict:
         try:
-            name = match.canonical_host(access.name)
+            name = canonical_host(access.name)
         except Malformed:
             return Deny(None, reasons.NAME_MALFORMED)
         for rule in self._deny.named(name):
@@ -258,7 +271,7 @@ class Decider:
                 return Deny(None, reasons.ADDRESS_NOT_ALLOWED)
             return self._connect_literal(address, port, protocol)
         try:
-            name = match.canonical_host(access.host)
+            name = canonical_host(access.host)
         except Malformed:
             return Deny(None, reasons.NAME_MALFORMED)
         verdict = self._connect_name(name, port, protocol)
@@ -270,7 +283,7 @@ class Decider:
     def _connect_name(self, name: str, port: int, protocol: str) -> Allow | Deny:
         inspect = (name, port) in self._held
         if self._held_below:
-            inspect = inspect or any((suffix, port) in self._held_below for suffix in match.wildcard_suffixes(name))
+            inspect = inspect or any((suffix, port) in self._held_below for suffix in wildcard_suffixes(name))
         for rule in self._deny.named(name):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -339,7 +352,7 @@ class Decider:
             if _admits(rule, port, protocol) and not rule.constrained and rule.budget is None
         ]
         narrow = own or kind in ("link-local", "metadata")
-        least = (_NARROW if narrow else match.WIDE)[form[0]]
+        least = (_NARROW if narrow else WIDE)[form[0]]
         if any(rule.network is not None and rule.network.prefix >= least for rule in rules):
             return None
         return Deny(None, reasons.METADATA_ADDRESS if kind in ("link-local", "metadata") else reasons.PRIVATE_ADDRESS)
@@ -359,7 +372,7 @@ class Decider:
         return [rule for form in judged_forms(*address) for rule in self._deny.addressed(form)] + self._deny.any
 
     def _connect_literal(self, address: Address, port: int, protocol: str) -> Allow | Deny:
-        inspect = bool(self._held) and (match.format_address(*address), port) in self._held
+        inspect = bool(self._held) and (format_address(*address), port) in self._held
         for rule in self._denying_literal(address):
             if _refuses(rule, port, protocol):
                 if rule.http is None:
@@ -375,7 +388,7 @@ class Decider:
             if address_class(*address) in ("link-local", "metadata") and not allowing:
                 return Deny(None, reasons.METADATA_ADDRESS)
             reason = reasons.PORT_NOT_ALLOWED if allowing else reasons.ADDRESS_NOT_ALLOWED
-            return Deny(None, reason, _allow_hint(match.format_address(*address), port, protocol))
+            return Deny(None, reason, _allow_hint(format_address(*address), port, protocol))
         constrained = _constraints(admitting, port)
         rule = (constrained or admitting)[0]
         return Allow(rule, "address and port allowed", inspect or bool(constrained), self._budgets(admitting))
@@ -392,10 +405,10 @@ class Decider:
         if literal is not None:
             verdict = self._connect_literal(literal, port, "tcp")
             denies, allows = self._denying_literal(literal), self._allowing_literal(literal, port, "tcp")
-            host = match.format_address(*literal)
+            host = format_address(*literal)
         else:
             try:
-                host = match.canonical_host(access.host)
+                host = canonical_host(access.host)
             except Malformed:
                 return Deny(None, reasons.NAME_MALFORMED)
             verdict = self._connect_name(host, port, "tcp")
@@ -431,8 +444,8 @@ class Decider:
             key = f"~{pattern}"  # no pattern begins like this
             matcher = self._matchers.get(key)
             if matcher is None:
-                end = match.END if pattern[-1:] == match.END else ""
-                matcher = self._matchers[key] = match.path_matcher(_folded(pattern.removesuffix(end)) + end)
+                end = END if pattern[-1:] == END else ""
+                matcher = self._matchers[key] = path_matcher(_folded(pattern.removesuffix(end)) + end)
             if any(map(matcher, forms)):
                 return True
         return False
@@ -445,7 +458,7 @@ class Decider:
             if not _admits(rule, port, "tcp") or (rule.scheme and rule.scheme != access.scheme):
                 continue
             for item in (_EVERY,) if rule.http is None else rule.http:
-                if self._covers(item, path) and (item.paths or match.SLASH not in path):
+                if self._covers(item, path) and (item.paths or SLASH not in path):
                     path_seen = True
                     if method in item.methods or not (item.methods or method in _UNASKED_METHODS):
                         admitting.append(rule)
@@ -455,7 +468,7 @@ class Decider:
         if admitting:
             reason = "every request is allowed" if admitting[0].http is None else "method and path allowed"
             return Allow(admitting[0], reason, True, self._budgets(admitting))
-        encoded = match.SLASH in path  # one segment to some servers, two to others: a rule must spell it
+        encoded = SLASH in path  # one segment to some servers, two to others: a rule must spell it
         unasked = encoded or method in _UNASKED_METHODS
         if isinstance(connect, Allow) and not isinstance(connect.rule, HostRule) and not unasked:
             return Allow(connect.rule, "every request is allowed", True)  # ports: connect
@@ -466,7 +479,7 @@ class Decider:
         # A star in a rule is a wildcard: no line would allow just this path.
         hint = "" if "*" in path else f"allow: [{{dest: {_quoted(url)}, http: [{{methods: [{_quoted(method)}]}}]}}]"
         if encoded and not path_seen:
-            return Deny(None, reasons.REQUEST_MALFORMED, f"path: {match.ENCODED_SLASH}{hint and '; ' + hint}")
+            return Deny(None, reasons.REQUEST_MALFORMED, f"path: {ENCODED_SLASH}{hint and '; ' + hint}")
         return Deny(None, reason, hint)
 
     def _covers(self, item: HttpRule, path: str) -> bool:
@@ -475,7 +488,7 @@ class Decider:
         for pattern in item.paths:
             matcher = self._matchers.get(pattern)
             if matcher is None:
-                matcher = self._matchers[pattern] = match.path_matcher(pattern)
+                matcher = self._matchers[pattern] = path_matcher(pattern)
             if matcher(path):
                 return True
         return False
@@ -497,9 +510,11 @@ class Decider:
         """What ``ignore`` and ``readonly`` say about a path relative to the workspace."""
         directory = access.directory or access.path.endswith("/")
         if not self._paths:
+            from .globs import Pattern  # the gateway is asked for no file
+
             for effect in ("hide", "readonly"):
                 rules = [rule for rule in reversed(self.policy.paths) if rule.effect == effect]
-                self._paths[effect] = [(rule, match.Pattern(rule.text)) for rule in rules]
+                self._paths[effect] = [(rule, Pattern(rule.text)) for rule in rules]
         hidden = self._match_path("hide", parts, directory)
         if hidden is not None:
             return Deny(hidden, reasons.HIDDEN)
@@ -584,7 +599,7 @@ def _mode(access: PathAccess) -> str:
 
 def _is_canonical(path: str) -> bool:
     try:
-        return match.canonical_path(path, slashes=True) == path
+        return canonical_path(path, slashes=True) == path
     except Malformed:
         return False
 
@@ -600,7 +615,7 @@ def _folded(path: str) -> str:
     """
     from urllib.parse import unquote
 
-    parts = path.split(match.SLASH)
+    parts = path.split(SLASH)
     for _ in range(_MOST_DECODED):
         parts = [unquote(part, errors="surrogateescape") for part in parts]
     if not all(map(str.isascii, parts)):
@@ -612,7 +627,7 @@ def _folded(path: str) -> str:
             if marks > _MOST_MARKS:
                 raise Malformed("it has too many marks on one character")
         parts = [unicodedata.normalize("NFKC", part) for part in parts]
-    return match.SLASH.join(map(str.casefold, parts))
+    return SLASH.join(map(str.casefold, parts))
 
 
 def _read_as(path: str) -> frozenset[str]:
@@ -623,7 +638,7 @@ def _read_as(path: str) -> frozenset[str]:
     """
     whole = _folded(path)
     forms = {path, whole}
-    forms |= {form.replace(match.SLASH, "/") for form in forms}
+    forms |= {form.replace(SLASH, "/") for form in forms}
     for mark in "?#":
         forms |= {form.partition(mark)[0] for form in forms}
     forms |= {"/".join(segment.partition(";")[0] for segment in form.split("/")) for form in forms}

@@ -11,7 +11,7 @@ with the key that is to be used, because a run without it would not be the run t
 
 from __future__ import annotations
 
-from .match import Malformed
+from .model import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ written when an ``allow-write`` covers it, no ``deny-write`` does, and no deeper
 
 The glob grammar is sandbox-runtime's: ``*`` and ``?`` within a name, ``**`` for whole directories, ``[set]`` without
 negation, no escapes; a bracket that spells no set is text.  A trailing ``/**`` means the directory itself.  Globs are
-translated to the patterns of ``match`` (gitignore), so that the workspace guard can hold them while the command runs.
+translated to the patterns of ``globs`` (gitignore), so that the workspace guard can hold them while the command runs.
 """
 
 from __future__ import annotations
 
-from .match import Malformed, Pattern
-from .model import FileRule
+from .globs import Pattern
+from .model import FileRule, Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

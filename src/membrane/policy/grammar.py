@@ -9,18 +9,21 @@ same rule.
 
 from __future__ import annotations
 
-from .match import (
-    END,
-    HOST_INTERNAL,
+from .hosts import HOST_INTERNAL, canonical_host, format_address, is_public_suffix, parse_address, parse_network
+from .model import (
+    EnvRule,
+    HostRule,
+    HttpRule,
     Malformed,
-    canonical_host,
-    canonical_path_pattern,
-    format_address,
-    is_public_suffix,
-    parse_address,
-    parse_network,
+    MountRule,
+    Network,
+    Origin,
+    PortRange,
+    PortRule,
+    RuleBudget,
+    SecretRule,
 )
-from .model import EnvRule, HostRule, HttpRule, MountRule, Network, Origin, PortRange, PortRule, RuleBudget, SecretRule
+from .url_paths import END, canonical_path_pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

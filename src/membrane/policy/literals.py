@@ -1,12 +1,13 @@
 """IP literals in every form that a URL parser reads, made canonical.
 
 A proxy is asked for what a client typed: ``127.1`` or ``2130706433`` must be judged as the address that they are.
-Rules and captured connections never hold such forms (``match.parse_address`` refuses them).
+Rules and captured connections never hold such forms (``hosts.parse_address`` refuses them).
 """
 
 from __future__ import annotations
 
-from .match import Malformed, format_address, parse_address
+from .hosts import format_address, parse_address
+from .model import Malformed
 
 
 def canonical_address(text: str) -> str:

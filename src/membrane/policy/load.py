@@ -21,11 +21,12 @@ from ..errors import PolicyError
 from ..value import Value
 from . import document, grammar
 from .document import Mapping, Scalar, closest
-from .match import MOST_EXPRESSIONS, Malformed, Pattern
+from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
     EnvRule,
     HostRule,
     Limits,
+    Malformed,
     MaskRule,
     MountRule,
     Origin,

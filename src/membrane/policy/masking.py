@@ -13,7 +13,7 @@ of the matches, ``duplicates`` replaces it as well, the longer ones first.
 
 from __future__ import annotations
 
-from .match import Malformed
+from .model import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A ``Policy`` is one immutable value made by ``policy.load`` from presets, files and options.  Everything that
 enforces asks ``policy.decide.decide(policy, access)`` and obeys the ``Verdict``.  Values here are plain
-(strings, ints, tuples), so that a policy can be cached with ``marshal`` and sent to the network process.
+(strings, ints, tuples), so that a policy can be cached with ``marshal`` and sent to the gateway.
 
 Numbers: ports are 0..65535, addresses are ``(version, integer)``; sizes are bytes, durations seconds.
 """
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
     PathEffect: TypeAlias = Literal["hide", "readonly", "git-config"]
     FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
+
+
+class Malformed(ValueError):
+    """Text that has no single meaning; ``str()`` is the cause, to be put after a colon."""
 
 
 class Origin(Value):
@@ -158,7 +162,7 @@ class EnvRule(Value):
 
 
 class SecretRule(Value):
-    """A secret that the network process puts into requests; its value is never part of a policy."""
+    """A secret that the gateway puts into requests; its value is never part of a policy."""
 
     name: str
     source: str  # "env:NAME", "file:PATH", "command:ARGV0\0ARGV1...", "keyring:SERVICE/USER"
@@ -178,7 +182,7 @@ class SigningRule(Value):
 
 
 class MaskRule(Value):
-    """Credentials in a file or a variable: the command sees placeholders, the network process puts the values in."""
+    """Credentials in a file or a variable: the command sees placeholders, the gateway puts the values in."""
 
     source: str  # "file:PATH" or "env:NAME"
     to: tuple[str, ...]
@@ -279,7 +283,7 @@ class Connect(Value):
 
 
 class HttpRequest(Value):
-    """May this request be sent?  ``path`` is canonical (``match.canonical_path``) and has no query."""
+    """May this request be sent?  ``path`` is canonical (``url_paths.canonical_path``) and has no query."""
 
     host: str
     port: int

@@ -69,14 +69,15 @@ def _gpg_admits(allow: Sequence[str], operation: str, names: Sequence[str]) -> b
 
 
 def _docker_check(allow: Sequence[str]) -> Flaw | None:
-    from . import match  # heavy; a start with a cached policy that names no such service does without
+    from .model import Malformed
+    from .url_paths import canonical_path_pattern  # a start without such a service does without it
 
     for text in allow:
         method, _, path = text.partition(" ")
         try:
-            if not method.isupper() or not method.isalpha() or match.canonical_path_pattern(path) != path:
-                raise match.Malformed("it is not METHOD /PATH")
-        except match.Malformed as error:
+            if not method.isupper() or not method.isalpha() or canonical_path_pattern(path) != path:
+                raise Malformed("it is not METHOD /PATH")
+        except Malformed as error:
             cause = f"{text!r} is not an operation of the Docker API: {error}"
             return cause, "allow: [GET /containers/json, POST /containers/create]"
     if not allow:
@@ -90,10 +91,10 @@ def _docker_admits(allow: Sequence[str], operation: str, names: Sequence[str]) -
         return False  # something that no rule opens
     if operation in ("GET /_ping", "HEAD /_ping", "GET /version"):
         return True
-    from . import match
+    from .url_paths import path_matcher
 
     return any(
-        method == allowed.partition(" ")[0] and match.path_matcher(allowed.partition(" ")[2])(path) for allowed in allow
+        method == allowed.partition(" ")[0] and path_matcher(allowed.partition(" ")[2])(path) for allowed in allow
     )
 
 

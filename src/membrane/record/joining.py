@@ -1,4 +1,4 @@
-"""Which process was it?  Events of the network process have none of their own.
+"""Which process was it?  Events of the gateway have none of their own.
 
 Theory of operation
 -------------------

@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..escaping import visible
-from ..policy.match import Malformed, canonical_host, parse_address
+from ..policy.hosts import canonical_host, parse_address
+from ..policy.model import Malformed
 from ..policy.reasons import REASONS
 from .query import MOST, number, program_of, text
 

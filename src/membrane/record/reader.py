@@ -254,7 +254,7 @@ class Record:
 
 
 def _moment(event: dict[str, Any]) -> str:
-    """For comparing: the network process writes milliseconds, and what caused an event lies before it."""
+    """For comparing: the gateway writes milliseconds, and what caused an event lies before it."""
     at = str(event["time"]).removesuffix("Z")
     return f"{at}999" if at[-4:-3] == "." else at
 

@@ -1,10 +1,10 @@
-"""Questions of the network process, seen from the session: each is answered exactly once.
+"""Questions of the gateway, seen from the session: each is answered exactly once.
 
 Theory of operation
 -------------------
-The network process tells ``{"ask": {...}}`` and holds the access (``gateway.asking`` has the wire format).
+The gateway tells ``{"ask": {...}}`` and holds the access (``gateway.asking`` has the wire format).
 ``Questions`` hands one question after another, or ``at_once`` of them, to ``begin``, which calls back whenever it
-likes.  An answer that comes after the network process has withdrawn the question, a second answer, and an exception all
+likes.  An answer that comes after the gateway has withdrawn the question, a second answer, and an exception all
 count as "no": whoever answers can be slow or broken, and nothing opens for that.
 """
 
@@ -88,7 +88,7 @@ class Questions:
     Args:
         begin: shows a question, and calls its second argument with the answer, at once or later.
         end: takes a question from view that is withdrawn.
-        send: takes (number, answer) for the network process.
+        send: takes (number, answer) for the gateway.
         who: the process behind the ``client`` of a question.
         at_once: how many questions ``begin`` may have at a time.
     """
@@ -107,7 +107,7 @@ class Questions:
         self.current: dict[int, Question] = {}
 
     def take(self, record: dict[str, Any]) -> None:
-        """A line of the network process."""
+        """A line of the gateway."""
         if "withdrawn" in record:
             self._withdraw(int(record["withdrawn"]))
             return

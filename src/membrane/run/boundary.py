@@ -6,13 +6,13 @@ Theory of operation
 tracer (``tracer.process``), reads the secrets and scans the workspace.  What runs in the sandbox is read back and
 traced before it is released.  Then ``run`` sits in one epoll loop over the cell's news, the network sockets, the
 workspace watcher and whatever the subclass watches: ``session.Session`` runs one command, ``api.supervisor.Supervisor``
-many.  The network process is started when the first of its sockets becomes readable: a run without network pays
+many.  The gateway is started when the first of its sockets becomes readable: a run without network pays
 nothing for it.
 
 Rules
 -----
 1. No partial start: everything that can fail has been done before a command is released.
-2. If the network process, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
+2. If the gateway, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
 3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
    ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ..workspace.held import Held
     from ..workspace.reads import Reads
     from ..workspace.scan import ScanResult
-    from .gateway import Network
+    from .gateway import Gateway
     from .masks import Masked
     from .opening import Opening
 
@@ -93,11 +93,11 @@ class Boundary(ABC):
         self._recorded_at = 0.0
         self._handlers: dict[int, Callable[[], None]] = {}
         self._epoll = select.epoll()
-        self._network: Network | None = None
-        self._exposed: list[tuple[str, int]] = []  # until the network process has them
+        self._gateway: Gateway | None = None
+        self._exposed: list[tuple[str, int]] = []  # until the gateway has them
         self._entry: registry.Run | None = None
         self.guards: list[Guard] = []
-        self._secrets: list[list[Any]] = []  # until the network process has them, and
+        self._secrets: list[list[Any]] = []  # until the gateway has them, and
         self._authority: tuple[bytes, bytes] | None = None  # the same
         self._masked: Masked | None = None
         self._held: Held | None = None
@@ -173,11 +173,11 @@ class Boundary(ABC):
 
     @abstractmethod
     def _asks(self) -> dict[str, Any] | None:
-        """What is asked about and for how long, for the network process (``gateway.asking``); None: nobody is asked."""
+        """What is asked about and for how long, for the gateway (``gateway.asking``); None: nobody is asked."""
 
     @abstractmethod
-    def _answer_questions(self, network: Network) -> None:
-        """Questions come from ``network`` from now on."""
+    def _answer_questions(self, gateway: Gateway) -> None:
+        """Questions come from ``gateway`` from now on."""
 
     def _limit(self) -> float:
         """Seconds until everything is ended; 0: never."""
@@ -221,8 +221,8 @@ class Boundary(ABC):
             self._acquire()
             self._start(self.opening.facts)
         except BaseException:
-            if self._network is not None:
-                self._network.stop()
+            if self._gateway is not None:
+                self._gateway.stop()
             raise
         finally:
             for _role, fd in self._exposed:
@@ -318,7 +318,7 @@ class Boundary(ABC):
         operations += self._hold(facts, [root for root, _rules in roots])
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
-            self._take_network(facts, b"")
+            self._take_sockets(facts, b"")
         from ..host.unixsockets import Table
         from ..workspace.guard import Guard  # while the view is made
 
@@ -355,7 +355,7 @@ class Boundary(ABC):
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
-        copies = self._network is not None and self._network.copies
+        copies = self._gateway is not None and self._gateway.copies
         quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
         events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
         self.journal.add(
@@ -529,12 +529,12 @@ class Boundary(ABC):
         return "network", why_not
 
     @property
-    def network(self) -> Network:
-        """The network process; there is one once the launcher has handed its sockets over."""
-        assert self._network is not None
-        return self._network
+    def gateway(self) -> Gateway:
+        """The gateway; there is one once the launcher has handed its sockets over."""
+        assert self._gateway is not None
+        return self._gateway
 
-    def _take_network(self, facts: HostFacts, authorities: bytes) -> None:
+    def _take_sockets(self, facts: HostFacts, authorities: bytes) -> None:
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.cell.sockets()
         self._tables = [fd for role, fd in sockets if role == "table"]
@@ -542,7 +542,7 @@ class Boundary(ABC):
             while self._tables:
                 os.close(self._tables.pop())
         sockets = [pair for pair in sockets if pair[0] != "table"]
-        from .gateway import Network
+        from .gateway import Gateway
 
         doors = [op for op in self.plan.mounts if isinstance(op, Listen)]
         for door, fd in zip(doors, self.cell.listeners(len(doors)), strict=True):
@@ -566,21 +566,21 @@ class Boundary(ABC):
         }
         self._secrets = []
         self._authority = None
-        self._network = Network(sockets, config, self.journal)
+        self._gateway = Gateway(sockets, config, self.journal)
         if config["ask"]:
-            self._answer_questions(self._network)
+            self._answer_questions(self._gateway)
 
     def _trust(self, facts: HostFacts) -> list[MountOp]:
-        """Certificates for the view; one that the network process makes now is among them."""
+        """Certificates for the view; one that the gateway makes now is among them."""
         from . import trust
 
         authorities = trust.read_authorities(self.policy.extra_ca)
         self._authority = trust.read_authority(self.policy.authority) if self.plan.inspect else None
-        self._take_network(facts, authorities)
+        self._take_sockets(facts, authorities)
         certificate = b""
         if self.plan.inspect:
-            self.network.start()
-            certificate = self.network.wait_for_certificate()
+            self.gateway.start()
+            certificate = self.gateway.wait_for_certificate()
         return trust.operations(self.plan, authorities, certificate)
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
@@ -639,11 +639,11 @@ class Boundary(ABC):
 
         for descriptor in self.cell.descriptors():
             self._watch(descriptor, lambda descriptor=descriptor: self._on_cell(descriptor))  # type: ignore[misc]
-        for role, fd in self.network.sockets:
+        for role, fd in self.gateway.sockets:
             if role not in SILENT:
                 self._watch(fd, self._on_first_packet)
-        if self.network.pid:
-            self._watch_network()
+        if self.gateway.pid:
+            self._watch_gateway()
         if self._tracer is not None:
             self._watch(self._tracer.control, self._on_tracer)
             self._watch(self._tracer.pidfd, self._on_tracer_end)
@@ -719,25 +719,25 @@ class Boundary(ABC):
         if network.inspects(policy) != self.plan.inspect or set(plan.udp_ports) - set(self.plan.network.udp_ports):
             raise PolicyError("change the network rules", "inspection and UDP ports are fixed when a run starts")
         self.policy = self.policy.replace(allow=policy.allow, deny=policy.deny)
-        self.network.update(self.policy)
+        self.gateway.update(self.policy)
 
     def _on_first_packet(self) -> None:
-        for _role, fd in self.network.sockets:
+        for _role, fd in self.gateway.sockets:
             self._unwatch(fd)
         try:
-            self.network.start()
+            self.gateway.start()
         except MembraneError as error:
             self.failure = str(error)
             return
-        self._watch_network()
+        self._watch_gateway()
 
-    def _watch_network(self) -> None:
-        self._watch(self.network.control, self._on_network)
-        self._watch(self.network.pidfd, self._on_network_end)
+    def _watch_gateway(self) -> None:
+        self._watch(self.gateway.control, self._on_gateway)
+        self._watch(self.gateway.pidfd, self._on_gateway_end)
 
-    def _on_network(self) -> None:
-        if not self.network.read():
-            self._on_network_end()
+    def _on_gateway(self) -> None:
+        if not self.gateway.read():
+            self._on_gateway_end()
         elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
             if time.monotonic() - self._recorded_at < RECORD_EVERY:
                 return
@@ -748,14 +748,14 @@ class Boundary(ABC):
                 )
             )
 
-    def _on_network_end(self) -> None:
-        self._unwatch(self.network.control)
-        self._unwatch(self.network.pidfd)
-        while self.network.read():
-            if not select.select([self.network.control], [], [], 0.1)[0]:
+    def _on_gateway_end(self) -> None:
+        self._unwatch(self.gateway.control)
+        self._unwatch(self.gateway.pidfd)
+        while self.gateway.read():
+            if not select.select([self.gateway.control], [], [], 0.1)[0]:
                 break
-        cause = f": {self.network.error}" if self.network.error else ""
-        self.failure = f"the network process died; the command was killed{cause}"
+        cause = f": {self.gateway.error}" if self.gateway.error else ""
+        self.failure = f"the gateway died; the command was killed{cause}"
 
     def _on_tracer(self) -> None:
         assert self._tracer is not None
@@ -793,8 +793,8 @@ class Boundary(ABC):
 
     def _end(self) -> int:
         self._recording = False
-        self.network.on_question = None  # nobody waits for an answer any more
-        why = self.network.stop()
+        self.gateway.on_question = None  # nobody waits for an answer any more
+        why = self.gateway.stop()
         if why:
             self._lacks("network", why)
         for guard in self.guards:

@@ -13,9 +13,9 @@ import os
 import stat
 
 from ..errors import PolicyError
-from ..policy import grammar, match, reasons
+from ..policy import grammar, hosts, reasons, url_paths
 from ..policy.decide import decide
-from ..policy.model import Allow, Connect, Deny, HttpRequest, NameQuery, PathAccess, SocketAccess
+from ..policy.model import Allow, Connect, Deny, HttpRequest, Malformed, NameQuery, PathAccess, SocketAccess
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -54,8 +54,8 @@ def _ip(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
     try:
-        return match.format_address(*match.parse_address(text))
-    except match.Malformed:
+        return hosts.format_address(*hosts.parse_address(text))
+    except Malformed:
         return ""
 
 
@@ -121,8 +121,8 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
     path = (slash + path).partition("#")[0].partition("?")[0] or "/"
     secure: Literal["http", "https"] = "https" if scheme in ("https", "wss") else "http"
     try:
-        request = HttpRequest(host, port, secure, method, match.canonical_path(path, slashes=True))
-    except match.MalformedPath:
+        request = HttpRequest(host, port, secure, method, url_paths.canonical_path(path, slashes=True))
+    except url_paths.MalformedPath:
         request, malformed = HttpRequest(host, port, secure, method, path), Deny(None, reasons.REQUEST_MALFORMED)
         return request, malformed if verdict.inspect else verdict
     return request, decide(policy, request) if verdict.inspect else verdict
@@ -300,7 +300,7 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
             raise _cannot(target, f"is a URL; {method} is for paths")
         try:
             method = grammar.parse_method(method or "GET")
-        except match.Malformed as error:
+        except Malformed as error:
             raise TargetError("check", str(error)) from None
         access, verdict = _url(policy, target, method)
         return Answer(target, access, verdict, bound_by(access, verdict))
@@ -335,8 +335,8 @@ def _network(target: str) -> str:
     if "/" not in target:
         return ""
     try:
-        block = match.parse_network(target)
-    except match.Malformed:
+        block = hosts.parse_network(target)
+    except Malformed:
         return ""
     host_bits = (32 if block.version == 4 else 128) - block.prefix
-    return match.format_address(block.version, block.base + (1 if host_bits else 0))
+    return hosts.format_address(block.version, block.base + (1 if host_bits else 0))

@@ -1,4 +1,4 @@
-"""The network process of one session, seen from the supervisor: started late, told to stop, never trusted to parse.
+"""The gateway of one session, seen from the supervisor: started late, told to stop, never trusted to parse.
 
 The sockets of the sandbox's network namespace are kept until the first of them becomes readable.  Then an
 interpreter of its own gets them, with an empty environment, and the policy over its control socket; our copies are
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
     from .journal import Journal
 
-NETWORK_START = 20.0  # seconds for the network process to make a certificate authority
-NETWORK_END = 2.0  # seconds for the network process to take the last packets and send its last events
+START = 20.0  # seconds for the gateway to make a certificate authority
+END = 2.0  # seconds for the gateway to take the last packets and send its last events
 SILENT = ("mint", "diag")  # roles of sockets at which nothing arrives
 
 
-class Network:
-    """The network process of one session, started when it is first needed."""
+class Gateway:
+    """The gateway of one session, started when it is first needed."""
 
     def __init__(self, sockets: list[tuple[str, int]], config: dict[str, Any], journal: Journal) -> None:
         self.sockets = sockets
@@ -83,7 +83,7 @@ class Network:
             self.pid = os.posix_spawn(sys.executable, argv, {"LC_ALL": "C.UTF-8"}, file_actions=moves, setsid=True)
             self.pidfd = os.pidfd_open(self.pid)
         except OSError as error:
-            raise HostError("start the network process", error.strerror or "", target=sys.executable) from None
+            raise HostError("start the gateway", error.strerror or "", target=sys.executable) from None
         finally:
             theirs.close()
             for _role, fd in self.sockets:
@@ -111,7 +111,7 @@ class Network:
 
         line = b'{"command": "policy", "policy": "%b"}\n' % binascii.b2a_base64(dump(policy), newline=False)
         try:
-            self._socket.settimeout(NETWORK_END)
+            self._socket.settimeout(END)
             self._socket.sendall(line)
         except OSError as error:
             raise HostError("change the network rules", error.strerror or "it does not answer") from None
@@ -131,7 +131,7 @@ class Network:
             return False
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > 1 << 20:
-            raise InternalError("read the network process", "a line of over 1 MiB")
+            raise InternalError("read the gateway", "a line of over 1 MiB")
         try:
             for line in lines:
                 record = self._journal.add_line(line, "network")
@@ -175,17 +175,17 @@ class Network:
         Raises:
             HostError: it ended, or said nothing in time.
         """
-        deadline = time.monotonic() + NETWORK_START
+        deadline = time.monotonic() + START
         while not self.certificate:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.control], [], [], left)[0]:
-                raise HostError("start the network process", f"no certificate authority within {NETWORK_START:.0f} s")
+                raise HostError("start the gateway", f"no certificate authority within {START:.0f} s")
             if not self.read():
-                raise HostError("start the network process", self.error or "it ended early")
+                raise HostError("start the gateway", self.error or "it ended early")
         return self.certificate
 
     def stop(self) -> str:
-        """Ask for its last events and its end, wait for at most ``NETWORK_END``, then kill it.
+        """Ask for its last events and its end, wait for at most ``END``, then kill it.
 
         Returns:
             Why it is not known that it has told everything; empty when it has said so, or never ran.
@@ -200,7 +200,7 @@ class Network:
         self.sockets = []
         if not self.pid:
             return ""
-        deadline = time.monotonic() + NETWORK_END
+        deadline = time.monotonic() + END
         assert self._socket is not None
         try:
             self._socket.shutdown(_socket.SHUT_WR)
@@ -224,7 +224,7 @@ class Network:
         if self.error:
             return f"it failed: {self.error.splitlines()[-1]}"
         if not in_time:
-            return f"it did not end within {NETWORK_END:g} s and was killed"
+            return f"it did not end within {END:g} s and was killed"
         if os.WIFSIGNALED(status):
             return f"it was killed by signal {os.WTERMSIG(status)}"
         return f"it ended with status {os.WEXITSTATUS(status)} and without its last word"

@@ -1,9 +1,9 @@
 """The events of one session: numbered, put on the record and where asked, the refusals kept for the summary.
 
-Events of the network process come as JSON lines that are already escaped; they get their number here, so that one
+Events of the gateway come as JSON lines that are already escaped; they get their number here, so that one
 order joins all sources.  A line is read to know what it is and then passed on as it came, with its number put in.
-Nothing is made that nobody reads: without a record and a file the network process tells its refusals and totals only.
-Who sends an event may send events of its own kinds only (``TOLD_BY``): a broken network process does not write that the
+Nothing is made that nobody reads: without a record and a file the gateway tells its refusals and totals only.
+Who sends an event may send events of its own kinds only (``TOLD_BY``): a broken gateway does not write that the
 session ended.
 
 Nothing here waits for who reads the events file.  It is opened without waiting, and so is a FIFO whose reader comes
@@ -133,7 +133,7 @@ class Journal:
         self._open: dict[int, tuple[str, int, str]] = {}  # connections that were told as opened: (host, port, protocol)
         self.refused = 0
         self.lost = 0
-        self.defects = 0  # failures of the network process by a defect of ours
+        self.defects = 0  # failures of the gateway by a defect of ours
         self.bytes_up = self.bytes_down = 0  # of closed connections, or of all so far where that is more
         self.on_refusal: Callable[[AccessDenied], None] | None = None
         self.on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes each line, and what it says
@@ -155,7 +155,7 @@ class Journal:
     def add(self, event: Event) -> None:
         """An event of the session itself."""
         if isinstance(event, AccessDenied):
-            # Kept as the lines of the network process are: escaped once.
+            # Kept as the lines of the gateway are: escaped once.
             self._keep(event.replace(access=plain(event.access)))
         self._count(type(event).__name__)
         if self.wants_all:
@@ -166,7 +166,7 @@ class Journal:
             self.flush()
 
     def add_line(self, line: bytes, teller: str, recorded: bool = False) -> dict[str, Any] | None:
-        """One JSON line of the network process or the tracer; returns it when it is not an event.
+        """One JSON line of the gateway or the tracer; returns it when it is not an event.
 
         ``flush`` writes it.
 
@@ -215,7 +215,7 @@ class Journal:
                 self._tell_defect(record)
             self._count(str(kind))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            whose = "network process" if teller == "network" else teller
+            whose = "gateway" if teller == "network" else teller
             raise InternalError(f"read an event of the {whose}", f"{type(error).__name__}: {error}") from None
         if self.wants_all:
             # As it came, with its number; made anew only where the head is not the usual one.
@@ -245,13 +245,13 @@ class Journal:
             self._stream.offer()
 
     def _tell_defect(self, record: dict[str, Any]) -> None:
-        """The first few one by one; at the end the network process tells the rest in one event."""
+        """The first few one by one; at the end the gateway tells the rest in one event."""
         count, where = int(record["count"]), [str(frame) for frame in record["where"]]
         self.defects += count
         times = f" ({count} more times)" if count > 1 else ""
         place = where[-1] if where else "an unknown place"
         what = escape(f"{record['error']} at {place}")
-        say(f"a defect in membrane's network process{times}: {what}; what it was about was refused")
+        say(f"a defect in membrane's gateway{times}: {what}; what it was about was refused")
 
     def _count(self, kind: str) -> None:
         self.sequence += 1

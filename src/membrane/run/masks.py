@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Read once, by the supervisor, before the launch.  Each credential that a rule finds gets one placeholder for the
-session, whatever finds it; the value goes to the network process only, as a secret that may be in any header field
+session, whatever finds it; the value goes to the gateway only, as a secret that may be in any header field
 that carries credentials (``gateway.http.credentials``).  A copy is bound over its file, read-only, before the command
 is released.
 
@@ -20,7 +20,7 @@ from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..plan.model import Copy, Mask
 from ..plan.mounts import pins
-from ..policy.match import Malformed
+from ..policy.model import Malformed
 from .journal import say
 from .sources import Found, Trees
 

@@ -1,6 +1,6 @@
 """Secrets that the command may use and not read: their values, and the placeholders that stand for them inside.
 
-The command's environment holds random text of the same length and shape.  The value goes to the network process
+The command's environment holds random text of the same length and shape.  The value goes to the gateway
 only, which puts it into requests to its destinations (``gateway.http.credentials``).  Errors name a secret, never show
 it.
 
@@ -28,7 +28,7 @@ _PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask somebo
 
 
 def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) -> list[list[Any]]:
-    """What the network process gets: name, value, placeholder, header and destinations of each secret.
+    """What the gateway gets: name, value, placeholder, header and destinations of each secret.
 
     Args:
         writable: trees of the host that a command can write, or could in an earlier run.

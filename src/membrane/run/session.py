@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..host.terminal import Relay
-    from .gateway import Network
+    from .gateway import Gateway
     from .opening import Opening
     from .prompt import Desk
 else:
@@ -160,7 +160,7 @@ class Session(Boundary):
         os.close(terminal)
         return {"seconds": SECONDS, "kinds": KINDS}
 
-    def _answer_questions(self, network: Network) -> None:
+    def _answer_questions(self, gateway: Gateway) -> None:
         from .asking import Questions
         from .prompt import Desk
 
@@ -168,10 +168,10 @@ class Session(Boundary):
         questions = Questions(
             desk.show,
             desk.withdraw,
-            network.answer,
+            gateway.answer,
             who=self.cell.owner,
         )
-        network.on_question = questions.take
+        gateway.on_question = questions.take
 
     def _let_go_of_streams(self, own: tuple[bool, bool, bool]) -> None:
         """Close our copies of pipes, so that their other ends see the command's end and not ours."""

@@ -10,8 +10,9 @@ allowed domains, and there where TLS is terminated: on port 443, or on the one p
 
 from __future__ import annotations
 
-from ..policy.match import Malformed, wildcard_matches
-from ..policy.model import MaskRule, SecretRule, SigningRule
+from ..policy.hosts import wildcard_matches
+from ..policy.model import Malformed, MaskRule, SecretRule, SigningRule
+from .domains import parse_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,8 +88,6 @@ def signing(
 
 def _covered(entry: str, allowed: Sequence[str]) -> bool:
     """Does an allowed domain admit all that an entry of ``injectHosts`` names?"""
-    from .settings import parse_domain
-
     kind, name, ports = parse_domain(entry)
     for text in allowed:
         other, suffix, open_ports = parse_domain(text)
@@ -103,8 +102,6 @@ def _covered(entry: str, allowed: Sequence[str]) -> bool:
 
 def destinations(item: Mapping[str, Any], network: Mapping[str, Any], *, plaintext: bool) -> tuple[str, ...]:
     """Where the credential of an entry goes, as in ``SecretRule.to``."""
-    from .settings import parse_domain
-
     excluded = {parse_domain(entry)[:2] for entry in network["tlsTerminate"].get("excludeDomains", ())}
     out: list[str] = []
     for entry in item.get("injectHosts") or network["allowedDomains"]:

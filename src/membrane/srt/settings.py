@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from ..errors import PolicyError
 from ..policy.files import every_file, file_rule, is_glob, place
-from ..policy.literals import canonical_address
-from ..policy.match import HOST_INTERNAL, Malformed, canonical_host, parse_address
+from ..policy.hosts import HOST_INTERNAL
 from ..policy.model import (
     EnvRule,
     FileRule,
     HostRule,
+    Malformed,
     MaskRule,
-    Network,
     Origin,
     Policy,
     PortRange,
@@ -31,16 +30,16 @@ from ..policy.model import (
     SocketRule,
 )
 from ..value import Value
+from .domains import ENTIRE, domain_rule, parse_domain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from ..policy.model import FileEffect, HostKind
+    from ..policy.model import FileEffect
 
 INVALID = 1  # exit status of sandbox-runtime for settings that it does not take
-ENTIRE = 65535
 DEFAULT_TMPDIR = "/tmp/claude"  # noqa: S108 - sandbox-runtime's own; used only where it exists
 NOT_INHERITED = frozenset(
     f(name)
@@ -188,8 +187,8 @@ _WITHOUT_EFFECT = {
     "socatPath": "no socat is used",
     "javaAgentJarPath": "no agent is needed: connections of the JVM are captured",
     "network.allowMachLookup": "it is for macOS",
-    "network.tlsTerminate.maxTunnels": "the limits of the network process hold",
-    "network.tlsTerminate.handshakeTimeoutMs": "the limits of the network process hold",
+    "network.tlsTerminate.maxTunnels": "the limits of the gateway hold",
+    "network.tlsTerminate.handshakeTimeoutMs": "the limits of the gateway hold",
     "network.allowPlaintextHeaderSet": "it belongs to the filterRequest function of the library",
 }
 
@@ -357,80 +356,10 @@ def _check_together(data: Mapping[str, Any], reader: _Reader) -> None:
     if ("caCertPath" in terminate) != ("caKeyPath" in terminate):
         reader.wrong("network.tlsTerminate", "caCertPath and caKeyPath go together")
     if "credentials" in data:
-        from . import credentials as srt_credentials
+        from . import credentials
 
-        for path, message in srt_credentials.problems(data["credentials"], network):
+        for path, message in credentials.problems(data["credentials"], network):
             reader.wrong(path, message)
-
-
-# ---------------------------------------------------------------- domains
-
-
-def parse_domain(text: str, *, deny: bool = False) -> tuple[HostKind, str, tuple[PortRange, ...]]:
-    """One entry of ``allowedDomains`` or ``deniedDomains``: kind, canonical name or address, port.
-
-    Raises:
-        Malformed: the grammar of sandbox-runtime does not have it.
-    """
-    host, port = text, ""
-    if text.startswith("["):
-        literal, bracket, rest = text[1:].partition("]")
-        if not bracket or (rest and rest[0] != ":") or (rest and len(rest) == 1):
-            raise Malformed("brackets hold an IPv6 address, then perhaps a port")
-        host, port = literal, rest[1:]
-        if ":" not in host or not canonical_address(host):
-            raise Malformed("the brackets hold no IPv6 address")
-    elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-        if not port:
-            raise Malformed("the port is missing")
-    elif ":" in text:
-        raise Malformed("an IPv6 address is written in brackets")
-    ports: tuple[PortRange, ...] = ()
-    if port:
-        if not (port.isascii() and port.isdigit()) or port[0] == "0" or int(port) > 65535:
-            raise Malformed(f"{port!r} is not a port; ports are 1 to 65535")
-        ports = (PortRange("tcp", int(port), int(port)),)
-    if host == "*":
-        if not deny:
-            raise Malformed("a bare * is for deniedDomains only")
-        return "any", "", ports
-    if any(char in host for char in "/\\@%?#") or host != host.strip() or not host:
-        raise Malformed("it has a scheme, a path, or nothing")
-    if address := canonical_address(host):
-        return "network", address, ports
-    if host.startswith("*."):
-        name = canonical_host(host[2:])
-        if "." not in name or "*" in name:
-            raise Malformed("a wildcard needs two labels below it: *.example.com")
-        return "wildcard", name, ports
-    if "*" in host:
-        raise Malformed('a wildcard is "*." before a domain')
-    if host.lower() == "localhost":
-        return "host", "localhost", ports
-    name = canonical_host(host)
-    if "." not in name:
-        raise Malformed("a name of one label is not a domain")
-    return "host", name, ports
-
-
-def _whole(address: str) -> Network:
-    version, value = parse_address(address)
-    return Network(version, value, 32 if version == 4 else 128)
-
-
-def domain_rule(text: str, origin: Origin, *, deny: bool = False) -> HostRule:
-    """The rule of one entry; ``localhost`` is the host's loopback, which is ``host.internal`` in a policy.
-
-    Raises:
-        Malformed: see ``parse_domain``.
-    """
-    kind, name, ports = parse_domain(text, deny=deny)
-    if kind == "network":
-        return HostRule(text, origin, kind, "", _whole(name), ports)
-    if name == "localhost":
-        return HostRule(text, origin, "host", HOST_INTERNAL, None, ports or (PortRange("tcp", 1, ENTIRE),))
-    return HostRule(text, origin, kind, name, None, ports)
 
 
 # ---------------------------------------------------------------- conversion
@@ -539,7 +468,7 @@ class _Conversion:
 
     def _inspected(self, rule: HostRule, excluded: Sequence[tuple[str, str]]) -> list[HostRule]:
         """TLS is terminated on port 443, or on the one port of the entry; other protocols pass, as in the original."""
-        from ..policy.match import wildcard_suffixes
+        from ..policy.hosts import wildcard_suffixes
 
         if (rule.kind, rule.host) in excluded or rule.host == HOST_INTERNAL:
             return [rule]
@@ -560,7 +489,7 @@ class _Conversion:
 
     def deny(self) -> list[HostRule]:
         rules = [domain_rule(entry, self.origin(entry), deny=True) for entry in self.network["deniedDomains"]]
-        from ..policy.match import parse_network
+        from ..policy.hosts import parse_network
 
         for entry in self.network.get("deniedResolvedAddresses", ()):
             try:
@@ -701,10 +630,10 @@ class _Conversion:
 
     def signing(self) -> tuple[SigningRule, ...]:
         """The AWS access keys among the masked variables."""
-        from . import credentials as srt_credentials
+        from . import credentials
 
         masked = [secret.name for secret in self.secrets]
-        rules, warnings = srt_credentials.signing(self.credentials, masked, self.origin("credentials"))
+        rules, warnings = credentials.signing(self.credentials, masked, self.origin("credentials"))
         self.warnings += warnings
         return rules
 

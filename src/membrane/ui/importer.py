@@ -183,8 +183,7 @@ def _srt(text: str, path: str) -> str:
 def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[str, Any], *, open_files: bool) -> None:
     """``secrets`` for whole variables, ``masks`` for files and for parts, ``signing`` for access keys."""
     from ..policy.grammar import destinations
-    from ..policy.match import Malformed
-    from ..policy.model import MaskRule, Origin, SecretRule
+    from ..policy.model import Malformed, MaskRule, Origin, SecretRule
     from ..srt import credentials as srt_credentials
 
     secrets: list[str] = []
@@ -236,13 +235,12 @@ def _credentials(out: _Text, credentials: Mapping[str, Any], network: Mapping[st
 
 def _domains(out: _Text, name: str, key: str, entries: Sequence[str]) -> None:
     from ..policy import grammar
-    from ..policy.match import Malformed
-    from ..policy.model import Origin
-    from ..srt import settings as srt
+    from ..policy.model import Malformed, Origin
+    from ..srt.domains import parse_domain
 
     values: list[tuple[str, str]] = []
     for entry in entries:
-        kind, host, ports = srt.parse_domain(entry, deny=name == "deny")
+        kind, host, ports = parse_domain(entry, deny=name == "deny")
         port = f":{ports[0].first}" if ports else ""
         shown = f"[{host}]{port}" if ":" in host and port else host + port
         if kind == "any":
@@ -289,8 +287,8 @@ def _section(data: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
 
 def _claude(text: str, path: str) -> str:
     """Claude Code: ``sandbox.network``, ``sandbox.filesystem``, ``permissions`` of file tools and WebFetch."""
-    from ..policy.match import Malformed
-    from ..srt import settings as srt
+    from ..policy.model import Malformed
+    from ..srt.domains import parse_domain
 
     data = _object(text, path)
     sandbox, permissions = _section(data, "sandbox", path), _section(data, "permissions", path)
@@ -315,7 +313,7 @@ def _claude(text: str, path: str) -> str:
         known = []
         for host in hosts[name]:
             try:
-                srt.parse_domain(host, deny=name == "deny")
+                parse_domain(host, deny=name == "deny")
                 known.append(host)
             except Malformed as error:
                 out.comment(f"{name} {host!r}", f"no equivalent: {error}")
@@ -337,7 +335,8 @@ def _claude(text: str, path: str) -> str:
 
 def _patterns(out: _Text, name: str, entries: Sequence[tuple[str, str]]) -> None:
     """Paths below the workspace become gitignore patterns; others are not in the view anyway."""
-    from ..policy.match import Malformed, Pattern
+    from ..policy.globs import Pattern
+    from ..policy.model import Malformed
 
     values = []
     for entry, key in entries:

@@ -17,7 +17,7 @@ from ..errors import PolicyError
 from ..plan.hosttree import OWN_TREES, inside
 from ..plan.model import FoundFile
 from ..policy.files import pattern_components
-from ..policy.match import Pattern
+from ..policy.globs import Pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Literal, TypeAlias
 
-    from ..policy.match import PatternSet
+    from ..policy.globs import PatternSet
     from ..policy.model import PathRule
 
     Effect: TypeAlias = Literal["hide", "readonly", "protect", "socket"]
@@ -147,7 +147,7 @@ class Patterns:
 def _compile(texts: tuple[str, ...]) -> PatternSet | None:
     if not texts:
         return None
-    from ..policy.match import compile_patterns
+    from ..policy.globs import compile_patterns
 
     return compile_patterns(texts)
 
@@ -208,7 +208,7 @@ def scan(
 
     Raises:
         HostError: the workspace itself cannot be listed.
-        PatternError: a pattern can never match (policy.match).
+        PatternError: a pattern can never match (policy.globs).
     """
     patterns = Patterns(rules)
     old = _load(cache_file, root, patterns) if cache_file else {}

@@ -37,7 +37,7 @@ def requests(box: Box) -> list[tuple[str, str, int, str]]:
 
 
 def denied(box: Box) -> list[str]:
-    """The reasons of what the network process refused."""
+    """The reasons of what the gateway refused."""
     return [event["reason"] for event in box.events("AccessDenied") if event["source"] == "network"]
 
 
@@ -47,12 +47,12 @@ def no_crash(box: Box) -> None:
 
 
 def network_process(membrane: int) -> int:
-    """The network process of a run: the child that is told where its control socket is."""
+    """The gateway of a run: the child that is told where its control socket is."""
     for task in Path(f"/proc/{membrane}/task").iterdir():
         for child in (task / "children").read_text().split():
             if b"membrane.gateway.server" in Path(f"/proc/{child}/cmdline").read_bytes():
                 return int(child)
-    raise AssertionError("no network process")
+    raise AssertionError("no gateway")
 
 
 def with_packages(box: Box, script: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from membrane.gateway.budgets import Budget, Ledger
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.http1 import Http1
-from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream, grpc_answer
+from membrane.gateway.http.requests import Bound, Gate, grpc_answer
 from membrane.policy.decide import Decider
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Connect, Deny, HttpRequest, Origin, Policy, RuleBudget

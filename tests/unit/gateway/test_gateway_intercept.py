@@ -28,7 +28,7 @@ from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.intercept import Inspector
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.relay import Engine
-from membrane.gateway.route import Relay, Router
+from membrane.gateway.route import Route, Router
 from membrane.gateway.tls import Authority
 from membrane.gateway.upstream import Answer, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
@@ -48,8 +48,8 @@ class OneServer(Router):
         super().__init__(Names(), lambda _access: Allow(None, "ok"))
         self.target = 0
 
-    def arrive(self, address: str, port: int, protocol: Any = "tcp") -> Relay:
-        return Relay(NAME, address, 443, self.target, ("127.0.0.1",), protocol, inspect=True)
+    def arrive(self, address: str, port: int, protocol: Any = "tcp") -> Route:
+        return Route(NAME, address, 443, self.target, ("127.0.0.1",), protocol, inspect=True)
 
 
 class Rig:

@@ -1,4 +1,4 @@
-"""The loop of the network process."""
+"""The loop of the gateway."""
 
 from __future__ import annotations
 

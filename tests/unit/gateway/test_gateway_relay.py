@@ -21,7 +21,7 @@ from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.relay import Engine
-from membrane.gateway.route import UNRECOGNIZED_NAME, Relay, Router, alert
+from membrane.gateway.route import UNRECOGNIZED_NAME, Route, Router, alert
 from membrane.gateway.upstream import Answer, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 
@@ -44,7 +44,7 @@ class StubRouter(Router):
     def arrive(self, address, port, protocol="tcp"):
         if self.failure is not None:
             raise self.failure
-        return Relay(self.host, address, port, self.target, raw=self.raw)
+        return Route(self.host, address, port, self.target, raw=self.raw)
 
 
 class Rig:

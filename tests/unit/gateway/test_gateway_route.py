@@ -7,7 +7,7 @@ import json
 import pytest
 
 from membrane.gateway.dns import Names
-from membrane.gateway.route import Refusal, Relay, Router, alert, http_answer, refuse_protocol
+from membrane.gateway.route import Refusal, Route, Router, alert, http_answer, refuse_protocol
 from membrane.gateway.sniff import First
 from membrane.policy.model import Allow, Ask, Connect, Deny, HostRule, Origin, PortRange, PortRule
 
@@ -38,8 +38,8 @@ def router(table) -> tuple[Router, Policy, Names]:
 def test_a_fake_address_is_the_name() -> None:
     route, policy, names = router({("a.test", "", 443, "tcp"): Allow(RULE, "ok")})
     four, six = names.v4(16), names.v6(16)
-    assert route.arrive(four, 443) == Relay("a.test", four, 443, 443)
-    assert route.arrive(six, 443) == Relay("a.test", six, 443, 443)
+    assert route.arrive(four, 443) == Route("a.test", four, 443, 443)
+    assert route.arrive(six, 443) == Route("a.test", six, 443, 443)
     assert policy.asked == [Connect("a.test", "", 443)] * 2
 
 
@@ -55,7 +55,7 @@ def test_a_fake_address_is_the_name() -> None:
 )
 def test_a_literal_is_itself(dialled, judged) -> None:
     route, policy, _ = router({("", judged, 80, "tcp"): Allow(RULE, "ok")})
-    assert route.arrive(dialled, 80) == Relay("", judged, 80, 80, (judged,))
+    assert route.arrive(dialled, 80) == Route("", judged, 80, 80, (judged,))
     assert policy.asked == [Connect("", judged, 80)]
     refused = route.arrive(dialled, 81)
     assert isinstance(refused, Refusal)
@@ -79,7 +79,7 @@ def test_the_address_of_a_name_that_was_forgotten_is_refused_though_it_was_remem
     names, policy = Names(2), Policy({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
     route = Router(names, policy.decide)
     address = names.v4(names.assign("a.test") or 0)
-    assert isinstance(route.arrive(address, 80), Relay) and isinstance(route.arrive(address, 80), Relay)
+    assert isinstance(route.arrive(address, 80), Route) and isinstance(route.arrive(address, 80), Route)
     names.assign("b.test")
     names.assign("c.test")
     refused = route.arrive(address, 80)
@@ -99,7 +99,7 @@ def test_a_constrained_connection_is_marked_and_never_udp() -> None:
     verdict = Allow(RULE.replace(insecure=True), "ok", inspect=True)
     route, _, names = router({("a.test", "", 443, "tcp"): verdict, ("a.test", "", 443, "udp"): verdict})
     relay = route.arrive(names.v4(16), 443)
-    assert isinstance(relay, Relay)
+    assert isinstance(relay, Route)
     assert (relay.inspect, relay.insecure) == (True, True)
     refused = route.arrive(names.v4(16), 443, "udp")
     assert isinstance(refused, Refusal)
@@ -109,7 +109,7 @@ def test_a_constrained_connection_is_marked_and_never_udp() -> None:
 def test_the_address_of_a_raw_relay_may_not_be_a_constrained_one() -> None:
     constrained = Allow(RULE, "ok", inspect=True)
     route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): constrained})
-    raw = Relay("a.test", "198.18.0.16", 443, 443)
+    raw = Route("a.test", "198.18.0.16", 443, 443)
     assert isinstance(route.candidates(raw, ("1.1.1.1",)), Refusal)
     assert route.candidates(raw.replace(inspect=True), ("1.1.1.1",)) == ("1.1.1.1",)
 
@@ -125,7 +125,7 @@ def test_decisions_are_remembered_and_bounded() -> None:
 
 def test_protocols_are_told_apart() -> None:
     route, _, names = router({("a.test", "", 53, "udp"): Allow(RULE, "ok")})
-    assert isinstance(route.arrive(names.v4(16), 53, "udp"), Relay)
+    assert isinstance(route.arrive(names.v4(16), 53, "udp"), Route)
     assert isinstance(route.arrive(names.v4(16), 53, "tcp"), Refusal)
 
 
@@ -136,7 +136,7 @@ def test_a_changed_policy_is_asked_again() -> None:
     )
     dialled, addresses = names.v4(16), ("1.1.1.1",)
     relay = route.arrive(dialled, 80)
-    assert isinstance(relay, Relay)
+    assert isinstance(relay, Route)
     assert route.candidates(relay, addresses) == addresses
     policy.table.clear()
     assert route.arrive(dialled, 80) == relay, "the control: until it is told"
@@ -150,7 +150,7 @@ def test_refusals_of_addresses_are_remembered_and_those_of_names_to_come_are_not
     route, policy, names = router({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
     for _ in range(2):
         assert isinstance(route.arrive("10.0.0.1", 80), Refusal)
-        assert isinstance(route.arrive(names.v4(16), 80), Relay)
+        assert isinstance(route.arrive(names.v4(16), 80), Route)
     assert len(policy.asked) == 2
     assert set(route._arrivals) == {("10.0.0.1", 80, "tcp"), (names.v4(16), 80, "tcp")}
     route.arrive("198.18.0.99", 80)
@@ -189,7 +189,7 @@ def test_a_constrained_rule_carries_no_udp(address) -> None:
 def test_only_a_rule_of_hosts_can_be_insecure(rule) -> None:
     route, _, names = router({("a.test", "", 443, "tcp"): Allow(rule, "ok")})
     relay = route.arrive(names.v4(16), 443)
-    assert isinstance(relay, Relay) and not relay.insecure
+    assert isinstance(relay, Route) and not relay.insecure
 
 
 # ---------------------------------------------------------------- what a client asks a proxy for
@@ -198,11 +198,11 @@ def test_only_a_rule_of_hosts_can_be_insecure(rule) -> None:
 @pytest.mark.parametrize(
     ("asked", "judged", "relay"),
     [
-        ("b.test", Connect("b.test", "", 80), Relay("b.test", "", 80, 80)),
-        ("B.Test.", Connect("B.Test.", "", 80), Relay("b.test", "", 80, 80)),
-        ("9.9.9.9", Connect("", "9.9.9.9", 80), Relay("", "9.9.9.9", 80, 80, ("9.9.9.9",))),
-        ("[2001:db8::1]", Connect("", "2001:db8::1", 80), Relay("", "2001:db8::1", 80, 80, ("2001:db8::1",))),
-        ("127.0.0.1", Connect("", "127.0.0.1", 80), Relay("", "127.0.0.1", 80, 80, ("127.0.0.1",))),
+        ("b.test", Connect("b.test", "", 80), Route("b.test", "", 80, 80)),
+        ("B.Test.", Connect("B.Test.", "", 80), Route("b.test", "", 80, 80)),
+        ("9.9.9.9", Connect("", "9.9.9.9", 80), Route("", "9.9.9.9", 80, 80, ("9.9.9.9",))),
+        ("[2001:db8::1]", Connect("", "2001:db8::1", 80), Route("", "2001:db8::1", 80, 80, ("2001:db8::1",))),
+        ("127.0.0.1", Connect("", "127.0.0.1", 80), Route("", "127.0.0.1", 80, 80, ("127.0.0.1",))),
     ],
 )  # fmt: skip
 def test_a_proxy_s_target_is_judged_as_what_it_is(asked, judged, relay) -> None:
@@ -218,7 +218,7 @@ def test_a_proxy_s_target_is_judged_as_what_it_is(asked, judged, relay) -> None:
 @pytest.mark.parametrize("asked", ["localhost", "LocalHost", "localhost.", "a.localhost", "A.LOCALHOST."])
 def test_a_proxy_s_localhost_is_the_host_s(asked) -> None:
     route, policy, _ = router({("host.internal", "", 5432, "tcp"): Allow(PortRule(5432, 15432, ORIGIN), "ok")})
-    assert route.proxied(asked, 5432) == Relay("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
+    assert route.proxied(asked, 5432) == Route("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
     assert policy.asked == [Connect("host.internal", "", 5432)]
     policy.table.clear()
     assert isinstance(route.proxied(asked, 5432), Refusal)
@@ -233,7 +233,7 @@ def test_another_name_is_not_localhost(asked) -> None:
 
 def test_an_address_that_stands_for_a_name_is_that_name_at_a_proxy_too() -> None:
     route, policy, names = router({("a.test", "", 80, "tcp"): Allow(RULE, "ok")})
-    assert route.proxied(names.v4(16), 80) == Relay("a.test", names.v4(16), 80, 80)
+    assert route.proxied(names.v4(16), 80) == Route("a.test", names.v4(16), 80, 80)
     assert isinstance(route.proxied("198.18.0.99", 80), Refusal)
     assert policy.asked == [Connect("a.test", "", 80)]
 
@@ -244,7 +244,7 @@ def test_an_address_that_stands_for_a_name_is_that_name_at_a_proxy_too() -> None
 def test_only_allowed_addresses_are_candidates() -> None:
     allowed = Allow(RULE, "ok")
     route, policy, _ = router({("a.test", "1.1.1.1", 443, "tcp"): allowed, ("a.test", "::5", 443, "tcp"): allowed})
-    relay = Relay("a.test", "198.18.0.16", 443, 443)
+    relay = Route("a.test", "198.18.0.16", 443, 443)
     addresses = ("10.0.0.1", "1.1.1.1", "169.254.169.254", "::5")
     assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
     assert route.candidates(relay, addresses) == ("1.1.1.1", "::5")
@@ -254,7 +254,7 @@ def test_only_allowed_addresses_are_candidates() -> None:
 def test_other_addresses_of_a_name_are_judged_again() -> None:
     """What was found for one answer of the resolver says nothing about the next."""
     route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): Allow(RULE, "ok")})
-    relay = Relay("a.test", "198.18.0.16", 443, 443)
+    relay = Route("a.test", "198.18.0.16", 443, 443)
     assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
     assert isinstance(route.candidates(relay, ("10.0.0.1",)), Refusal)
     assert route.candidates(relay, ("1.1.1.1",)) == ("1.1.1.1",)
@@ -262,15 +262,15 @@ def test_other_addresses_of_a_name_are_judged_again() -> None:
 
 def test_no_allowed_address_is_a_refusal_with_the_first_reason() -> None:
     route, _, _ = router({("a.test", "10.0.0.1", 443, "tcp"): Deny(None, "private address")})
-    refused = route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ("10.0.0.1", "1.2.3.4"))
+    refused = route.candidates(Route("a.test", "198.18.0.16", 443, 443), ("10.0.0.1", "1.2.3.4"))
     assert isinstance(refused, Refusal)
     assert (refused.event.reason, refused.event.access["address"]) == ("private address", "10.0.0.1")
-    assert isinstance(route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ()), Refusal)
+    assert isinstance(route.candidates(Route("a.test", "198.18.0.16", 443, 443), ()), Refusal)
 
 
 def test_an_inspected_address_is_no_candidate() -> None:
     route, _, _ = router({("a.test", "1.1.1.1", 443, "tcp"): Allow(RULE, "ok", inspect=True)})
-    assert isinstance(route.candidates(Relay("a.test", "198.18.0.16", 443, 443), ("1.1.1.1",)), Refusal)
+    assert isinstance(route.candidates(Route("a.test", "198.18.0.16", 443, 443), ("1.1.1.1",)), Refusal)
 
 
 # ---------------------------------------------------------------- the host's loopback
@@ -280,7 +280,7 @@ def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
     verdict = Allow(PortRule(5432, 15432, ORIGIN), "ok")
     route, policy, names = router({("host.internal", "", 5432, "tcp"): verdict})
     relay = route.arrive(names.v4(17), 5432)
-    assert relay == Relay("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
+    assert relay == Route("host.internal", "", 5432, 15432, ("127.0.0.1", "::1"))
     assert len(policy.asked) == 1
 
 
@@ -288,7 +288,7 @@ def test_host_internal_by_ports_connect_is_the_outer_port() -> None:
 def test_host_internal_is_insecure_as_its_rule_says(insecure) -> None:
     route, _, names = router({("host.internal", "", 5, "tcp"): Allow(internal(insecure=insecure), "ok")})
     relay = route.arrive(names.v4(17), 5)
-    assert isinstance(relay, Relay) and relay.insecure == insecure
+    assert isinstance(relay, Route) and relay.insecure == insecure
 
 
 def internal(**fields) -> HostRule:
@@ -312,15 +312,15 @@ def internal(**fields) -> HostRule:
 def test_host_internal_needs_its_name_and_port(rule, passes) -> None:
     route, _, names = router({("host.internal", "", 5, "tcp"): Allow(rule, "whatever the policy says")})
     result = route.arrive(names.v4(17), 5)
-    assert isinstance(result, Relay) == passes
+    assert isinstance(result, Route) == passes
     if isinstance(result, Refusal):
         assert result.event.reason == "port not allowed"
 
 
 # ---------------------------------------------------------------- first bytes
 
-NAMED = Relay("a.test", "198.18.0.16", 443, 443)
-LITERAL = Relay("", "1.1.1.1", 443, 443, ("1.1.1.1",))
+NAMED = Route("a.test", "198.18.0.16", 443, 443)
+LITERAL = Route("", "1.1.1.1", 443, 443, ("1.1.1.1",))
 
 
 @pytest.mark.parametrize("first", [First("tls", sni="a.test"), First("other"), First("http/1.1"), First("h2")])

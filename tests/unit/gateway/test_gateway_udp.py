@@ -12,7 +12,7 @@ from membrane.gateway import udp as udp_module
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Names
 from membrane.gateway.reactor import Reactor
-from membrane.gateway.route import Relay, Router
+from membrane.gateway.route import Route, Router
 from membrane.gateway.udp import UdpRelay
 from membrane.gateway.upstream import Answer, Proxy, Resolver, Upstreams
 from membrane.policy.grammar import host_rule
@@ -27,7 +27,7 @@ class StubRouter(Router):
     budgets: tuple = ()
 
     def arrive(self, address, port, protocol="tcp"):
-        return Relay("a.test", address, port, self.target, (), protocol, budgets=self.budgets)
+        return Route("a.test", address, port, self.target, (), protocol, budgets=self.budgets)
 
 
 class Rig:

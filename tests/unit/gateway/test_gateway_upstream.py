@@ -8,7 +8,7 @@ import pytest
 
 from membrane.errors import PolicyError
 from membrane.gateway.reactor import Reactor
-from membrane.gateway.route import Relay
+from membrane.gateway.route import Route
 from membrane.gateway.upstream import (
     Answer,
     HttpConnect,
@@ -209,11 +209,11 @@ def test_what_goes_through_the_proxy(reactor) -> None:
     resolver = Resolver(reactor, system_look_up, 1)
     proxy = Proxy("http", "p.test", 1)
     upstreams = Upstreams(resolver, resolver, proxy, ("near.test",))
-    assert upstreams.via(Relay("far.test", "198.18.0.16", 443, 443)) is proxy
-    assert upstreams.via(Relay("", "1.1.1.1", 443, 443, ("1.1.1.1",))) is proxy
-    assert upstreams.via(Relay("near.test", "198.18.0.17", 443, 443)) is None
-    assert upstreams.via(Relay("host.internal", "", 5432, 5432, ("127.0.0.1",))) is None
-    assert Upstreams(resolver, resolver).via(Relay("far.test", "198.18.0.16", 443, 443)) is None
+    assert upstreams.via(Route("far.test", "198.18.0.16", 443, 443)) is proxy
+    assert upstreams.via(Route("", "1.1.1.1", 443, 443, ("1.1.1.1",))) is proxy
+    assert upstreams.via(Route("near.test", "198.18.0.17", 443, 443)) is None
+    assert upstreams.via(Route("host.internal", "", 5432, 5432, ("127.0.0.1",))) is None
+    assert Upstreams(resolver, resolver).via(Route("far.test", "198.18.0.16", 443, 443)) is None
 
 
 def test_connect_with_and_without_a_user() -> None:

@@ -10,8 +10,8 @@ import yaml
 
 from membrane.policy.decide import Decider, _hint, _literal, _quoted, decide
 from membrane.policy.files import anchored
+from membrane.policy.hosts import parse_address
 from membrane.policy.load import Source, load
-from membrane.policy.match import parse_address
 from membrane.policy.model import (
     Allow,
     Connect,

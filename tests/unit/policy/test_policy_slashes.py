@@ -7,8 +7,8 @@ import pytest
 from membrane.gateway.http.requests import Admitted, Bound, Gate, Refused
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
-from membrane.policy.match import MalformedPath, canonical_path, canonical_path_pattern, path_matcher
 from membrane.policy.model import Allow, HttpRequest
+from membrane.policy.url_paths import MalformedPath, canonical_path, canonical_path_pattern, path_matcher
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ HERE = Origin("user", "config.yaml", 1)
 
 
 class Inside:
-    """The network process's side."""
+    """The gateway's side."""
 
     def __init__(self, *allow: str, deny: tuple[str, ...] = ()) -> None:
         self.policy = Policy(

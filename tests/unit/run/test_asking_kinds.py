@@ -22,20 +22,18 @@ from membrane.gateway.adapters.ssh_agent import SshAgent, frame, string
 from membrane.gateway.asking import KINDS, Asking
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.http import frames as h2
-from membrane.gateway.http.http1 import Http1
-from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import (
-    MOST_QUESTIONS,
+from membrane.gateway.http.exchange import (
     AskFirst,
-    Bound,
     CloseClient,
     CloseUpstream,
-    Gate,
     OpenUpstream,
     Seen,
     SendClient,
     SendUpstream,
 )
+from membrane.gateway.http.http1 import Http1
+from membrane.gateway.http.http2 import Http2
+from membrane.gateway.http.requests import MOST_QUESTIONS, Bound, Gate
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.sniff import PREFACE
 from membrane.host import owner
@@ -56,7 +54,7 @@ from membrane.run.asking import Question, Questions, read_question
 from membrane.run.prompt import text
 
 if TYPE_CHECKING:
-    from membrane.gateway.http.requests import Command
+    from membrane.gateway.http.exchange import Command
     from membrane.policy.model import Verdict
 
 HERE = Origin("user", "config.yaml", 1)
@@ -64,7 +62,7 @@ NAME = "api.example"
 
 
 class Inside:
-    """The network process's side."""
+    """The gateway's side."""
 
     def __init__(self, policy: Policy, *kinds: str) -> None:
         self.told: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The session's journal: what the network process says is counted, and written where asked."""
+"""The session's journal: what the gateway says is counted, and written where asked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSED = b'{"event": "ConnectionClosed", "source": "network", "id": 1, "bytes_up
 
 
 def test_totals_are_the_latest() -> None:
-    """Without a destination the network process sends totals of all connections, not one record of each."""
+    """Without a destination the gateway sends totals of all connections, not one record of each."""
     journal = Journal("s", "")
     for up, down in ((1, 2), (10, 20)):
         line = {"totals": {"bytes_up": up, "bytes_down": down}}

@@ -18,8 +18,7 @@ from membrane.gateway.http.requests import Bound
 from membrane.gateway.http.spellings import Scrubber, Spellings
 from membrane.plan.model import Pin
 from membrane.policy import masking
-from membrane.policy.match import Malformed
-from membrane.policy.model import Deny, HttpRequest, MaskRule, Origin, Policy
+from membrane.policy.model import Deny, HttpRequest, Malformed, MaskRule, Origin, Policy
 from membrane.run import masks
 
 HERE = Origin("user", "settings")

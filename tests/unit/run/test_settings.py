@@ -497,10 +497,10 @@ def test_all_code_that_makes_a_policy_counts_for_its_cache(place: Place, tmp_pat
     stamps = dict(marshal.loads(file.read_bytes())[1])
     ours = {site / name.replace(".", "/") for name in loaded}
     ours = {path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in ours}
-    assert {site / f"membrane/{name}.py" for name in ("run/settings", "value", "policy/match", "plan/mounts")} <= ours
+    assert {site / f"membrane/{name}.py" for name in ("run/settings", "value", "policy/hosts", "plan/mounts")} <= ours
     assert ours <= {Path(path) for path in stamps}
     assert {"yaml", "idna", "publicsuffixlist"} <= {Path(path).parent.name for path in stamps}
-    for path in (site / "membrane/plan/mounts.py", site / "membrane/policy/match.py"):
+    for path in (site / "membrane/plan/mounts.py", site / "membrane/policy/hosts.py"):
         assert a_process(place, site)[0] == "True"
         path.write_bytes(path.read_bytes())
         assert a_process(place, site)[0] == "False"

@@ -14,7 +14,6 @@ from membrane.policy import files
 from membrane.policy.codec import dump, restore
 from membrane.policy.decide import decide
 from membrane.policy.literals import canonical_address
-from membrane.policy.match import Malformed
 from membrane.policy.model import Allow, Connect, FileRule, NameQuery, Origin, PathAccess
 from membrane.srt import settings as srt
 
@@ -29,27 +28,6 @@ def converted(network: dict[str, Any] | None = None, filesystem: dict[str, Any] 
         **more,
     }
     return srt.convert(srt.check(data, "settings.json"), environ=environ, home="/home/u", base="/w")
-
-
-VALID = "example.com *.github.com *.github.io *.co.uk localhost [::1] [2001:db8::1]:443 127.0.0.1:3000 api.x.com:443"
-REFUSED = "not-a-domain https://example.com *example.com *.com *. * ::1 a.com:0 a.com:99999 a.com/x a.com: *:22"
-
-
-@pytest.mark.parametrize("text", VALID.split())
-def test_domain_entry_is_valid(text: str) -> None:
-    srt.parse_domain(text)
-    srt.parse_domain(text, deny=True)
-
-
-@pytest.mark.parametrize("text", [*REFUSED.split(), "", "a b.com", "a.com:08", "fe80::1%eth0", "[fe80::1%eth0]"])
-def test_domain_entry_is_refused(text: str) -> None:
-    with pytest.raises(Malformed):
-        srt.parse_domain(text)
-
-
-@pytest.mark.parametrize("text", ["*", "*:22"])
-def test_star_is_for_the_denied_list(text: str) -> None:
-    assert srt.parse_domain(text, deny=True)[0] == "any"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +253,7 @@ def test_rules_are_an_unordered_set_and_denies_only_take_away(
 @settings(deadline=None, max_examples=60)
 @given(LISTS, LISTS, st.lists(NAMES, min_size=1, max_size=3))
 def test_residues_hold_inside_a_root_what_the_rules_say(denied: list[str], fixed: list[str], names: list[str]) -> None:
-    from membrane.policy.match import Pattern
+    from membrane.policy.globs import Pattern
 
     path = "/w/root/" + "/".join(names)
     for entry in (*denied, *fixed):
@@ -294,7 +272,7 @@ def test_residues_hold_inside_a_root_what_the_rules_say(denied: list[str], fixed
 def test_quoted_name_matches_itself_alone(name: str) -> None:
     rule = FileRule("deny-read", f"/t/{name}", name, HERE)
     inside, covers = files.residues(rule, "/t")
-    from membrane.policy.match import Pattern
+    from membrane.policy.globs import Pattern
 
     assert not covers and Pattern(inside[0]).matches(name, name, False)
     assert not Pattern(inside[0]).matches(name + "x", name + "x", False)

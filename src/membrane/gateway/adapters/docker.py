@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 
-from ...policy.match import MalformedPath, canonical_path, split_query
+from ...policy.url_paths import MalformedPath, canonical_path, split_query
 from ..http.bodies import Body, Chunked, Sized
 from ..http.heads import AnswerHead, Framing, RequestHead, end_of_head
 from ..http.requests import Flaw

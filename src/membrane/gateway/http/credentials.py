@@ -27,8 +27,9 @@ not know, or a part of it.
 from __future__ import annotations
 
 from ...policy import reasons
-from ...policy.match import path_matcher, wildcard_matches
+from ...policy.hosts import wildcard_matches
 from ...policy.model import Deny
+from ...policy.url_paths import path_matcher
 from .spellings import Scrubber, Spellings
 
 TYPE_CHECKING = False
@@ -161,7 +162,7 @@ def plainly(name: bytes, value: bytes) -> bytes:
 
 
 class Destination:
-    """Where a secret may go: scheme, host (or ``*.NAME``), port, and a path prefix (``match.path_matcher``)."""
+    """Where a secret may go: scheme, host (or ``*.NAME``), port, and a path prefix (``url_paths.path_matcher``)."""
 
     __slots__ = ("host", "path", "port", "scheme")
 

@@ -30,6 +30,7 @@ from ...policy import reasons
 from ...policy.model import Deny
 from .bodies import Body, Sized
 from .credentials import NOT_ASKED, plainly
+from .exchange import Core, Exchange
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .overrides import LONGEST_METHOD
 from .requests import (
@@ -43,9 +44,7 @@ from .requests import (
     TOKEN,
     UNANSWERED,
     Admitted,
-    Exchange,
     Flaw,
-    Front,
     Refused,
     Undecided,
     answer,
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .credentials import Vault
-    from .requests import Command, Fields, Gate, Spend, Waiting
+    from .exchange import Command, Spend, Waiting
+    from .requests import Fields, Gate
     from .sigv4 import Signing
     from .spellings import Scrubber
 
@@ -76,8 +76,8 @@ _GONE = "the server closed the connection while somebody was asked about the req
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 
 
-class Http1(Front):
-    """One HTTP/1.1 connection.  See ``requests.Front`` for the arguments.
+class Http1(Core):
+    """One HTTP/1.1 connection.  See ``exchange.Core`` for the arguments.
 
     Args:
         connected: the server's side is open already; else ``OpenUpstream`` comes with the first allowed request.

@@ -35,6 +35,7 @@ from ...policy import reasons
 from ...policy.model import Deny
 from ..sniff import PREFACE
 from .credentials import NOT_ASKED, plainly
+from .exchange import Exchange
 from .fields import NO_TABLE, FieldDecoder, TooLarge, Undecodable, encode
 from .frames import (
     ACK,
@@ -79,7 +80,6 @@ from .requests import (
     LONGEST_HEAD,
     MOST_FIELDS,
     UNANSWERED,
-    Exchange,
     Flaw,
     Refused,
     Undecided,
@@ -92,7 +92,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from .credentials import Vault
-    from .requests import Command, Gate, Spend, Waiting
+    from .exchange import Command, Spend, Waiting
+    from .requests import Gate
     from .sigv4 import Signing
 
 RESERVE = 8192  # bytes of the connection's window that are kept back for answers of our own
@@ -101,7 +102,7 @@ _DROPPED = HOP_BY_HOP | frozenset([b"host"])
 
 
 class Http2(AnswerSide):
-    """One HTTP/2 connection; the server's side is open.  See ``requests.Front`` for the arguments."""
+    """One HTTP/2 connection; the server's side is open.  See ``exchange.Core`` for the arguments."""
 
     def __init__(
         self,

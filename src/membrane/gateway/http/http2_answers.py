@@ -10,6 +10,7 @@ border of a frame, so they never come within one or within a field section.
 from __future__ import annotations
 
 from .credentials import legible
+from .exchange import Core, Exchange
 from .fields import NO_TABLE, FieldDecoder, Undecodable, encode
 from .frames import (
     ACK,
@@ -47,7 +48,7 @@ from .frames import (
     unpadded,
     window_update,
 )
-from .requests import DRAINED, MOST_FIELDS, Exchange, Front, Refused
+from .requests import DRAINED, MOST_FIELDS, Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
 
     from ...policy.model import HttpRequest, Verdict
     from .credentials import Vault
-    from .requests import Command, Gate, Spend
+    from .exchange import Command, Spend
+    from .requests import Gate
     from .spellings import Scrubber
 
 PATIENCE = 256  # streams that may be reset before they were answered, beyond those that were answered
@@ -78,10 +80,10 @@ class Stream(Exchange):
         self.scrubber: Scrubber | None = None
 
 
-class AnswerSide(Front):
+class AnswerSide(Core):
     """The half of ``http2.Http2`` that faces the server: streams, what the server sends, answers of our own.
 
-    See ``requests.Front`` for the arguments.
+    See ``exchange.Core`` for the arguments.
     """
 
     protocol = "h2"

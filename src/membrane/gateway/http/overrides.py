@@ -26,7 +26,8 @@ References (who reads what):
 
 from __future__ import annotations
 
-from ...policy.match import Malformed, canonical_path
+from ...policy.model import Malformed
+from ...policy.url_paths import canonical_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

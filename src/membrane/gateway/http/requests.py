@@ -1,4 +1,4 @@
-"""What HTTP/1.1 and HTTP/2 share: which request this is, whether it may go on, and what is said when it may not.
+"""Which request this is, whether it may go on, and what is said when it may not; the same for HTTP/1.1 and HTTP/2.
 
 Theory of operation
 -------------------
@@ -14,8 +14,7 @@ Rules
    (a push of git), must be allowed as that one too.
 4. Only ``Allow`` is a yes.
 
-The protocol cores are ``http1.Http1`` and ``http2.Http2``: bytes in, commands out, no sockets and no clock of their
-own.  ``Front`` is what they have in common towards the driver.
+The protocol cores (``exchange``, ``http1``, ``http2``) read requests, ask the gate, and write what it admitted.
 
 References: RFC 9110 (semantics), RFC 9112 sections 3.2, 6 (targets, framing), RFC 3986, gRPC over HTTP/2
 (``grpc-status``, percent-encoded ``grpc-message``).
@@ -23,11 +22,10 @@ References: RFC 9110 (semantics), RFC 9112 sections 3.2, 6 (targets, framing), R
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 from ...policy import reasons
-from ...policy.match import Malformed, canonical_host, canonical_path, format_address, parse_address
-from ...policy.model import Allow, Ask, Deny, HttpRequest
+from ...policy.hosts import canonical_host, format_address, parse_address
+from ...policy.model import Allow, Ask, Deny, HttpRequest, Malformed
+from ...policy.url_paths import canonical_path
 from ...value import Value
 from .overrides import LONGEST_METHOD, BadOverride, as_variable, kind_of, readings
 
@@ -38,12 +36,9 @@ if TYPE_CHECKING:
 
     from ...policy.model import HostRule, Verdict
     from ...policy.reasons import Reason
-    from .credentials import Vault
 
-    Spend: TypeAlias = Callable[[tuple[HostRule, ...], int], Deny | None]
     Scheme: TypeAlias = Literal["http", "https"]
     Fields: TypeAlias = list[tuple[bytes, bytes]]
-    Waiting: TypeAlias = Literal["request", "head", "content", "server", "nothing"]
     Answers: TypeAlias = dict[HttpRequest, Callable[[HttpRequest], Verdict]]
 
 LONGEST_HEAD = 65536  # bytes of a request head, or of an HTTP/2 field section
@@ -68,7 +63,7 @@ BAD_FRAGMENT = "the target has a fragment"
 BAD_LINE = "the request line is malformed"
 BAD_METHOD = "the method is not an upper-case token"
 BAD_OVERRIDE = "a method or path override is malformed"
-BAD_PATH = "path: "  # followed by the cause that ``match.canonical_path`` gives
+BAD_PATH = "path: "  # followed by the cause that ``url_paths.canonical_path`` gives
 BAD_PSEUDO = "pseudo-header fields are missing, repeated, unknown or after a regular field"
 BAD_QUERY = "the query has a byte that must be escaped, or is too long"
 BAD_SCHEME = "the scheme is not the one of this connection"
@@ -181,7 +176,7 @@ class Refused(Value):
 
 
 class Undecided(Value):
-    """No rule decides; the request may go on when somebody says so (``Front.answered``)."""
+    """No rule decides; the request may go on when somebody says so (``exchange.Core.answered``)."""
 
     request: HttpRequest
     verdict: Ask
@@ -435,254 +430,3 @@ def grpc_answer(refused: Refused) -> Fields:
         (b"grpc-message", quote(message[:LONGEST_SHOWN], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode("ascii")),
         *([(b"x-membrane-verdict", b"deny")] if refused.status not in UNANSWERED else []),
     ]
-
-
-# ---------------------------------------------------------------- commands
-
-
-class SendUpstream(Value):
-    """Write to the server."""
-
-    data: bytes
-
-    def __init__(self, data: bytes) -> None:  # the two commands of which there are many: half the cost
-        self.__dict__["data"] = data
-
-
-class SendClient(Value):
-    """Write to the client."""
-
-    data: bytes
-
-    def __init__(self, data: bytes) -> None:
-        self.__dict__["data"] = data
-
-
-class AskFirst(Value):
-    """Ask somebody whether the request may go on, then call ``answered``."""
-
-    question: Undecided
-
-
-class OpenUpstream(Value):
-    """Dial the server that the connection is bound to, then call ``upstream_opened`` or ``upstream_failed``."""
-
-
-class EndUpstream(Value):
-    """Nothing more will be written to the server; go on reading from it."""
-
-
-class EndClient(Value):
-    """Nothing more will be written to the client; go on reading from it."""
-
-
-class CloseUpstream(Value):
-    """Close the server's side after what was written; at once and with a reset if ``reset``."""
-
-    reset: bool = False
-
-
-class CloseClient(Value):
-    """Close the client's side after what was written; at once and with a reset if ``reset``.
-
-    A client may still be sending: read and drop for a moment before closing, else the kernel resets and the
-    answer is lost.
-    """
-
-    reset: bool = False
-
-
-class Seen(Value):
-    """One request is over.  Exactly one for each request, refused ones included.
-
-    ``status`` is that of the answer which the client got, 0 without one.  ``bytes_up`` and ``bytes_down`` are
-    bytes of content.  ``number`` counts the requests of an HTTP/1.1 connection, and is the stream in HTTP/2.
-    """
-
-    number: int
-    protocol: Literal["http/1.1", "h2", "websocket"]
-    request: HttpRequest
-    query: str  # with its "?"; may hold what nobody should read
-    verdict: Verdict
-    status: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    error: str = ""
-    asked: Sequence[tuple[bytes, bytes]] = ()  # header fields, where they are recorded; hold what nobody should read
-    answered: Sequence[tuple[bytes, bytes]] = ()
-
-
-if TYPE_CHECKING:
-    Command: TypeAlias = (
-        SendUpstream
-        | SendClient
-        | AskFirst
-        | OpenUpstream
-        | EndUpstream
-        | EndClient
-        | CloseUpstream
-        | CloseClient
-        | Seen
-    )
-
-
-class Exchange:
-    """One request and its answer, while it lasts."""
-
-    __slots__ = (
-        "answered",
-        "asked",
-        "budgets",
-        "down",
-        "number",
-        "query",
-        "request",
-        "started",
-        "status",
-        "up",
-        "verdict",
-    )
-
-    def __init__(self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float) -> None:
-        self.number, self.request, self.verdict, self.query, self.started = number, request, verdict, query, started
-        self.status = self.up = self.down = 0
-        self.budgets = verdict.budgets if isinstance(verdict, Allow) else ()  # that its bytes count against
-        self.asked: Sequence[tuple[bytes, bytes]] = ()
-        self.answered: Sequence[tuple[bytes, bytes]] = ()
-
-
-class Front(ABC):
-    """What both protocol cores are towards their driver.
-
-    The driver calls ``client_data``, ``client_eof``, ``upstream_data``, ``upstream_eof``, ``upstream_opened``,
-    ``upstream_failed`` and ``answered``, each of which returns the commands to carry out in order.  After
-    ``CloseClient`` every call returns nothing.
-
-    Args:
-        gate: judges requests.
-        clock: seconds, monotonic.
-        vault: the secrets of the session as far as they concern this connection.
-        spend: asked before bytes of a request that these rules admit go to the server; a refusal ends it.
-        recorded: ``Seen`` carries the header fields.
-    """
-
-    protocol: Literal["http/1.1", "h2"]
-
-    def __init__(
-        self,
-        gate: Gate,
-        clock: Callable[[], float],
-        *,
-        vault: Vault | None = None,
-        spend: Spend | None = None,
-        recorded: bool = False,
-    ) -> None:
-        self.gate = gate
-        self._recorded = recorded
-        self.closed = False
-        self._clock = clock
-        self._vault = vault
-        self._spend = spend
-        self._up: list[bytes] = []
-        self._down: list[bytes] = []
-        self._seen: list[Seen] = []
-        self._open = self._end_up = self._end_down = False
-        self._question: Undecided | None = None  # about the request that waits for its answer
-        self._answers: Answers = {}  # about that request
-        self._asking = False  # the question is still to be handed out
-        self._close_up: CloseUpstream | None = None
-        self._close_down: CloseClient | None = None
-
-    def _beyond(self, exchange: Exchange, octets: int) -> Deny | None:
-        """Take ``octets`` that are about to go to the server; the refusal, and nothing taken, at a limit."""
-        return None if self._spend is None else self._spend(exchange.budgets, octets)
-
-    @property
-    @abstractmethod
-    def wants_client(self) -> bool:
-        """May the driver read from the client?  (It must also have room towards the server.)"""
-
-    @property
-    @abstractmethod
-    def held(self) -> int:
-        """Bytes that came and cannot go on yet."""
-
-    def upstream_opened(self) -> list[Command]:
-        """``OpenUpstream`` is done."""
-        return self._take()
-
-    def answered(self, decide: Callable[[HttpRequest], Verdict] | None) -> list[Command]:
-        """``AskFirst`` is done: ``decide`` allows the request, ``None`` refuses it."""
-        question, self._question = self._question, None
-        if self.closed or question is None:
-            return []
-        self._answers[question.request] = decide or (lambda _request: question.refusal)
-        self._go_on()
-        return self._take()
-
-    @abstractmethod
-    def _go_on(self) -> None:
-        """Judge the request that waited again, with ``_answers``."""
-
-    def _wait_for(self, question: Undecided) -> None:
-        self._question = question
-        self._asking = True
-
-    def _take(self) -> list[Command]:
-        """The commands that were collected, in an order that a driver can follow one by one."""
-        out: list[Command] = []
-        if self._open:
-            self._open = False
-            out.append(OpenUpstream())
-        if self._up:
-            out.append(SendUpstream(b"".join(self._up)))
-            self._up.clear()
-        if self._down:
-            out.append(SendClient(b"".join(self._down)))
-            self._down.clear()
-        if self._seen:
-            out += self._seen
-            self._seen.clear()
-        if self._end_up:
-            self._end_up = False
-            out.append(EndUpstream())
-        if self._end_down:
-            self._end_down = False
-            out.append(EndClient())
-        if self._close_up is not None:
-            out.append(self._close_up)
-            self._close_up = None
-        if self._close_down is not None:
-            out.append(self._close_down)
-            self._close_down = None
-        if self._asking:
-            self._asking = False
-            if self._question is not None and not self.closed:
-                out.append(AskFirst(self._question))
-        return out
-
-    def _close(self, *, reset: bool = False, reset_upstream: bool = False) -> None:
-        """End both sides; nothing is done after this."""
-        if not self.closed:
-            self.closed = True
-            self._close_up = CloseUpstream(reset_upstream)
-            self._close_down = CloseClient(reset)
-
-    def _told(self, exchange: Exchange, *, protocol: Literal["websocket", ""] = "", error: str = "") -> None:
-        self._seen.append(
-            Seen(
-                exchange.number,
-                protocol or self.protocol,
-                exchange.request,
-                exchange.query,
-                exchange.verdict,
-                exchange.status,
-                exchange.up,
-                exchange.down,
-                self._clock() - exchange.started,
-                error,
-                exchange.asked,
-                exchange.answered,
-            )
-        )

@@ -9,27 +9,24 @@ import pytest
 
 from membrane.gateway.http import http1
 from membrane.gateway.http.bodies import MOST_EXTENSIONS
-from membrane.gateway.http.http1 import READ_AHEAD, Http1
-from membrane.gateway.http.requests import (
-    FLAWS,
-    LONGEST_HEAD,
-    Bound,
+from membrane.gateway.http.exchange import (
     CloseClient,
     CloseUpstream,
     EndClient,
     EndUpstream,
-    Gate,
     OpenUpstream,
     Seen,
     SendClient,
     SendUpstream,
 )
+from membrane.gateway.http.http1 import READ_AHEAD, Http1
+from membrane.gateway.http.requests import FLAWS, LONGEST_HEAD, Bound, Gate
 from membrane.policy.decide import Decider
 from membrane.policy.model import Allow, Deny, HostRule, HttpRule, Origin, Policy, PortRange
 from membrane.policy.reasons import REASONS
 
 if TYPE_CHECKING:
-    from membrane.gateway.http.requests import Command, Spend
+    from membrane.gateway.http.exchange import Command, Spend
 
 NAME = "api.example.com"
 HOST = b"Host: api.example.com\r\n"

@@ -11,27 +11,19 @@ import pytest
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http import http2_answers
+from membrane.gateway.http.exchange import CloseClient, CloseUpstream, Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE
 from membrane.gateway.http.frames import frame, setting
 from membrane.gateway.http.http2 import MOST_CONTINUATIONS, RESERVE, Http2
 from membrane.gateway.http.http2_answers import PATIENCE
-from membrane.gateway.http.requests import (
-    LONGEST_HEAD,
-    Bound,
-    CloseClient,
-    CloseUpstream,
-    Gate,
-    Seen,
-    SendClient,
-    SendUpstream,
-)
+from membrane.gateway.http.requests import LONGEST_HEAD, Bound, Gate
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.decide import Decider
 from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange, RuleBudget
 from membrane.policy.reasons import REASONS
 
 if TYPE_CHECKING:
-    from membrane.gateway.http.requests import Command, Spend
+    from membrane.gateway.http.exchange import Command, Spend
 
 NAME = "api.example.com"
 PORT = PortRange("tcp", 443, 443)

@@ -13,11 +13,12 @@ import pytest
 
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.credentials import Destination, Secret, Vault, echoes, placeholder_for
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE
 from membrane.gateway.http.frames import frame
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.requests import Bound, Gate
 from membrane.gateway.http.spellings import Scrubber, Spellings
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.model import Allow, Deny, HttpRequest
@@ -25,7 +26,7 @@ from membrane.policy.model import Allow, Deny, HttpRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from membrane.gateway.http.requests import Command
+    from membrane.gateway.http.exchange import Command
 
 NAME = "api.example.com"
 BOUND = Bound(NAME, 443, "https")

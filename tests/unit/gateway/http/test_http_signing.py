@@ -16,11 +16,12 @@ import pytest
 
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.credentials import Destination, Secret, Vault
+from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
 from membrane.gateway.http.fields import LARGEST_TABLE
 from membrane.gateway.http.frames import frame
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
-from membrane.gateway.http.requests import Bound, Gate, Seen, SendClient, SendUpstream
+from membrane.gateway.http.requests import Bound, Gate
 from membrane.gateway.http.sigv4 import LARGEST_HELD, MOST_HELD, KeyPair, Signers
 from membrane.gateway.sniff import PREFACE
 from membrane.policy.model import Allow
@@ -28,7 +29,7 @@ from membrane.policy.model import Allow
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from membrane.gateway.http.requests import Command
+    from membrane.gateway.http.exchange import Command
 
 KEY_ID, SECRET = "AKIAREALREALREALREAL", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYREALKEY000"
 SHOWN_ID, SHOWN_SECRET = "AKIASHOWNSHOWNSHOWNQ", "aBcdefGhiJKLM/N0PQRST+uVwXyzABCDEFGHI111"

@@ -12,7 +12,8 @@ _DEFINED = [
     if isinstance(kind, type) and issubclass(kind, Value) and kind.__module__ == model.__name__
 ]
 # The types of a policy stand in ``model`` before it, the questions and answers behind it.
-_POLICY = Layout("policy", *_DEFINED[: _DEFINED.index(Policy) + 1])
+KINDS = tuple(_DEFINED[: _DEFINED.index(Policy) + 1])
+_POLICY = Layout("policy", *KINDS)
 LAYOUT = _POLICY.head
 
 

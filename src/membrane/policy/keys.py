@@ -14,8 +14,6 @@ the concatenation of the levels, anything else is taken from the last level that
 mechanisms that bind it.  A field without it names the module that enforces it, ``by``.
 
 What runs on every start imports this: nothing heavy, and no work but making the rows.
-
-One file of over 800 lines: most of it is the table.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, Literal, TypeAlias
 
-    from .model import HttpRule, Policy, PortRange, RuleBudget, TraceRule
+    from .model import HttpRule, Policy, PortRange, RuleBudget
 
     Scope: TypeAlias = Literal["policy", "library", "run", "own", "command"]
     Bound: TypeAlias = tuple[str, tuple[str, ...]]  # the rule's text, what binds it
@@ -172,22 +170,6 @@ def _show_port(rule: PortRule) -> str:
     return f"ports inside {rule.inside}, outside {rule.outside}"
 
 
-def _show_variable(rule: EnvRule) -> str:
-    return escape(rule.name) if rule.value is None else f"{escape(rule.name)}=(set)"
-
-
-def _show_secret(rule: SecretRule) -> str:
-    return escape(rule.name)
-
-
-def _show_mask(rule: MaskRule) -> str:
-    return escape(rule.source)
-
-
-def _show_signing(rule: SigningRule) -> str:
-    return escape(f"{rule.key_id} {rule.secret}")
-
-
 def show_limit(limit: tuple[str, int]) -> str:
     """``memory 512 MB``, ``time 600 s``, ``pids 100``."""
     name, value = limit
@@ -196,16 +178,8 @@ def show_limit(limit: tuple[str, int]) -> str:
     return f"{name} {value} s" if name in ("cpu", "time") else f"{name} {value}"
 
 
-def _show_trace(rule: TraceRule) -> str:
-    return rule.mode
-
-
 def _show_open(_value: bool) -> str:
     return "open"
-
-
-def _show_true(_value: bool) -> str:
-    return "true"
 
 
 # ---------------------------------------------------------------- what binds a rule
@@ -306,507 +280,221 @@ TEMPLATE_HEAD = (
 
 _PATHS = Field("paths", "path", shown=_show_path, bound=_bind_path, kind=PathRule)
 
+# fmt: off
 KEYS: tuple[Key, ...] = (
-    Key(
-        "presets",
-        "presets",
-        (),
-        options=(
-            Option(
-                "preset",
-                "policy",
-                "add a list: python, models, github-push=OWNER/REPO",
-                read="preset",
-                metavar="NAME",
-                repeatable=True,
-                field="presets",
-                example="membrane --no-presets --preset python -- pip download six",
-            ),
-            Option(
-                "no-presets",
-                "policy",
-                "none of the lists that are built in or named in files",
-                example="membrane --no-presets -a example.com -- curl https://example.com/",
-            ),
-        ),
+    Key("presets", "presets",
+        options=(Option("preset", "policy", "add a list: python, models, github-push=OWNER/REPO", read="preset",
+                    metavar="NAME", repeatable=True, field="presets",
+                    example="membrane --no-presets --preset python -- pip download six"),
+                 Option("no-presets", "policy", "none of the lists that are built in or named in files",
+                    example="membrane --no-presets -a example.com -- curl https://example.com/")),
         widens="yes",
-        template=(
-            "\n"
-            "# Built-in lists in force. Leave one out to close it; [] for none. "
-            "Also there: java, ruby, php, dotnet, conda, bedrock;\n"
-            "# judged by request: pypi, npm, cargo, docker-hub, github-read, gitlab-read, "
-            "{github-push: [owner/repo]}, gitlab-push.\n"
-            '# "default" is: python, node, rust, go, apt, git-hosts, containers, models, '
-            "and the hidden files (.env, keys, ...).\n"
-            "#presets: [default]\n"
-        ),
-    ),
-    Key(
-        "allow",
-        "hosts",
-        (Field("allow", "allow", shown=_show_host, bound=_bind_hosts("allow"), kind=HostRule),),
-        options=(
-            Option(
-                "allow",
-                "network",
-                "let it reach a host, host:port, *.domain, IP, CIDR or URL",
-                read="host",
-                short="a",
-                metavar="HOST",
-                repeatable=True,
-                completes="host",
-                example="membrane -a pypi.org -a files.pythonhosted.org -- pip download six",
-            ),
-        ),
-        widens="yes",
+        template="""
+# Built-in lists in force. Leave one out to close it; [] for none. Also there: java, ruby, php, dotnet, conda, bedrock;
+# judged by request: pypi, npm, cargo, docker-hub, github-read, gitlab-read, {github-push: [owner/repo]}, gitlab-push.
+# "default" is: python, node, rust, go, apt, git-hosts, containers, models, and the hidden files (.env, keys, ...).
+#presets: [default]
+"""),
+    Key("allow", "hosts", (Field("allow", "allow", shown=_show_host, bound=_bind_hosts("allow"), kind=HostRule),),
+        options=(Option("allow", "network", "let it reach a host, host:port, *.domain, IP, CIDR or URL", read="host",
+                    short="a", metavar="HOST", repeatable=True, completes="host",
+                    example="membrane -a pypi.org -a files.pythonhosted.org -- pip download six"),),
+        widens="yes", may_be_empty=True,
+        template="""
+# Hosts that may be reached, beside the presets. Nothing else can be.
+#allow:
+#  - internal.example.com              # any TCP port
+#  - registry.example.com:443
+#  - dest: db.example.com
+#    ports: [5432, 123/udp]
+#  - "*.example.com"                   # subdomains, not example.com itself
+#  - 192.168.2.0/24
+#  - dest: https://api.example.com/v1/ # each request is checked
+#    http:
+#      - methods: [GET, POST]
+#    budget: { requests: 500, rate: 60/min, upload: 10M } # each optional, per session
+"""),
+    Key("deny", "hosts", (Field("deny", "deny", shown=_show_host, bound=_bind_hosts("deny"), kind=HostRule),),
+        options=(Option("deny", "network", "never let it reach HOST, whatever allows it", read="host", metavar="HOST",
+                    repeatable=True, completes="host",
+                    example="membrane -a '*.example.com' --deny ads.example.com -- curl https://www.example.com/"),),
         may_be_empty=True,
-        template=(
-            "\n"
-            "# Hosts that may be reached, beside the presets. Nothing else can be.\n"
-            "#allow:\n"
-            "#  - internal.example.com              # any TCP port\n"
-            "#  - registry.example.com:443\n"
-            "#  - dest: db.example.com\n"
-            "#    ports: [5432, 123/udp]\n"
-            '#  - "*.example.com"                   # subdomains, not example.com itself\n'
-            "#  - 192.168.2.0/24\n"
-            "#  - dest: https://api.example.com/v1/ # each request is checked\n"
-            "#    http:\n"
-            "#      - methods: [GET, POST]\n"
-            "#    budget: { requests: 500, rate: 60/min, upload: 10M } # each optional, per session\n"
-        ),
-    ),
-    Key(
-        "deny",
-        "hosts",
-        (Field("deny", "deny", shown=_show_host, bound=_bind_hosts("deny"), kind=HostRule),),
-        options=(
-            Option(
-                "deny",
-                "network",
-                "never let it reach HOST, whatever allows it",
-                read="host",
-                metavar="HOST",
-                repeatable=True,
-                completes="host",
-                example="membrane -a '*.example.com' --deny ads.example.com -- curl https://www.example.com/",
-            ),
-        ),
-        may_be_empty=True,
-        template='\n# Never, whatever allows it.\n#deny:\n#  - "*.tracker.example"\n',
-    ),
-    Key(
-        "ignore",
-        "patterns",
-        (_PATHS,),
-        options=(
-            Option(
-                "ignore",
-                "files",
-                "hide matching files (gitignore pattern)",
-                read="pattern",
-                short="i",
-                metavar="PATTERN",
-                repeatable=True,
-                completes="file",
-                example="membrane -i '*.pem' -i secrets/ -- claude",
-            ),
-            Option(
-                "sealed",
-                "files",
-                "the same as --ignore, as Membrane calls it",
-                read="pattern",
-                short="s",
-                metavar="PATTERN",
-                repeatable=True,
-                completes="file",
-                rare=True,
-                example="membrane -s secrets/ -- claude",
-            ),
-        ),
-        others=("hide", "sealed"),
-        widens="a pattern with `!`; `show: names`",
-        may_be_empty=True,
-        template=(
-            "\n"
-            "# .gitignore patterns, in the workspace. Hidden files can be neither read nor written; "
-            '"!.env" shows .env again.\n'
-            "#ignore:\n"
-            "#  - secrets/\n"
-        ),
-    ),
-    Key(
-        "readonly",
-        "patterns",
-        (_PATHS,),
-        options=(
-            Option(
-                "readonly",
-                "files",
-                "matching files can be read only",
-                read="pattern",
-                short="r",
-                metavar="PATTERN",
-                repeatable=True,
-                completes="file",
-                example="membrane -r migrations/ -- claude",
-            ),
-        ),
-        widens="a pattern with `!`",
-        may_be_empty=True,
-        template="#readonly:\n#  - migrations/\n",
-    ),
-    Key(
-        "mounts",
-        "mounts",
-        (Field("mounts", "mount", shown=_show_mount, bound=_bind_mount, kind=MountRule),),
-        options=(
-            Option(
-                "mount",
-                "files",
-                "show a further tree; read-only unless :rw",
-                read="mount",
-                metavar="SRC[:DST][:rw]",
-                repeatable=True,
-                field="mounts",
-                completes="file",
-                example="membrane --mount ../lib:ro -- make",
-            ),
-        ),
+        template="""
+# Never, whatever allows it.
+#deny:
+#  - "*.tracker.example"
+"""),
+    Key("ignore", "patterns", (_PATHS,),
+        options=(Option("ignore", "files", "hide matching files (gitignore pattern)", read="pattern", short="i",
+                    metavar="PATTERN", repeatable=True, completes="file",
+                    example="membrane -i '*.pem' -i secrets/ -- claude"),
+                 Option("sealed", "files", "the same as --ignore, as Membrane calls it", read="pattern", short="s",
+                    metavar="PATTERN", repeatable=True, completes="file", rare=True,
+                    example="membrane -s secrets/ -- claude")),
+        others=("hide", "sealed"), widens="a pattern with `!`; `show: names`", may_be_empty=True,
+        template="""
+# .gitignore patterns, in the workspace. Hidden files can be neither read nor written; "!.env" shows .env again.
+#ignore:
+#  - secrets/
+"""),
+    Key("readonly", "patterns", (_PATHS,),
+        options=(Option("readonly", "files", "matching files can be read only", read="pattern", short="r",
+                    metavar="PATTERN", repeatable=True, completes="file",
+                    example="membrane -r migrations/ -- claude"),),
+        widens="a pattern with `!`", may_be_empty=True,
+        template="""\
+#readonly:
+#  - migrations/
+"""),
+    Key("mounts", "mounts", (Field("mounts", "mount", shown=_show_mount, bound=_bind_mount, kind=MountRule),),
+        options=(Option("mount", "files", "show a further tree; read-only unless :rw", read="mount",
+                    metavar="SRC[:DST][:rw]", repeatable=True, field="mounts", completes="file",
+                    example="membrane --mount ../lib:ro -- make"),),
+        widens="yes", may_be_empty=True,
+        template="""
+# Further trees.
+#mounts:
+#  - { path: ../lib, mode: ro }
+#  - { type: git-root, mode: ro }
+"""),
+    Key("files", "files",
+        (Field("file_rules", "files", shown=_show_file, bound=_bind_file, kind=FileRule),
+         Field("open_files", "open_files", shown=_show_open, by="plan/hardening.py")),
+        widens="`allow_read`, `allow_write`, `unconfined`"),
+    Key("unix_sockets", "sockets",
+        (Field("unix_sockets", "socket", shown=_show_socket, bound=_bind_socket, kind=SocketRule),
+         Field("open_sockets", "open_sockets", shown=_show_open, by="plan/hardening.py")),
+        options=(Option("unix-socket", "files", "let it reach a unix socket of the host", read="socket", metavar="PATH",
+                    repeatable=True, field="unix_sockets", completes="file",
+                    example='membrane --unix-socket "$SSH_AUTH_SOCK" -- git fetch'),),
         widens="yes",
-        may_be_empty=True,
-        template="\n# Further trees.\n#mounts:\n#  - { path: ../lib, mode: ro }\n#  - { type: git-root, mode: ro }\n",
-    ),
-    Key(
-        "files",
-        "files",
-        (
-            Field("file_rules", "files", shown=_show_file, bound=_bind_file, kind=FileRule),
-            Field("open_files", "open_files", shown=_show_open, by="plan/hardening.py"),
-        ),
-        widens="`allow_read`, `allow_write`, `unconfined`",
-    ),
-    Key(
-        "unix_sockets",
-        "sockets",
-        (
-            Field("unix_sockets", "socket", shown=_show_socket, bound=_bind_socket, kind=SocketRule),
-            Field("open_sockets", "open_sockets", shown=_show_open, by="plan/hardening.py"),
-        ),
-        options=(
-            Option(
-                "unix-socket",
-                "files",
-                "let it reach a unix socket of the host",
-                read="socket",
-                metavar="PATH",
-                repeatable=True,
-                field="unix_sockets",
-                completes="file",
-                example='membrane --unix-socket "$SSH_AUTH_SOCK" -- git fetch',
-            ),
-        ),
+        template="""
+# Unix sockets of this machine.
+#unix_sockets: [$SSH_AUTH_SOCK]
+"""),
+    Key("ports", "ports",
+        (Field("expose", "expose", shown=_show_port, bound=_bind_expose, kind=PortRule),
+         Field("connect", "connect", shown=_show_port, bound=_bind_connect, kind=PortRule)),
+        options=(Option("connect", "network", "host loopback port, inside as host.internal", read="port",
+                    metavar="OUTSIDE[:INSIDE]", repeatable=True,
+                    example="membrane --connect 5432 -- psql -h host.internal"),
+                 Option("expose", "network", "a port of the command on the host's loopback", read="port",
+                    metavar="INSIDE[:OUTSIDE]", repeatable=True,
+                    example="membrane --expose 8000 -- python3 -m http.server 8000")),
         widens="yes",
-        template="\n# Unix sockets of this machine.\n#unix_sockets: [$SSH_AUTH_SOCK]\n",
-    ),
-    Key(
-        "ports",
-        "ports",
-        (
-            Field("expose", "expose", shown=_show_port, bound=_bind_expose, kind=PortRule),
-            Field("connect", "connect", shown=_show_port, bound=_bind_connect, kind=PortRule),
-        ),
-        options=(
-            Option(
-                "connect",
-                "network",
-                "host loopback port, inside as host.internal",
-                read="port",
-                metavar="OUTSIDE[:INSIDE]",
-                repeatable=True,
-                example="membrane --connect 5432 -- psql -h host.internal",
-            ),
-            Option(
-                "expose",
-                "network",
-                "a port of the command on the host's loopback",
-                read="port",
-                metavar="INSIDE[:OUTSIDE]",
-                repeatable=True,
-                example="membrane --expose 8000 -- python3 -m http.server 8000",
-            ),
-        ),
+        template="""
+# Ports: of the command on this machine's loopback; of this machine's loopback inside, as host.internal.
+#ports:
+#  expose: [8000]
+#  connect: [5432]
+"""),
+    Key("env", "env",
+        (Field("env", "env", shown=lambda rule: escape(rule.name) + ("" if rule.value is None else "=(set)"),
+             kind=EnvRule, by="plan/hardening.py"),),
+        options=(Option("env", "process", "pass or set an environment variable", read="variable",
+                    metavar="NAME[=VALUE]", repeatable=True, completes="env",
+                    example="membrane --env CI --env MODE=test -- make check"),),
         widens="yes",
-        template=(
-            "\n"
-            "# Ports: of the command on this machine's loopback; of this machine's loopback inside, as host.internal.\n"
-            "#ports:\n"
-            "#  expose: [8000]\n"
-            "#  connect: [5432]\n"
-        ),
-    ),
-    Key(
-        "env",
-        "env",
-        (Field("env", "env", shown=_show_variable, kind=EnvRule, by="plan/hardening.py"),),
-        options=(
-            Option(
-                "env",
-                "process",
-                "pass or set an environment variable",
-                read="variable",
-                metavar="NAME[=VALUE]",
-                repeatable=True,
-                completes="env",
-                example="membrane --env CI --env MODE=test -- make check",
-            ),
-        ),
-        widens="yes",
-        template=(
-            "\n"
-            "# Environment variables: a short list (TERM, LANG, PATH, ...) is always passed, nothing else.\n"
-            "#env:\n"
-            "#  pass: [MY_TOKEN]\n"
-            '#  set: { CI: "1" }\n'
-        ),
-    ),
-    Key(
-        "secrets",
-        "secret_rules",
-        (Field("secrets", "secret", shown=_show_secret, bound=_bind_secret, kind=SecretRule),),
-        widens="yes",
-    ),
-    Key("masks", "masks", (Field("masks", "mask", shown=_show_mask, bound=_bind_mask, kind=MaskRule),), widens="yes"),
-    Key(
-        "signing",
-        "signing",
-        (Field("signing", "signing", shown=_show_signing, bound=_bind_signing, kind=SigningRule),),
-        widens="yes",
-    ),
-    Key(
-        "git_config",
-        "choice",
+        template="""
+# Environment variables: a short list (TERM, LANG, PATH, ...) is always passed, nothing else.
+#env:
+#  pass: [MY_TOKEN]
+#  set: { CI: "1" }
+"""),
+    Key("secrets", "secret_rules",
+        (Field("secrets", "secret", shown=lambda rule: escape(rule.name), bound=_bind_secret, kind=SecretRule),),
+        widens="yes"),
+    Key("masks", "masks",
+        (Field("masks", "mask", shown=lambda rule: escape(rule.source), bound=_bind_mask, kind=MaskRule),),
+        widens="yes"),
+    Key("signing", "signing",
+        (Field("signing", "signing", shown=lambda rule: escape(f"{rule.key_id} {rule.secret}"), bound=_bind_signing,
+             kind=SigningRule),),
+        widens="yes"),
+    Key("git_config", "choice",
         (Field("open_git_config", "open_git_config", shown=_show_open, by="workspace/scan.py"),),
-        choices=("protected", "writable"),
-        widens="towards more",
-    ),
-    Key(
-        "user_namespaces",
-        "choice",
+        choices=("protected", "writable"), widens="towards more"),
+    Key("user_namespaces", "choice",
         (Field("user_namespaces", "user_namespaces", shown=_show_open, by="plan/hardening.py"),),
-        choices=("refused", "allowed"),
-        widens="towards more",
-    ),
-    Key(
-        "limits",
-        "limit_keys",
-        (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
-        options=(
-            Option(
-                "limit",
-                "process",
-                "memory, pids, cpu, time, files, disk, upload",
-                read="limit",
-                metavar="KEY=VALUE",
-                repeatable=True,
-                field="limits",
-                example="membrane --limit memory=4G --limit time=10m -- make",
-            ),
-        ),
+        choices=("refused", "allowed"), widens="towards more"),
+    Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
+        options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
+                    metavar="KEY=VALUE", repeatable=True, field="limits",
+                    example="membrane --limit memory=4G --limit time=10m -- make"),),
         widens="one above that of the levels before",
-        template=(
-            "\n"
-            "# Resource limits; not limited by default.\n"
-            "#limits: { memory: 8G, pids: 2000, cpu: 1h, time: 2h, files: 65536, disk: 10G }\n"
-        ),
-    ),
-    Key(
-        "args",
-        "args",
-        options=(
-            Option(
-                "arg",
-                "process",
-                "a word of docker run: -e, -v, -m, --pids-limit",
-                read="args",
-                metavar="WORD",
-                repeatable=True,
-                field="args",
-                rare=True,
-                example="membrane --arg=-e --arg=MODE=test -- make check",
-            ),
-        ),
-        widens="as the key that it becomes",
-        may_be_empty=True,
-    ),
-    Key(
-        "home",
-        "choice",
-        (Field("home", "home", by="plan/mounts.py"),),
-        options=(
-            Option(
-                "home",
-                "files",
-                "workspace (kept), shared (kept) or ephemeral",
-                read="choice",
-                metavar="MODE",
-                values=("workspace", "shared", "ephemeral"),
-                example="membrane --home ephemeral -- ./untrusted.sh",
-            ),
-        ),
-        choices=("ephemeral", "workspace", "shared"),
-        widens="towards more",
-        template="\n#home: workspace      # or shared, ephemeral\n",
-    ),
-    Key(
-        "view",
-        "choice",
-        (Field("view", "view", by="plan/mounts.py"),),
-        options=(
-            Option(
-                "view",
-                "files",
-                "project, or host: everything, read-only",
-                read="choice",
-                metavar="MODE",
-                values=("project", "host"),
-                example="membrane --view host -- rg licence /usr/share/doc",
-            ),
-        ),
-        choices=("project", "host"),
-        widens="towards more",
-        template="#view: project        # or host: everything readable, writes in the workspace only\n",
-    ),
-    Key(
-        "hard_links",
-        "choice",
-        (Field("hard_links", "hard_links", by="run/boundary.py"),),
-        choices=("refuse", "warn"),
-        widens="towards more",
-    ),
-    Key(
-        "dns_resolver",
-        "text",
-        (Field("dns_resolver", "dns_resolver", by="gateway/server.py"),),
-        options=(
-            Option(
-                "dns-resolver",
-                "network",
-                "ask this resolver for allowed names",
-                read="text",
-                metavar="IP[:PORT]",
-                example="membrane --dns-resolver 9.9.9.9 -a example.com -- curl https://example.com/",
-            ),
-        ),
-        parse="parse_resolver",
-        widens="yes",
-        may_be_empty=True,
-        template="#dns_resolver: 9.9.9.9\n",
-    ),
-    Key(
-        "upstream_proxy",
-        "text",
-        (Field("upstream_proxy", "upstream_proxy", by="gateway/server.py"),),
-        options=(
-            Option(
-                "upstream-proxy",
-                "network",
-                "http://HOST:PORT, socks5://HOST:PORT, or env",
-                read="text",
-                metavar="URL",
-                example="membrane --upstream-proxy http://proxy.corp.example:3128 -- npm install",
-            ),
-        ),
-        parse="parse_proxy",
-        widens="yes",
-        template="#upstream_proxy: env\n",
-    ),
-    Key(
-        "extra_ca",
-        "extra_ca",
-        (Field("extra_ca", "extra_ca", by="plan/mounts.py"),),
-        options=(
-            Option(
-                "extra-ca",
-                "network",
-                "trust this CA for upstream servers (PEM)",
-                read="extra_ca",
-                metavar="FILE",
-                repeatable=True,
-                completes="file",
-                rare=True,
-                example="membrane --extra-ca corp-ca.pem -- npm install",
-            ),
-        ),
-        widens="yes",
-    ),
-    Key(
-        "ssl_insecure",
-        "ssl_insecure",
-        (Field("ssl_insecure", "ssl_insecure", shown=_show_true, by="gateway/server.py"),),
-        options=(
-            Option(
-                "ssl-insecure",
-                "network",
-                "do not verify upstream certificates",
-                read="ssl_insecure",
-                rare=True,
-                example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client",
-            ),
-        ),
-        widens="`true`",
-        may_be_empty=True,
-    ),
-    Key(
-        "trace",
-        "trace_keys",
-        (Field("trace", "trace", shown=_show_trace, by="run/opening.py"),),
+        template="""
+# Resource limits; not limited by default.
+#limits: { memory: 8G, pids: 2000, cpu: 1h, time: 2h, files: 65536, disk: 10G }
+"""),
+    Key("args", "args",
+        options=(Option("arg", "process", "a word of docker run: -e, -v, -m, --pids-limit", read="args", metavar="WORD",
+                    repeatable=True, field="args", rare=True,
+                    example="membrane --arg=-e --arg=MODE=test -- make check"),),
+        widens="as the key that it becomes", may_be_empty=True),
+    Key("home", "choice", (Field("home", "home", by="plan/mounts.py"),),
+        options=(Option("home", "files", "workspace (kept), shared (kept) or ephemeral", read="choice", metavar="MODE",
+                    values=("workspace", "shared", "ephemeral"),
+                    example="membrane --home ephemeral -- ./untrusted.sh"),),
+        choices=("ephemeral", "workspace", "shared"), widens="towards more",
+        template="""
+#home: workspace      # or shared, ephemeral
+"""),
+    Key("view", "choice", (Field("view", "view", by="plan/mounts.py"),),
+        options=(Option("view", "files", "project, or host: everything, read-only", read="choice", metavar="MODE",
+                    values=("project", "host"), example="membrane --view host -- rg licence /usr/share/doc"),),
+        choices=("project", "host"), widens="towards more",
+        template="""\
+#view: project        # or host: everything readable, writes in the workspace only
+"""),
+    Key("hard_links", "choice", (Field("hard_links", "hard_links", by="run/boundary.py"),),
+        choices=("refuse", "warn"), widens="towards more"),
+    Key("dns_resolver", "text", (Field("dns_resolver", "dns_resolver", by="gateway/server.py"),),
+        options=(Option("dns-resolver", "network", "ask this resolver for allowed names", read="text",
+                    metavar="IP[:PORT]",
+                    example="membrane --dns-resolver 9.9.9.9 -a example.com -- curl https://example.com/"),),
+        parse="parse_resolver", widens="yes", may_be_empty=True,
+        template="""\
+#dns_resolver: 9.9.9.9
+"""),
+    Key("upstream_proxy", "text", (Field("upstream_proxy", "upstream_proxy", by="gateway/server.py"),),
+        options=(Option("upstream-proxy", "network", "http://HOST:PORT, socks5://HOST:PORT, or env", read="text",
+                    metavar="URL", example="membrane --upstream-proxy http://proxy.corp.example:3128 -- npm install"),),
+        parse="parse_proxy", widens="yes",
+        template="""\
+#upstream_proxy: env
+"""),
+    Key("extra_ca", "extra_ca", (Field("extra_ca", "extra_ca", by="plan/mounts.py"),),
+        options=(Option("extra-ca", "network", "trust this CA for upstream servers (PEM)", read="extra_ca",
+                    metavar="FILE", repeatable=True, completes="file", rare=True,
+                    example="membrane --extra-ca corp-ca.pem -- npm install"),),
+        widens="yes"),
+    Key("ssl_insecure", "ssl_insecure",
+        (Field("ssl_insecure", "ssl_insecure", shown=lambda _: "true", by="gateway/server.py"),),
+        options=(Option("ssl-insecure", "network", "do not verify upstream certificates", read="ssl_insecure",
+                    rare=True, example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client"),),
+        widens="`true`", may_be_empty=True),
+    Key("trace", "trace_keys", (Field("trace", "trace", shown=lambda rule: rule.mode, by="run/opening.py"),),
         options=(Option("trace", "record", "off: keep no record", "library", metavar="MODE", read="trace"),),
-        widens="`mode: auto` and `off`, `max_size`, `keep`, `http: full`",
-    ),
-    Key(
-        "profiles",
-        "wanted",
-        (Field("profiles", by="run/opening.py"),),
-        options=(
-            Option(
-                "profile",
-                "process",
-                "use this agent profile (default: by name)",
-                metavar="NAME",
-                example="membrane --profile claude -- ./my-wrapper",
-            ),
-            Option(
-                "no-profile", "process", "use no agent profile", example="membrane --no-profile -- claude --version"
-            ),
-        ),
-        widens="yes",
-    ),
+        widens="`mode: auto` and `off`, `max_size`, `keep`, `http: full`"),
+    Key("profiles", "wanted", (Field("profiles", by="run/opening.py"),),
+        options=(Option("profile", "process", "use this agent profile (default: by name)", metavar="NAME",
+                    example="membrane --profile claude -- ./my-wrapper"),
+                 Option("no-profile", "process", "use no agent profile",
+                    example="membrane --no-profile -- claude --version")),
+        widens="yes"),
     Key("workspace", "absent"),
 )
 
 # Options about the levels themselves.
 LEVELS: tuple[Option, ...] = (
-    Option(
-        "no-global-config",
-        "policy",
-        "without config.yaml and the hosts of built-in lists",
-        example="membrane --no-global-config -a example.com -- curl https://example.com/",
-    ),
-    Option(
-        "no-project",
-        "policy",
-        "do not read the workspace's .membrane.yaml",
-        rare=True,
-        example="membrane --no-project -- make",
-    ),
-    Option(
-        "trust-workspace",
-        "policy",
-        "approve .membrane.yaml for this run only",
-        example="membrane --trust-workspace -- make",
-    ),
+    Option("no-global-config", "policy", "without config.yaml and the hosts of built-in lists",
+        example="membrane --no-global-config -a example.com -- curl https://example.com/"),
+    Option("no-project", "policy", "do not read the workspace's .membrane.yaml", rare=True,
+        example="membrane --no-project -- make"),
+    Option("trust-workspace", "policy", "approve .membrane.yaml for this run only",
+        example="membrane --trust-workspace -- make"),
 )
+# fmt: on
 
 BY_NAME = {key.name: key for key in KEYS}
 FIELDS: tuple[Field, ...] = tuple({field.name: field for key in KEYS for field in key.fields}.values())

@@ -322,12 +322,8 @@ class _Loader:
         if isinstance(node, Scalar):
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
-        entry = node.mapping(what)
-        found = {
-            name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget", "protocol")
-        }
-        entry.finish(what)
-        given = {name: taken[1] for name, taken in found.items() if taken}
+        names = ("dest", "ports", "http", "insecure", "inspect", "budget", "protocol")
+        given = node.mapping(what).parts(what, *names)
         if "dest" not in given:
             node.refuse(f'{what} has no "dest"')
         dest = given["dest"].scalar("dest")
@@ -359,9 +355,7 @@ class _Loader:
         )
 
     def _budget(self, node: Node) -> RuleBudget:
-        entry = node.mapping("budget")
-        taken = {name: found[1] for name in ("upload", "requests", "rate") if (found := entry.take(name))}
-        entry.finish("budget")
+        taken = node.mapping("budget").parts("budget", "upload", "requests", "rate")
         if not taken:
             node.refuse('budget is empty; expected "upload", "requests" or "rate"')
         texts: dict[str, str] = {}
@@ -386,15 +380,13 @@ class _Loader:
         return taken[1].scalar(name).boolean(name) if taken else False
 
     def _http_item(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        item = node.mapping("an entry of http")
-        methods, paths = item.take("methods"), item.take("paths")
-        item.finish("an entry of http")
-        if not methods and not paths:
+        item = node.mapping("an entry of http").parts("an entry of http", "methods", "paths")
+        if not item:
             node.refuse('an entry of http is empty; expected "methods" or "paths"')
-        methods_text = self._filled("methods", methods[1]) if methods else []
+        methods_text = self._filled("methods", item["methods"]) if "methods" in item else []
         for scalar, text in methods_text:
             self._checked(scalar, f'"{text}"', grammar.parse_method, text)
-        paths_text = self._filled("paths", paths[1]) if paths else []
+        paths_text = self._filled("paths", item["paths"]) if "paths" in item else []
         if self.arguments:
             paths_text = [
                 (scalar, filled)
@@ -443,22 +435,21 @@ class _Loader:
     def _mounts(self, key: str, node: Node) -> None:
         for item in node.sequence(key).items:
             entry = item.mapping(f"an entry of {key}, such as {{path: ../lib, mode: ro}},")
-            path, kind, mode, target = (entry.take(name) for name in ("path", "type", "mode", "target"))
-            entry.finish(f"an entry of {key}")
-            access: Any = mode[1].scalar("mode").choice("mode", ("ro", "rw")) if mode else "ro"
+            given = entry.parts(f"an entry of {key}", "path", "type", "mode", "target")
+            access: Any = given["mode"].scalar("mode").choice("mode", ("ro", "rw")) if "mode" in given else "ro"
             self._widens(key, item)
             origin = self._origin(item)
-            if kind:
-                kind[1].scalar("type").choice("type", ("git-root",))
-                if path or target:
+            if "type" in given:
+                given["type"].scalar("type").choice("type", ("git-root",))
+                if "path" in given or "target" in given:
                     item.refuse('"type: git-root" finds its own path; "path" and "target" do not belong to it')
                 self.levels[self.level]["mounts"].append(MountRule("", access, origin, git_root=True))
                 continue
-            if not path:
+            if "path" not in given:
                 item.refuse(f'an entry of {key} needs "path" or "type: git-root"')
-            source = path[1].scalar("path").string("path")
-            at = target[1].scalar("target").string("target") if target else ""
-            rule = self._checked(path[1], "path", grammar.mount_rule, source, at, access, origin, self.home)
+            source = given["path"].scalar("path").string("path")
+            at = given["target"].scalar("target").string("target") if "target" in given else ""
+            rule = self._checked(given["path"], "path", grammar.mount_rule, source, at, access, origin, self.home)
             self.levels[self.level]["mounts"].append(rule)
 
     def _files(self, key: str, node: Node) -> None:
@@ -495,13 +486,12 @@ class _Loader:
             allow: tuple[str, ...] = ()
             scalar: Node = item
             if isinstance(item, Mapping):
-                path, kind, rules = item.take("path"), item.take("as"), item.take("allow")
-                item.finish(f"an entry of {key}")
-                if not path:
+                given = item.parts(f"an entry of {key}", "path", "as", "allow")
+                if "path" not in given:
                     item.refuse(f'an entry of {key} has no "path"')
-                scalar = path[1]
-                adapter = kind[1].scalar("as").choice("as", tuple(SERVICES)) if kind else ""
-                allow = tuple(text for _, text in self._filled("allow", rules[1])) if rules else ()
+                scalar = given["path"]
+                adapter = given["as"].scalar("as").choice("as", tuple(SERVICES)) if "as" in given else ""
+                allow = tuple(text for _, text in self._filled("allow", given["allow"])) if "allow" in given else ()
                 if allow and not adapter:
                     item.refuse('"allow" needs an adapter that understands it, such as "as: ssh-agent"')
             text = scalar.scalar(f"an entry of {key}").string(f"an entry of {key}")
@@ -601,9 +591,7 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            found = {name: entry.take(name) for name in ("name", "from", "to", "header", "query")}
-            entry.finish(what)
-            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            nodes = entry.parts(what, "name", "from", "to", "header", "query")
             for name in ("name", "from", "to"):
                 if name not in nodes:
                     item.refuse(f'{what} has no "{name}"')
@@ -627,12 +615,10 @@ class _Loader:
     def _secret_source(self, node: Node, name: str) -> str:
         if isinstance(node, Scalar):
             return self._checked(node, "from", grammar.parse_secret_source, node.string("from"), name)
-        entry = node.mapping("from")
-        taken = entry.take("command")
-        entry.finish("from")
-        if not taken:
+        given = node.mapping("from").parts("from", "command")
+        if not given:
             node.refuse(f"from is {grammar.VALUE_SOURCES}")
-        return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
+        return "command:" + "\0".join(text for _, text in self._filled("command", given["command"]))
 
     def _masks(self, key: str, node: Node) -> None:
         from .masking import compiled
@@ -642,9 +628,7 @@ class _Loader:
             entry = item.mapping(what)
             self._widens(key, item)
             names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched", "header")
-            found = {name: entry.take(name) for name in names}
-            entry.finish(what)
-            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            nodes = entry.parts(what, *names)
             if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
                 item.refuse(f'{what} needs "to", and one of "file" and "env"')
             kind = "file" if "file" in nodes else "env"
@@ -682,10 +666,8 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            found = {name: entry.take(name) for name in ("key_id", "secret")}
-            entry.finish(what)
-            names = [taken[1].scalar(name).string(name) if taken else "" for name, taken in found.items()]
-            if not all(names):
+            names = [node.scalar(name).string(name) for name, node in entry.parts(what, "key_id", "secret").items()]
+            if len(names) != 2:
                 item.refuse(f'{what} is {{key_id: NAME, secret: NAME}}, two names of "secrets"')
             self.levels[self.level]["signing"].append(SigningRule(names[0], names[1], self._origin(item)))
 

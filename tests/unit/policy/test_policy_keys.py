@@ -139,8 +139,10 @@ def lacks(key: Key) -> list[str]:
         found.append("its name in its template")
     if key.read == "text" and not callable(getattr(grammar, key.parse, None)):
         found.append(f"grammar.{key.parse}")
-    if (key.read == "choice") != (len(key.choices) > 1) or (key.read in ("choice", "text") and len(key.fields) != 1):
-        found.append("choices, or one field")
+    if key.read == "choice" and len(key.choices) < 2:
+        found.append("choices")
+    if key.read in ("choice", "text") and len(key.fields) != 1:
+        found.append("one field")
     for field in key.fields:
         found += lacks_field(field)
     for option in key.options:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..errors import PolicyError
 from ..policy import grammar
 from ..policy.globs import Pattern
+from ..policy.keys import OPTIONS
 from ..policy.model import Allow, Malformed, Origin, PathRule
 from ..policy.model import Policy as Rules
 from ..run import settings
@@ -74,21 +75,21 @@ class Policy:
             environ: variables for ``$MEMBRANE_HOME``, ``$HOME`` and those that rules name; None: ``os.environ``.
             options: as on the command line: ``allow``, ``deny``, ``ignore``, ``readonly``, ``mounts``, ``env``,
                 ``limits``, ``presets`` (sequences of strings), ``home``, ``view``, ``profile``, ``no_presets``,
-                ``no_project``, ``no_global_config``, ... (``settings.Options``).
+                ``no_project``, ``no_global_config``, ... (``policy.keys.OPTIONS``).
         """
-        unknown = set(options) - set(settings.Options.field_names)
-        if unknown:
-            raise PolicyError("read the options", f"there is no option {sorted(unknown)[0]!r}")
-        given: dict[str, Any] = {}
+        rows = {option.key: option for option in OPTIONS}
+        given: dict[str, Any] = {"trust_workspace": trust_workspace}
         for name, value in options.items():
-            listed = isinstance(getattr(settings.Options, name, None), tuple)
+            if name not in rows:
+                raise PolicyError("read the options", f"there is no option {name!r}")
+            listed = rows[name].repeatable
             if listed and (isinstance(value, str) or not all(isinstance(each, str) for each in value)):
                 raise PolicyError("read the options", f"{name} is a sequence of strings, not {value!r}")
             given[name] = tuple(value) if listed else value
         variables = os.environ if environ is None else environ
-        wanted = settings.Options(command=tuple(command), trust_workspace=trust_workspace, interactive=False, **given)
         place = os.path.realpath(workspace)
-        loaded = settings.load_policy(wanted, variables, place, settings.state_home(variables))
+        home = settings.state_home(variables)
+        loaded = settings.load_policy(given, variables, place, home, command=command, interactive=False)
         return cls._of(loaded.policy, loaded.warnings)
 
     @classmethod

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from ..errors import PolicyError
 from ..events import Binding
+from ..policy import keys
 from ..policy.sockets import SERVICES
 from . import hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..policy.model import HostRule, MountRule, Policy, SocketRule
+    from ..policy.model import MountRule, Policy, SocketRule
     from .model import HostFacts
 
 # First kuid of the private range of root callers.  The range is above the ids of users and services
 # (systemd "UIDs and GIDs" document: 524288..1879048191 is the container range) and is never written to a disk:
 # every writable host tree is an idmapped mount.
 BASE_KUID = 1_610_612_736
-INSPECTION = ("TLS interception", "HTTP method and path")
 
 
 def refuse(policy: Policy, facts: HostFacts) -> None:
@@ -197,74 +197,15 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", cause, where=where, fix=fix)
 
 
-def _rule_text(rule: HostRule, verb: str) -> str:
-    host, colon, _ = rule.text.rpartition("]")[2].rpartition(":")
-    said = 1 if rule.scheme or (colon and ":" not in host) else 0  # in the text already; a rule has that port first
-    ports = ",".join(f"{p.first}{'' if p.first == p.last else f'-{p.last}'}/{p.protocol}" for p in rule.ports[said:])
-    return f"{verb} {rule.text}" + (f" ports {ports}" if ports else "")
-
-
 def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
     """Each rule with the mechanisms that bind it."""
     out: list[RuleBinding] = []
-    for verb, rules in (("allow", policy.allow), ("deny", policy.deny)):
-        for rule in rules:
-            names = rule.kind != "network"
-            how: tuple[str, ...] = ("DNS name", "address at dial time") if names else ("destination address",)
-            if names and (not rule.ports or any(ports.protocol == "tcp" for ports in rule.ports)):
-                how = ("DNS name", "TLS server name", "address at dial time")  # of QUIC no name is read
-            read: tuple[str, ...] = ()
-            if rule.constrained:
-                read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
-            how = (*how, "destination port", *read, *network.counted(rule))
-            out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), how))
-    for path in policy.paths:
-        by = "mount mask" if path.effect == "hide" else "read-only mount"
-        out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), (by, "re-mount on replacement")))
-    for mount in policy.mounts:
-        name = "git-root" if mount.git_root else mount.path
-        out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))
-    for file in policy.file_rules or ():
-        opens = file.effect.startswith("allow")
-        binding = ("mount namespace", "Landlock") if opens else ("mount", "re-mount on replacement")
-        out.append(RuleBinding(f"{file.effect} {file.text}", str(file.origin), binding))
-    for socket in policy.unix_sockets:
-        label = f"unix socket {socket.path}" + (f" as {socket.adapter}" if socket.adapter else "")
-        label += f" allow {', '.join(socket.allow)}" if socket.allow else ""
-        through = ("mount namespace", "broker in the gateway")
-        messages = (f"each {socket.adapter} message",) if socket.adapter else ()
-        out.append(RuleBinding(label, str(socket.origin), (*through, *messages)))
-    for secret in policy.secrets:
-        text = f"secret {secret.name} to {' '.join(secret.to)}"
-        out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
-    for pair in policy.signing:
-        text = f"requests signed with {pair.key_id} and {pair.secret} are signed again"
-        out.append(RuleBinding(text, str(pair.origin), ("TLS interception",)))
-    for mask in policy.masks:
-        text = f"mask {mask.source} to {' '.join(mask.to)}"
-        where = (
-            "read-only copy with placeholders" if mask.source.startswith("file:") else "placeholder in the environment"
-        )
-        out.append(RuleBinding(text, str(mask.origin), (where, "TLS interception")))
-    for port in policy.expose:
-        rule_text = f"expose port {port.inside} as 127.0.0.1:{port.outside} and [::1]:{port.outside}"
-        out.append(RuleBinding(rule_text, str(port.origin), ("listener on the host's loopback",)))
-    for port in policy.connect:
-        rule_text = f"connect host.internal:{port.inside} to host loopback port {port.outside}"
-        out.append(RuleBinding(rule_text, str(port.origin), ("DNS name", "destination port")))
-    limits = policy.limits
-    for name, mechanism in (
-        ("memory", "RLIMIT_DATA per process"),
-        ("pids", "RLIMIT_NPROC in the user namespace"),
-        ("cpu", "RLIMIT_CPU per process"),
-        ("time", "supervisor timer"),
-        ("files", "RLIMIT_NOFILE per process"),
-        ("disk", "size of each private tmpfs, RLIMIT_FSIZE per file; no quota of the workspace"),
-        ("upload", "byte count in the gateway"),
-    ):
-        value = getattr(limits, name)
-        if value:
-            out.append(RuleBinding(f"limit {name}={value}", "policy", (mechanism,)))
+    for field in keys.FIELDS:
+        if field.bound is not None:
+            for rule in keys.items(policy, field):
+                text, mechanisms = field.bound(rule)
+                origin = getattr(rule, "origin", None)
+                out.append(RuleBinding(text, str(origin) if origin is not None else "policy", mechanisms))
     return tuple(out)
 
 

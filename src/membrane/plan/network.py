@@ -53,11 +53,3 @@ def inspects(policy: Policy) -> bool:
     """Does some rule need connections to be read as HTTP?"""
     rules = (*policy.allow, *policy.deny)
     return bool(policy.secrets or policy.masks) or any(rule.constrained for rule in rules)
-
-
-def counted(rule: HostRule) -> tuple[str, ...]:
-    """How the budget of a rule is bound, where it has one."""
-    if rule.budget is None:
-        return ()
-    parts = ("bytes up", rule.budget.upload), ("requests", rule.budget.counts_requests)
-    return tuple(f"{what} counted in the gateway" for what, given in parts if given)

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from ..value import Layout
-from .model import (
-    EnvRule,
-    FileRule,
-    HostRule,
-    HttpRule,
-    Limits,
-    MaskRule,
-    MountRule,
-    Network,
-    Origin,
-    PathRule,
-    Policy,
-    PortRange,
-    PortRule,
-    RuleBudget,
-    SecretRule,
-    SigningRule,
-    SocketRule,
-    TraceRule,
-)
+from ..value import Layout, Value
+from . import model
+from .model import Policy
 
-_POLICY = Layout(
-    "policy",
-    Origin,
-    PortRange,
-    Network,
-    HttpRule,
-    RuleBudget,
-    HostRule,
-    PathRule,
-    FileRule,
-    MountRule,
-    SocketRule,
-    PortRule,
-    EnvRule,
-    SecretRule,
-    MaskRule,
-    SigningRule,
-    Limits,
-    TraceRule,
-    Policy,
-)
+_DEFINED = [
+    kind
+    for kind in vars(model).values()
+    if isinstance(kind, type) and issubclass(kind, Value) and kind.__module__ == model.__name__
+]
+# The types of a policy stand in ``model`` before it, the questions and answers behind it.
+KINDS = tuple(_DEFINED[: _DEFINED.index(Policy) + 1])
+_POLICY = Layout("policy", *KINDS)
 LAYOUT = _POLICY.head
 
 

@@ -184,6 +184,12 @@ class Mapping(Placed):
             second.refuse(f'"{present[0]}" and "{present[1]}" are the same; give one of them')
         return present[0], self.pairs.pop(present[0])[1]
 
+    def parts(self, what: str, *names: str) -> dict[str, Node]:
+        """The values of those of ``names`` that are there; every other key is refused."""
+        found = {name: taken[1] for name in names if (taken := self.take(name))}
+        self.finish(what)
+        return found
+
     def finish(self, what: str) -> None:
         """Refuse the keys that were not taken."""
         for name, (key, _value) in self.pairs.items():

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-``load`` takes the texts (``Source``), the preset files and the options; it reads no file itself.  Each level is read
-into a ``_Level``; at the end the lists are concatenated in the order built-in, user, project, command line, so that a
-preset pulled in by a project file cannot come after what the user wrote.  Scalars: the later level wins.
+``load`` takes the texts (``Source``), the preset files and the options; it reads no file itself.  The rules of each
+level are collected by the field of ``Policy`` that they belong to; at the end they are concatenated in the order
+built-in, user, project, command line, so that a preset pulled in by a project file cannot come after what the user
+wrote.  Scalars: the later level wins.  Which keys and options there are, and which method reads each, is in ``keys``.
 
 A key of a project file *widens* when it can let the run do more than the levels before it: those lines are returned as
 ``Widening`` and whoever calls decides whether they are approved.  Nothing is dropped in silence: either the whole file
@@ -12,14 +13,14 @@ holds, or the run does not start.
 
 Every error is a ``PolicyError`` with file, line and column.
 
-One file of over 800 lines: one method for each key of a policy, in the order of docs/policy.md.
+One file of over 800 lines: one method for each kind of key, one for each kind of option.
 """
 
 from __future__ import annotations
 
 from ..errors import PolicyError
 from ..value import Value
-from . import document, grammar
+from . import document, grammar, keys
 from .document import Mapping, Scalar, closest
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
@@ -49,16 +50,15 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, ParamSpec, TypeVar
 
     from .document import Node, Placed
+    from .keys import Key, Option
     from .model import FileEffect, FileRule, Level, PathEffect
 
     T = TypeVar("T")
     P = ParamSpec("P")
 
 DEFAULT_PRESETS = ("default",)
+_TYPED = Origin("command line", "command line")
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
-_HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
-_VIEWS = ("project", "host")
-_HARD_LINKS = ("refuse", "warn")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -67,6 +67,9 @@ _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_write": "deny-write",
 }
 _WIDE = {4: 8, 6: 16}  # a shorter prefix than this contains private ranges beside public ones
+
+
+_LISTS = tuple(field.name for field in keys.FIELDS if type(Policy.__dict__[field.name]) is tuple)
 
 
 class Source(Value):
@@ -95,24 +98,6 @@ class Result(Value):
     variables: tuple[tuple[str, str | None], ...]  # environment variables that the policy was made from
 
 
-class _Level:
-    """The lists of one level, in the order of its sources."""
-
-    def __init__(self) -> None:
-        self.allow: list[HostRule] = []
-        self.deny: list[HostRule] = []
-        self.paths: list[PathRule] = []
-        self.mounts: list[MountRule] = []
-        self.sockets: list[SocketRule] = []
-        self.expose: list[PortRule] = []
-        self.connect: list[PortRule] = []
-        self.env: list[EnvRule] = []
-        self.secrets: list[SecretRule] = []
-        self.masks: list[MaskRule] = []
-        self.signing: list[SigningRule] = []
-        self.extra_ca: list[str] = []
-
-
 def load(
     sources: Sequence[Source],
     *,
@@ -127,7 +112,7 @@ def load(
     Args:
         sources: user and project files, in order of level.
         presets: name to text of every preset file; agent profiles are called ``profiles/NAME``.
-        options: the command line's level: fields of ``settings.Options`` by name, those that were given.
+        options: the command line's level (``settings.Given``), and the directory that its relative paths start from.
         environ: the caller's variables, for ``$NAME`` in socket paths.
         home: the caller's home directory, for ``~``.
         command: the basename of the wrapped command, which chooses an agent profile.
@@ -160,9 +145,11 @@ class _Loader:
 
     def __init__(self, presets: MappingOf[str, str], environ: MappingOf[str, str], home: str, no_presets: bool) -> None:
         self.presets, self.environ, self.home = presets, environ, home
-        self.levels: dict[Level, _Level] = {level: _Level() for level in _ORDER}
+        # The rules of each level, in the order of its sources, by field of ``Policy``.
+        self.levels: dict[Level, dict[str, list[Any]]] = {level: {name: [] for name in _LISTS} for level in _ORDER}
         self.scalars: dict[str, Any] = {}
         self.limits: dict[str, int] = {}
+        self.typed: set[str] = set()  # limits that an option names: an argument of docker run is less than that
         self.trace: dict[str, Any] = {}
         self.wanted_profiles: list[str] = []
         self._expressions = 0  # patterns that take a regular expression, of all files
@@ -221,7 +208,7 @@ class _Loader:
 
         A preset that is named later is read again, and in a project file widens.
         """
-        self.levels["built-in"].allow.clear()
+        self.levels["built-in"]["allow"].clear()
         self.seen.clear()
         self.instead.clear()
         self.no_hosts = True
@@ -263,10 +250,10 @@ class _Loader:
         for name in self.wanted_profiles:
             if name not in self.profile_names:
                 self.profile_names.append(name)
-                before = len(self.levels["built-in"].allow)
+                before = len(self.levels["built-in"]["allow"])
                 self._read(Source("built-in", f"profile {name}", self.presets[f"profiles/{name}"]), None)
                 if self.no_hosts and name == chosen:
-                    del self.levels["built-in"].allow[before:]
+                    del self.levels["built-in"]["allow"][before:]
 
     # ------------------------------------------------------------ places
 
@@ -294,10 +281,10 @@ class _Loader:
     # ------------------------------------------------------------ keys
 
     def _top(self, top: Mapping) -> None:
-        for key, names, read in _KEYS:
-            taken = top.take(*names)
-            if taken and not (key in _MAY_BE_EMPTY and isinstance(taken[1], Scalar) and taken[1].null):
-                getattr(self, f"_{read}")(key, taken[1])
+        for key in keys.KEYS:
+            taken = top.take(key.name, *key.others)
+            if taken and not (key.may_be_empty and isinstance(taken[1], Scalar) and taken[1].null):
+                getattr(self, f"_{key.read}")(key.name, taken[1])
         if self.file.startswith("profile "):
             top.take("command")  # read by ``profiles``
             taken = top.take("state")
@@ -322,7 +309,7 @@ class _Loader:
             self.wanted_profiles.append(text)
 
     def _hosts(self, key: str, node: Node) -> None:
-        rules = self.levels[self.level].allow if key == "allow" else self.levels[self.level].deny
+        rules = self.levels[self.level][key]
         for item in node.sequence(key).items:
             rule = self._host_rule(key, item)
             if key == "allow":
@@ -336,12 +323,8 @@ class _Loader:
         if isinstance(node, Scalar):
             text = node.string(what)
             return self._checked(node, f'"{text}"', grammar.host_rule, text, origin, deny=deny)
-        entry = node.mapping(what)
-        found = {
-            name: entry.take(name) for name in ("dest", "ports", "http", "insecure", "inspect", "budget", "protocol")
-        }
-        entry.finish(what)
-        given = {name: taken[1] for name, taken in found.items() if taken}
+        names = ("dest", "ports", "http", "insecure", "inspect", "budget", "protocol")
+        given = node.mapping(what).parts(what, *names)
         if "dest" not in given:
             node.refuse(f'{what} has no "dest"')
         dest = given["dest"].scalar("dest")
@@ -373,9 +356,7 @@ class _Loader:
         )
 
     def _budget(self, node: Node) -> RuleBudget:
-        entry = node.mapping("budget")
-        taken = {name: found[1] for name in ("upload", "requests", "rate") if (found := entry.take(name))}
-        entry.finish("budget")
+        taken = node.mapping("budget").parts("budget", "upload", "requests", "rate")
         if not taken:
             node.refuse('budget is empty; expected "upload", "requests" or "rate"')
         texts: dict[str, str] = {}
@@ -400,15 +381,13 @@ class _Loader:
         return taken[1].scalar(name).boolean(name) if taken else False
 
     def _http_item(self, node: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        item = node.mapping("an entry of http")
-        methods, paths = item.take("methods"), item.take("paths")
-        item.finish("an entry of http")
-        if not methods and not paths:
+        item = node.mapping("an entry of http").parts("an entry of http", "methods", "paths")
+        if not item:
             node.refuse('an entry of http is empty; expected "methods" or "paths"')
-        methods_text = self._filled("methods", methods[1]) if methods else []
+        methods_text = self._filled("methods", item["methods"]) if "methods" in item else []
         for scalar, text in methods_text:
             self._checked(scalar, f'"{text}"', grammar.parse_method, text)
-        paths_text = self._filled("paths", paths[1]) if paths else []
+        paths_text = self._filled("paths", item["paths"]) if "paths" in item else []
         if self.arguments:
             paths_text = [
                 (scalar, filled)
@@ -452,28 +431,27 @@ class _Loader:
             self._expressions += pattern.is_expression
             if self._expressions > MOST_EXPRESSIONS:
                 item.refuse(f"there are more than {MOST_EXPRESSIONS} patterns with more than a name or one star")
-            self.levels[self.level].paths.append(PathRule(text, self._origin(item), effect, best_effort, show_names))
+            self.levels[self.level]["paths"].append(PathRule(text, self._origin(item), effect, best_effort, show_names))
 
     def _mounts(self, key: str, node: Node) -> None:
         for item in node.sequence(key).items:
             entry = item.mapping(f"an entry of {key}, such as {{path: ../lib, mode: ro}},")
-            path, kind, mode, target = (entry.take(name) for name in ("path", "type", "mode", "target"))
-            entry.finish(f"an entry of {key}")
-            access: Any = mode[1].scalar("mode").choice("mode", ("ro", "rw")) if mode else "ro"
+            given = entry.parts(f"an entry of {key}", "path", "type", "mode", "target")
+            access: Any = given["mode"].scalar("mode").choice("mode", ("ro", "rw")) if "mode" in given else "ro"
             self._widens(key, item)
             origin = self._origin(item)
-            if kind:
-                kind[1].scalar("type").choice("type", ("git-root",))
-                if path or target:
+            if "type" in given:
+                given["type"].scalar("type").choice("type", ("git-root",))
+                if "path" in given or "target" in given:
                     item.refuse('"type: git-root" finds its own path; "path" and "target" do not belong to it')
-                self.levels[self.level].mounts.append(MountRule("", access, origin, git_root=True))
+                self.levels[self.level]["mounts"].append(MountRule("", access, origin, git_root=True))
                 continue
-            if not path:
+            if "path" not in given:
                 item.refuse(f'an entry of {key} needs "path" or "type: git-root"')
-            source = path[1].scalar("path").string("path")
-            at = target[1].scalar("target").string("target") if target else ""
-            rule = self._checked(path[1], "path", grammar.mount_rule, source, at, access, origin, self.home)
-            self.levels[self.level].mounts.append(rule)
+            source = given["path"].scalar("path").string("path")
+            at = given["target"].scalar("target").string("target") if "target" in given else ""
+            rule = self._checked(given["path"], "path", grammar.mount_rule, source, at, access, origin, self.home)
+            self.levels[self.level]["mounts"].append(rule)
 
     def _files(self, key: str, node: Node) -> None:
         """Rules over the host's tree; relative paths start from the workspace (``files.anchored``)."""
@@ -509,19 +487,18 @@ class _Loader:
             allow: tuple[str, ...] = ()
             scalar: Node = item
             if isinstance(item, Mapping):
-                path, kind, rules = item.take("path"), item.take("as"), item.take("allow")
-                item.finish(f"an entry of {key}")
-                if not path:
+                given = item.parts(f"an entry of {key}", "path", "as", "allow")
+                if "path" not in given:
                     item.refuse(f'an entry of {key} has no "path"')
-                scalar = path[1]
-                adapter = kind[1].scalar("as").choice("as", tuple(SERVICES)) if kind else ""
-                allow = tuple(text for _, text in self._filled("allow", rules[1])) if rules else ()
+                scalar = given["path"]
+                adapter = given["as"].scalar("as").choice("as", tuple(SERVICES)) if "as" in given else ""
+                allow = tuple(text for _, text in self._filled("allow", given["allow"])) if "allow" in given else ()
                 if allow and not adapter:
                     item.refuse('"allow" needs an adapter that understands it, such as "as: ssh-agent"')
             text = scalar.scalar(f"an entry of {key}").string(f"an entry of {key}")
             self._widens(key, item)
             place = self._checked(scalar, "the socket", self._socket_path, text)
-            self.levels[self.level].sockets.append(SocketRule(place, self._origin(item), adapter, allow))
+            self.levels[self.level]["unix_sockets"].append(SocketRule(place, self._origin(item), adapter, allow))
 
     def _socket_path(self, text: str) -> str:
         path = grammar.expand_home(self._expand(text), self.home)
@@ -537,7 +514,7 @@ class _Loader:
         for name in ("expose", "connect"):
             taken = entry.take(name)
             if taken:
-                rules = getattr(self.levels[self.level], name)
+                rules = self.levels[self.level][name]
                 for item, text in taken[1].sequence(name).strings(f"{key}.{name}"):
                     self._widens(f"{key}.{name}", item)
                     origin, expose = self._origin(item), name == "expose"
@@ -547,7 +524,7 @@ class _Loader:
 
     def _env(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
-        rules = self.levels[self.level].env
+        rules = self.levels[self.level]["env"]
         taken = entry.take("pass")
         if taken:
             for item, text in taken[1].sequence("env.pass").strings("env.pass"):
@@ -595,15 +572,17 @@ class _Loader:
                 origin, value = self._origin(item), self._checked(item, key, self._expand, text)
                 if kind == "env":
                     self._widens(key, item)
-                    level.env.append(self._checked(item, key, grammar.parse_env, value, origin))
+                    level["env"].append(self._checked(item, key, grammar.parse_env, value, origin))
                 elif kind == "mount":
                     self._widens(key, item)
                     source, target, mode = self._checked(item, key, dockerargs.volume, value, workspace, self.home)
                     rule = self._checked(item, key, grammar.mount_rule, source, target, mode, origin, self.home)
-                    level.mounts.append(rule)
+                    level["mounts"].append(rule)
                 else:
                     name, value = dockerargs.limit(kind, value)
-                    self._limit(name, self._checked(item, key, grammar.LIMITS[name], value), key, item)
+                    number = self._checked(item, key, grammar.LIMITS[name], value)
+                    if name not in self.typed:
+                        self._limit(name, number, key, item)
         except dockerargs.Misplaced as error:
             assert isinstance(error.place, Scalar)
             error.place.refuse(f"{key}: {error}")
@@ -613,9 +592,7 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            found = {name: entry.take(name) for name in ("name", "from", "to", "header", "query")}
-            entry.finish(what)
-            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            nodes = entry.parts(what, "name", "from", "to", "header", "query")
             for name in ("name", "from", "to"):
                 if name not in nodes:
                     item.refuse(f'{what} has no "{name}"')
@@ -634,17 +611,15 @@ class _Loader:
                 text = nodes["query"].scalar("query").string("query")
                 header = self._checked(nodes["query"], "query", grammar.parse_parameter, text)
             source = self._secret_source(nodes["from"], name)
-            self.levels[self.level].secrets.append(SecretRule(name, source, tuple(to), header, self._origin(item)))
+            self.levels[self.level]["secrets"].append(SecretRule(name, source, tuple(to), header, self._origin(item)))
 
     def _secret_source(self, node: Node, name: str) -> str:
         if isinstance(node, Scalar):
             return self._checked(node, "from", grammar.parse_secret_source, node.string("from"), name)
-        entry = node.mapping("from")
-        taken = entry.take("command")
-        entry.finish("from")
-        if not taken:
+        given = node.mapping("from").parts("from", "command")
+        if not given:
             node.refuse(f"from is {grammar.VALUE_SOURCES}")
-        return "command:" + "\0".join(text for _, text in self._filled("command", taken[1]))
+        return "command:" + "\0".join(text for _, text in self._filled("command", given["command"]))
 
     def _masks(self, key: str, node: Node) -> None:
         from .masking import compiled
@@ -654,9 +629,7 @@ class _Loader:
             entry = item.mapping(what)
             self._widens(key, item)
             names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched", "header")
-            found = {name: entry.take(name) for name in names}
-            entry.finish(what)
-            nodes = {name: taken[1] for name, taken in found.items() if taken}
+            nodes = entry.parts(what, *names)
             if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
                 item.refuse(f'{what} needs "to", and one of "file" and "env"')
             kind = "file" if "file" in nodes else "env"
@@ -685,7 +658,7 @@ class _Loader:
                 if header[0] != "*":
                     item.refuse('"header" of a mask is "* NAME": fields beside those that carry credentials')
             source, origin = f"{kind}:{place}", self._origin(item)
-            self.levels[self.level].masks.append(
+            self.levels[self.level]["masks"].append(
                 MaskRule(source, tuple(to), origin, extract, decode, claims, duplicates, unmatched, header)
             )
 
@@ -694,12 +667,10 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            found = {name: entry.take(name) for name in ("key_id", "secret")}
-            entry.finish(what)
-            names = [taken[1].scalar(name).string(name) if taken else "" for name, taken in found.items()]
-            if not all(names):
+            names = [node.scalar(name).string(name) for name, node in entry.parts(what, "key_id", "secret").items()]
+            if len(names) != 2:
                 item.refuse(f'{what} is {{key_id: NAME, secret: NAME}}, two names of "secrets"')
-            self.levels[self.level].signing.append(SigningRule(names[0], names[1], self._origin(item)))
+            self.levels[self.level]["signing"].append(SigningRule(names[0], names[1], self._origin(item)))
 
     def _trace_keys(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
@@ -731,7 +702,7 @@ class _Loader:
         for item, text in node.sequence(key).strings(key):
             self._widens(key, item)
             path = self._checked(item, key, grammar.expand_home, text, self.home)
-            self.levels[self.level].extra_ca.append(path if path.startswith("/") else f"{self.directory}/{path}")
+            self.levels[self.level]["extra_ca"].append(path if path.startswith("/") else f"{self.directory}/{path}")
 
     def _state(self, node: Node) -> None:
         for item, text in node.sequence("state").strings("state"):
@@ -743,9 +714,8 @@ class _Loader:
 
     def _text(self, key: str, node: Node) -> None:
         text = node.scalar(key).string(key)
-        parse = grammar.parse_resolver if key == "dns_resolver" else grammar.parse_proxy
         self._widens(key, node)
-        self.scalars[key] = self._checked(node, key, parse, text)
+        self.scalars[key] = self._checked(node, key, getattr(grammar, keys.BY_NAME[key].parse), text)
 
     def _ssl_insecure(self, key: str, node: Node) -> None:
         value = node.scalar(key).boolean(key)
@@ -754,20 +724,17 @@ class _Loader:
             self.warnings.append(f"{self._origin(node)}: ssl_insecure: no upstream certificate is verified")
         self.scalars[key] = value
 
-    def _open(self, key: str, node: Node) -> None:
-        known = ("protected", "writable") if key == "git_config" else ("refused", "allowed")
-        given = node.scalar(key).choice(key, known) == known[1]
-        if given:
-            self._widens(key, node)
-        self.scalars["open_git_config" if key == "git_config" else key] = given
-
     def _choice(self, key: str, node: Node) -> None:
-        known = {"home": _HOMES, "view": _VIEWS, "hard_links": _HARD_LINKS}[key]
-        value = node.scalar(key).choice(key, known)
-        before = self.scalars.get(key, Policy.__dict__[key])
-        if known.index(value) > known.index(before):
+        """One of a closed choice; of two, where the field is a flag, the wider one sets it."""
+        row = keys.BY_NAME[key]
+        (field,) = row.fields
+        given = row.choices.index(node.scalar(key).choice(key, row.choices))
+        default = Policy.__dict__[field.name]
+        flag = isinstance(default, bool)
+        before = 0 if flag else row.choices.index(self.scalars.get(field.name, default))
+        if given > before:
             self._widens(key, node)
-        self.scalars[key] = value
+        self.scalars[field.name] = bool(given) if flag else row.choices[given]
 
     # ------------------------------------------------------------ contradictions
 
@@ -784,17 +751,17 @@ class _Loader:
         def named(rule: HostRule) -> tuple[Any, ...]:
             return rule.kind, rule.host, rule.network
 
-        allowed = {named(rule): rule for rule in here(level.allow)}
-        for rule in here(level.deny):
+        allowed = {named(rule): rule for rule in here(level["allow"])}
+        for rule in here(level["deny"]):
             other = allowed.get(named(rule))
             if other is not None and rule.http is None and (not rule.ports or rule.ports == other.ports):
                 refuse(rule, f'deny "{rule.text}" takes back all of allow "{other.text}" in line {other.origin.line}')
-        hidden = {rule.text: rule.origin.line for rule in here(level.paths) if rule.effect == "hide"}
-        for path in here(level.paths):
+        hidden = {rule.text: rule.origin.line for rule in here(level["paths"]) if rule.effect == "hide"}
+        for path in here(level["paths"]):
             if path.effect == "readonly" and path.text in hidden:
                 refuse(path, f'the pattern "{path.text}" is readonly, and ignored in line {hidden[path.text]}')
-        passed = {rule.name: rule.origin.line for rule in here(level.env) if rule.value is None}
-        for env in here(level.env):
+        passed = {rule.name: rule.origin.line for rule in here(level["env"]) if rule.value is None}
+        for env in here(level["env"]):
             if env.value is not None and env.name in passed:
                 refuse(env, f"{env.name} is set, and passed in line {passed[env.name]}")
         self._mounted_once()
@@ -802,7 +769,7 @@ class _Loader:
     def _mounted_once(self) -> None:
         """Refuse two mounts of one file, or of the command line, that differ in their mode only."""
         mounts: dict[tuple[str, str, bool], MountRule] = {}
-        for mount in self.levels[self.level].mounts:
+        for mount in self.levels[self.level]["mounts"]:
             if mount.origin.file != self.file:
                 continue
             first = mounts.setdefault((mount.path, mount.target or mount.path, mount.git_root), mount)
@@ -815,81 +782,97 @@ class _Loader:
     # ------------------------------------------------------------ options
 
     def options(self, options: MappingOf[str, Any]) -> None:
-        """Read the command line's level."""
+        """Read the command line's level.
+
+        Raises:
+            TypeError: there is no such option; what it was to refuse must not be left out in silence.
+        """
+        unknown = options.keys() - {option.key for option in keys.OPTIONS} - {"directory"}
+        if unknown:
+            raise TypeError(f"there is no option {sorted(unknown)[0]!r}")
         self.level, self.file, self.directory = "command line", "command line", options.get("directory", "")
-        origin = Origin("command line", "command line")
-        level = self.levels["command line"]
         if any(value for name, value in options.items() if name != "directory"):
             self.read.append("command line")
             self.digested += [f"{name}={value!r}" for name, value in sorted(options.items())]
-
-        def each(field: str, name: str, make: Callable[[str], T]) -> list[T]:
-            out = []
-            for text in options.get(field, ()):
-                try:
-                    out.append(make(text))
-                except Malformed as error:
-                    self._option(name, text, str(error))
-            return out
-
-        for text in options.get("presets", ()):
-            name, equals, arguments = text.partition("=")
-            try:
-                self.preset(name, None, tuple(arguments.split(",")) if equals else ())
-            except PolicyError as error:
-                self._option("preset", text, error.cause)
-        level.allow += each("allow", "allow", lambda text: grammar.host_rule(text, origin))
-        level.deny += each("deny", "deny", lambda text: grammar.host_rule(text, origin, deny=True))
-        for rule in level.allow:
-            self._warn_if_wide(rule)
-        effects: tuple[tuple[str, PathEffect], ...] = (
-            ("ignore", "hide"),
-            ("sealed", "hide"),
-            ("readonly", "readonly"),
-        )
-        for field, effect in effects:
-            for pattern, text in zip(each(field, field, Pattern), options.get(field, ()), strict=True):
-                assert isinstance(pattern, Pattern)
-                level.paths.append(PathRule(text, origin, effect))
-        level.mounts += each("mounts", "mount", lambda text: grammar.parse_mount(text, origin, self.home))
-        level.env += each("env", "env", lambda text: grammar.parse_env(text, origin))
-        self._docker_options(options.get("args", ()))
+        for key in keys.KEYS:
+            for option in key.options:
+                values = options.get(option.key)
+                if not values or not option.read:
+                    continue
+                read = getattr(self, f"_typed_{option.read}")
+                for text in values if option.repeatable and option.read != "args" else (values,):
+                    try:
+                        read(key, option, text)
+                    except Malformed as error:
+                        self._option(option.name, text, str(error))
         self._mounted_once()
-        level.expose += each("expose", "expose", lambda text: grammar.parse_port_pair(text, origin, expose=True))
-        level.connect += each("connect", "connect", lambda text: grammar.parse_port_pair(text, origin, expose=False))
-        level.sockets += [SocketRule(path, origin) for path in each("unix_sockets", "unix-socket", self._option_path)]
-        level.extra_ca += each("extra_ca", "extra-ca", self._option_path)
-        self.limits.update(each("limits", "limit", grammar.parse_limit))
-        for key, parse in (("dns_resolver", grammar.parse_resolver), ("upstream_proxy", grammar.parse_proxy)):
-            if options.get(key):
-                try:
-                    self.scalars[key] = parse(options[key])
-                except Malformed as error:
-                    user, mark, rest = options[key].rpartition("@")  # a password is not repeated
-                    self._option(key.replace("_", "-"), f"...@{rest}" if user and mark else rest, str(error))
-        for field, key, known in (
-            ("home", "home", _HOMES),
-            ("view", "view", _VIEWS),
-        ):
-            value = options.get(field)
-            if value:
-                if value not in known:
-                    self._option(key, value, f"expected {', '.join(known)}{closest(value, known)}")
-                self.scalars[key] = value
-        if options.get("ssl_insecure"):
-            self.scalars["ssl_insecure"] = True
-            self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
-        if options.get("trace"):
-            self.trace["mode"] = options["trace"]
 
-    def _docker_options(self, words: Sequence[str]) -> None:
+    def _typed_preset(self, _key: Key, option: Option, text: str) -> None:
+        name, equals, arguments = text.partition("=")
+        try:
+            self.preset(name, None, tuple(arguments.split(",")) if equals else ())
+        except PolicyError as error:
+            self._option(option.name, text, error.cause)
+
+    def _typed_host(self, key: Key, _option: Option, text: str) -> None:
+        rule = grammar.host_rule(text, _TYPED, deny=key.name == "deny")
+        self.levels[self.level][key.name].append(rule)
+        if key.name == "allow":
+            self._warn_if_wide(rule)
+
+    def _typed_pattern(self, key: Key, _option: Option, text: str) -> None:
+        Pattern(text)  # which refuses what is none
+        effect: PathEffect = "readonly" if key.name == "readonly" else "hide"
+        self.levels[self.level]["paths"].append(PathRule(text, _TYPED, effect))
+
+    def _typed_mount(self, _key: Key, _option: Option, text: str) -> None:
+        self.levels[self.level]["mounts"].append(grammar.parse_mount(text, _TYPED, self.home))
+
+    def _typed_variable(self, _key: Key, _option: Option, text: str) -> None:
+        self.levels[self.level]["env"].append(grammar.parse_env(text, _TYPED))
+
+    def _typed_port(self, _key: Key, option: Option, text: str) -> None:
+        rule = grammar.parse_port_pair(text, _TYPED, expose=option.key == "expose")
+        self.levels[self.level][option.key].append(rule)
+
+    def _typed_socket(self, _key: Key, _option: Option, text: str) -> None:
+        self.levels[self.level]["unix_sockets"].append(SocketRule(self._option_path(text), _TYPED))
+
+    def _typed_extra_ca(self, _key: Key, _option: Option, text: str) -> None:
+        self.levels[self.level]["extra_ca"].append(self._option_path(text))
+
+    def _typed_limit(self, _key: Key, _option: Option, text: str) -> None:
+        name, value = grammar.parse_limit(text)
+        self.limits[name] = value
+        self.typed.add(name)
+
+    def _typed_text(self, key: Key, option: Option, text: str) -> None:
+        try:
+            self.scalars[key.name] = getattr(grammar, key.parse)(text)
+        except Malformed as error:
+            user, mark, rest = text.rpartition("@")  # a password is not repeated
+            self._option(option.name, f"...@{rest}" if user and mark else rest, str(error))
+
+    def _typed_choice(self, key: Key, option: Option, text: str) -> None:
+        if text not in key.choices:
+            self._option(option.name, text, f"expected {', '.join(key.choices)}{closest(text, key.choices)}")
+        self.scalars[key.fields[0].name] = text
+
+    def _typed_ssl_insecure(self, key: Key, _option: Option, _given: bool) -> None:
+        self.scalars[key.name] = True
+        self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
+
+    def _typed_trace(self, _key: Key, _option: Option, text: str) -> None:
+        self.trace["mode"] = text
+
+    def _typed_args(self, key: Key, option: Option, words: Sequence[str]) -> None:
         """``--arg``, each of them one word of ``docker run``; line 0, as options have it, and its number as column."""
         placed = [(Scalar("command line", 0, number, word, True), word) for number, word in enumerate(words, 1)]
         try:
-            self._docker_arguments("args", placed)
+            self._docker_arguments(key.name, placed)
         except PolicyError as error:
             number = int(error.where.rpartition(":")[2])
-            self._option("arg", words[number - 1], error.cause.removeprefix("args: "))
+            self._option(option.name, words[number - 1], error.cause.removeprefix("args: "))
 
     def _option_path(self, text: str) -> str:
         path = grammar.expand_home(text, self.home)
@@ -902,7 +885,7 @@ class _Loader:
         import hashlib
 
         def joined(name: str) -> tuple[Any, ...]:
-            return tuple(item for level in _ORDER for item in getattr(self.levels[level], name))
+            return tuple(item for level in _ORDER for item in self.levels[level][name])
 
         for name, key in (("expose", "outside"), ("connect", "inside")):
             taken: dict[int, PortRule] = {}
@@ -921,28 +904,17 @@ class _Loader:
                     f'the preset "{name}" is meant instead of "{other}", which opens more; leave that out'
                 )
         digest = hashlib.sha256("\0".join(self.digested).encode("utf-8", "surrogateescape")).hexdigest()
+        rules = {name: joined(name) for name in _LISTS}
+        rules["profiles"] = tuple(self.profile_names)
         policy = Policy(
-            allow=joined("allow"),
-            deny=joined("deny"),
-            paths=joined("paths"),
-            mounts=joined("mounts"),
-            unix_sockets=joined("sockets"),
-            expose=joined("expose"),
-            connect=joined("connect"),
-            env=joined("env"),
-            secrets=joined("secrets"),
-            masks=joined("masks"),
-            signing=joined("signing"),
             limits=Limits(**self.limits),
             trace=TraceRule(**self.trace),
-            profiles=tuple(self.profile_names),
             state_dirs=tuple(name[:-1] for name in self.state if name.endswith("/")),
             state_files=tuple(name for name in self.state if not name.endswith("/")),
-            extra_ca=joined("extra_ca"),
             file_rules=tuple(self.files) if self.has_files else None,
             levels=tuple(self.read),
             digest=digest,
-            **self.scalars,
+            **{**rules, **self.scalars},
         )
         if self.has_files and policy.view != "host":
             raise PolicyError("read the policy", "files are rules over the host's tree", fix=("add view: host",))
@@ -956,39 +928,3 @@ def _refuse(place: Placed | None, cause: str) -> NoReturn:
     if place is not None:
         place.refuse(cause)
     raise PolicyError("read the policy", cause)
-
-
-# Keys of Membrane's file format, whose template has them without a value: as if they were not there.  Of any other key
-# an empty value is refused, since it is more likely a line that was lost than a default.
-_MAY_BE_EMPTY = frozenset(["allow", "deny", "ignore", "readonly", "mounts", "args", "dns_resolver", "ssl_insecure"])
-
-# Each key: its name in messages, its spellings, the method that reads it.
-_KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("presets", ("presets",), "presets"),
-    ("profiles", ("profiles",), "wanted"),
-    ("allow", ("allow",), "hosts"),
-    ("deny", ("deny",), "hosts"),
-    ("ignore", ("ignore", "hide", "sealed"), "patterns"),
-    ("readonly", ("readonly",), "patterns"),
-    ("mounts", ("mounts",), "mounts"),
-    ("files", ("files",), "files"),
-    ("unix_sockets", ("unix_sockets",), "sockets"),
-    ("ports", ("ports",), "ports"),
-    ("env", ("env",), "env"),
-    ("limits", ("limits",), "limit_keys"),
-    ("secrets", ("secrets",), "secret_rules"),
-    ("masks", ("masks",), "masks"),
-    ("signing", ("signing",), "signing"),
-    ("trace", ("trace",), "trace_keys"),
-    ("args", ("args",), "args"),
-    ("extra_ca", ("extra_ca",), "extra_ca"),
-    ("dns_resolver", ("dns_resolver",), "text"),
-    ("upstream_proxy", ("upstream_proxy",), "text"),
-    ("ssl_insecure", ("ssl_insecure",), "ssl_insecure"),
-    ("home", ("home",), "choice"),
-    ("view", ("view",), "choice"),
-    ("git_config", ("git_config",), "open"),
-    ("hard_links", ("hard_links",), "choice"),
-    ("user_namespaces", ("user_namespaces",), "open"),
-    ("workspace", ("workspace",), "absent"),
-)

@@ -30,13 +30,16 @@ from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
 
     from ..policy.load import Result, Widening
     from ..policy.model import Level
 
     Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
+    # The options of one run that speak about the policy, as typed: ``key`` of ``policy.keys.OPTIONS`` to its value,
+    # its values in order where it may be repeated, or True for a flag.  One that is empty was not given.
+    Given: TypeAlias = Mapping[str, str | bool | tuple[str, ...]]
 
 PROJECT_FILE = ".membrane.yaml"
 # What Membrane's articles and its first versions had beside it, and where that belongs now.
@@ -56,43 +59,8 @@ _PACKAGE = __name__.partition(".")[0]
 _LOADED = time.time_ns()  # code that is newer was installed beside a process that still runs the old one
 
 
-class Options(Value):
-    """The options of one run that speak about the policy, as the command line gives them.
-
-    Strings are as typed; ``load_policy`` parses and refuses them.  An empty string or ``None`` means "not given".
-    """
-
-    command: tuple[str, ...] = ()  # the wrapped command; its basename chooses an agent profile
-    allow: tuple[str, ...] = ()  # -a/--allow: host, host:port, URL, IP, CIDR, wildcard
-    deny: tuple[str, ...] = ()  # --deny, the same forms
-    ignore: tuple[str, ...] = ()  # -i/--ignore (gitignore patterns)
-    sealed: tuple[str, ...] = ()  # -s/--sealed, Membrane's word for --ignore
-    readonly: tuple[str, ...] = ()  # -r/--readonly (gitignore patterns)
-    mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
-    env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
-    limits: tuple[str, ...] = ()  # --limit KEY=VALUE
-    args: tuple[str, ...] = ()  # --arg WORD, of docker run
-    unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH
-    expose: tuple[str, ...] = ()  # --expose INSIDE[:OUTSIDE]
-    connect: tuple[str, ...] = ()  # --connect OUTSIDE[:INSIDE] (host loopback)
-    extra_ca: tuple[str, ...] = ()  # --extra-ca FILE
-    presets: tuple[str, ...] = ()  # --preset NAME, beside those of the files
-    dns_resolver: str = ""  # --dns-resolver ADDRESS[:PORT]
-    upstream_proxy: str = ""  # --upstream-proxy URL
-    ssl_insecure: bool = False
-    home: str = ""  # --home workspace|shared|ephemeral
-    view: str = ""  # --view project|host
-    trace: str = ""  # "off" for --no-trace
-    profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
-    no_profile: bool = False
-    no_presets: bool = False  # none of the presets that are built in or named by files
-    no_global_config: bool = False  # nor the hosts that built-in presets open
-    no_project: bool = False  # do not read .membrane.yaml at all
-    trust_workspace: bool = False  # approve .membrane.yaml for this run
-    interactive: bool = True  # may ask through /dev/tty
-
-
-_NOT_LOADED = ("command", "no_project", "trust_workspace", "interactive")
+# Options that say which files count; what they say is in no file's level.
+_NOT_LOADED = ("no_project", "trust_workspace")
 
 
 class Loaded(Value):
@@ -132,38 +100,50 @@ def _user_home(environ: Mapping[str, str]) -> str:
         ) from None
 
 
-def load_policy(options: Options, environ: Mapping[str, str], workspace: str, home: str) -> Loaded:
+def load_policy(
+    given: Given,
+    environ: Mapping[str, str],
+    workspace: str,
+    home: str,
+    *,
+    command: Sequence[str] = (),
+    interactive: bool = True,
+) -> Loaded:
     """Read, check and merge everything that makes this run's policy.
 
     Args:
-        options: what the command line says.
+        given: what the command line says.
         environ: the caller's environment.
         workspace: absolute path, symlinks resolved.
         home: $MEMBRANE_HOME, absolute (``state_home``); made when absent.
+        command: what is run; its basename chooses an agent profile.
+        interactive: it may ask through /dev/tty.
 
     Raises:
         PolicyError: a file or an option is wrong, or a project file widens and is not approved.
         HostError: a file or the state directory cannot be read or written.
     """
     user_home = _user_home(environ)
-    key = _cache_key(options, workspace, home, user_home)
+    given = {name: value for name, value in given.items() if value}
+    program = os.path.basename(command[0]) if command else ""
+    key = _cache_key(given, program, workspace, home, user_home)
     name = _cache_name(key)
     found = _recall(f"{home}/cache/{name}", key, environ)
     if found is not None:
         return found
     _make_home(home)
-    if not options.no_global_config:
+    if "no_global_config" not in given:
         write_config(home)
     files = _Files()
-    result, review = _read_all(files, options, environ, workspace, home, user_home)
+    result, review = _read_all(files, given, program, environ, workspace, home, user_home)
     remember = True
     if (
         review is not None
         and result.widening
-        and not options.trust_workspace
+        and "trust_workspace" not in given
         and review.digest not in [digest for _, digest in _read_trust(files, home)]
     ):
-        remember = _ask(review, workspace, home, options.interactive)
+        remember = _ask(review, workspace, home, interactive)
         files.stamp(_trust_path(home))
     loaded = Loaded(result.policy, result.warnings, result.widening)
     if remember and files.settled():
@@ -172,37 +152,39 @@ def load_policy(options: Options, environ: Mapping[str, str], workspace: str, ho
 
 
 def _read_all(
-    files: _Files, options: Options, environ: Mapping[str, str], workspace: str, home: str, user_home: str
+    files: _Files,
+    given: Given,
+    program: str,
+    environ: Mapping[str, str],
+    workspace: str,
+    home: str,
+    user_home: str,
 ) -> tuple[Result, Review | None]:
     from ..policy.load import Source, load
 
     sources = []
     review_digest = ""
-    if not options.no_global_config:
+    if "no_global_config" not in given:
         path = config_path(home)
         data = files.read(path)
         sources.append(Source("user", path, _text(path, data), home))
-    if not options.no_project:
+    if "no_project" not in given:
         path = f"{workspace}/{PROJECT_FILE}"
         content = files.read_project(workspace)
         if content is not None:
             sources.append(Source("project", path, _text(path, content), workspace))
             review_digest = _digest(workspace, content)
-    given = {
-        name: getattr(options, name)
-        for name in Options.field_names
-        if name not in _NOT_LOADED and getattr(options, name) != getattr(Options, name)
-    }
+    options = {name: value for name, value in given.items() if name not in _NOT_LOADED}
     result = load(
         sources,
         presets=files.presets(),
-        options={**given, "directory": workspace} if given else {},
+        options={**options, "directory": workspace} if options else {},
         environ=environ,
         home=user_home,
-        command=os.path.basename(options.command[0]) if options.command else "",
+        command=program,
     )
     policy = _in_workspace(result.policy, workspace)
-    if not options.no_project:
+    if "no_project" not in given:
         result = result.replace(warnings=(*result.warnings, *_not_read(files, workspace)))
     if review_digest and (programs := _programs(files, policy, environ, workspace, home)):
         review_digest = _digest(workspace, f"{review_digest}\0{programs}".encode())
@@ -462,12 +444,12 @@ def write_config(home: str) -> bool:
     if os.path.lexists(path):
         return False
     _make_home(home)
-    with open(f"{_PRESETS}/config.template", "rb") as file:
-        template = file.read()
+    from ..policy.keys import template
+
     try:
         # A name of our own first: a reader never sees half of the file, and nothing is overwritten.
         temporary = _temporary(path)
-        _write_new(temporary, template)
+        _write_new(temporary, template().encode())
         try:
             os.link(temporary, path)
         finally:
@@ -577,7 +559,7 @@ def review_project(workspace: str, home: str, environ: Mapping[str, str] | None 
     variables = os.environ if environ is None else environ
     _make_home(home)
     write_config(home)
-    return _read_all(_Files(), Options(), variables, workspace, home, _user_home(variables))[1]
+    return _read_all(_Files(), {}, "", variables, workspace, home, _user_home(variables))[1]
 
 
 def trust_project(workspace: str, home: str, review: Review | None = None) -> tuple[Widening, ...]:
@@ -686,13 +668,10 @@ def _answer(terminal: int, question: str) -> str:
 # ---------------------------------------------------------------- cache
 
 
-def _cache_key(options: Options, workspace: str, home: str, user_home: str) -> bytes:
-    fields = dict(options.__dict__)
-    fields["command"] = os.path.basename(options.command[0]) if options.command else ""
-    del fields["interactive"]
+def _cache_key(given: Given, program: str, workspace: str, home: str, user_home: str) -> bytes:
     # Not marshal: what it writes depends on how often an object is referred to.
     return ascii(
-        (codec.LAYOUT, sys.hexversion, workspace, home, user_home, os.geteuid(), sorted(fields.items()))
+        (codec.LAYOUT, sys.hexversion, workspace, home, user_home, os.geteuid(), program, sorted(given.items()))
     ).encode()
 
 

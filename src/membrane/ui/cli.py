@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..run.opening import RunRequest
-    from ..run.settings import Loaded, Options
+    from ..run.settings import Loaded
     from .options import Invocation
 
 INTERRUPTED = 130  # 128 + SIGINT
@@ -142,20 +142,15 @@ def _workspace() -> str:
         ) from None
 
 
-def _options(invocation: Invocation, command: tuple[str, ...]) -> Options:
-    from ..run import settings
-
-    fields: dict[str, Any] = dict(invocation.fields("policy"))
-    if invocation.has("no-trace"):
-        fields["trace"] = "off"
-    return settings.Options(command=command, **fields)
-
-
 def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
     from ..run import settings
 
     environ = dict(os.environ)
-    loaded = settings.load_policy(_options(invocation, command), environ, _workspace(), settings.state_home(environ))
+    given = invocation.fields("policy")
+    if invocation.has("no-trace"):
+        given["trace"] = "off"
+    home = settings.state_home(environ)
+    loaded = settings.load_policy(given, environ, _workspace(), home, command=command)
     if not invocation.has("quiet"):
         for warning in loaded.warnings:
             _note(f"warning: {warning}")

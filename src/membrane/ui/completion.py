@@ -10,7 +10,8 @@ it to the shell's own completion of that command.
 from __future__ import annotations
 
 from ..errors import EX_CONFIG, EX_WRAPPER
-from .options import COMMANDS, OPTIONS, RUN, Command, Option, options_of, synopsis
+from ..policy.keys import Option
+from .options import COMMANDS, OPTIONS, RUN, Command, options_of, synopsis
 
 _NAMES = tuple(command.name for command in COMMANDS)
 

@@ -2,7 +2,8 @@
 
 Theory of operation
 -------------------
-``OPTIONS`` and ``COMMANDS`` hold everything that can be typed.  The parser below, ``--help``, the shell completions,
+``OPTIONS`` and ``COMMANDS`` hold everything that can be typed; the options that make up a policy are those of
+``policy.keys``.  The parser below, ``--help``, the shell completions,
 the man page and the README table (``completion.py``) are made from them, so they cannot disagree.
 
 Rules
@@ -13,13 +14,13 @@ Rules
    joined with ``=``, so that a forgotten value never swallows the next option or the ``--``.
 3. A subcommand is the very first word or nothing: ``membrane -- ps`` and ``membrane -q ps`` run the program ``ps``.
 4. Names are exact: an abbreviation would change its meaning when an option is added.
-
-One file of over 800 lines: most of it is the table.
 """
 
 from __future__ import annotations
 
 from ..errors import PolicyError
+from ..policy import keys
+from ..policy.keys import Option
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal, TypeAlias
 
-    Scope: TypeAlias = Literal["policy", "run", "own", "command"]
+    from ..policy.keys import Scope
+
     Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "none"]
 
 
@@ -35,30 +37,6 @@ class UsageError(PolicyError):
     """The command line cannot be understood; exit status 2 as getopt programs use it."""
 
     exit_code = 2
-
-
-class Option(Value):
-    """One row of the table."""
-
-    name: str  # without the dashes
-    group: str  # heading in --help
-    help: str
-    scope: Scope  # policy: the command-line level; run: streams and record of this run; command: of one subcommand
-    short: str = ""
-    metavar: str = ""  # empty: a flag
-    repeatable: bool = False
-    optional: bool = False  # the value may be left out, and is only read after "="
-    default: str = ""  # of an optional value
-    field: str = ""  # of settings.Options or opening.RunOptions; empty: the name with underscores
-    values: tuple[str, ...] = ()  # closed choice
-    completes: Literal["", "file", "host", "env"] = ""
-    example: str = ""
-    rare: bool = False  # in the man page and completion only
-
-    @property
-    def key(self) -> str:
-        """The field that takes its value."""
-        return self.field or self.name.replace("-", "_")
 
 
 class Command(Value):
@@ -76,239 +54,7 @@ class Command(Value):
 
 
 OPTIONS: tuple[Option, ...] = (
-    # ------------------------------------------------------------ network
-    Option(
-        "allow",
-        "network",
-        "let it reach a host, host:port, *.domain, IP, CIDR or URL",
-        "policy",
-        short="a",
-        metavar="HOST",
-        repeatable=True,
-        completes="host",
-        example="membrane -a pypi.org -a files.pythonhosted.org -- pip download six",
-    ),
-    Option(
-        "deny",
-        "network",
-        "never let it reach HOST, whatever allows it",
-        "policy",
-        metavar="HOST",
-        repeatable=True,
-        completes="host",
-        example="membrane -a '*.example.com' --deny ads.example.com -- curl https://www.example.com/",
-    ),
-    Option(
-        "connect",
-        "network",
-        "host loopback port, inside as host.internal",
-        "policy",
-        metavar="OUTSIDE[:INSIDE]",
-        repeatable=True,
-        example="membrane --connect 5432 -- psql -h host.internal",
-    ),
-    Option(
-        "expose",
-        "network",
-        "a port of the command on the host's loopback",
-        "policy",
-        metavar="INSIDE[:OUTSIDE]",
-        repeatable=True,
-        example="membrane --expose 8000 -- python3 -m http.server 8000",
-    ),
-    Option(
-        "dns-resolver",
-        "network",
-        "ask this resolver for allowed names",
-        "policy",
-        metavar="IP[:PORT]",
-        example="membrane --dns-resolver 9.9.9.9 -a example.com -- curl https://example.com/",
-    ),
-    Option(
-        "upstream-proxy",
-        "network",
-        "http://HOST:PORT, socks5://HOST:PORT, or env",
-        "policy",
-        metavar="URL",
-        example="membrane --upstream-proxy http://proxy.corp.example:3128 -- npm install",
-    ),
-    Option(
-        "extra-ca",
-        "network",
-        "trust this CA for upstream servers (PEM)",
-        "policy",
-        metavar="FILE",
-        repeatable=True,
-        completes="file",
-        rare=True,
-        example="membrane --extra-ca corp-ca.pem -- npm install",
-    ),
-    Option(
-        "ssl-insecure",
-        "network",
-        "do not verify upstream certificates",
-        "policy",
-        rare=True,
-        example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client",
-    ),
-    # ------------------------------------------------------------ files
-    Option(
-        "ignore",
-        "files",
-        "hide matching files (gitignore pattern)",
-        "policy",
-        short="i",
-        metavar="PATTERN",
-        repeatable=True,
-        completes="file",
-        example="membrane -i '*.pem' -i secrets/ -- claude",
-    ),
-    Option(
-        "sealed",
-        "files",
-        "the same as --ignore, as Membrane calls it",
-        "policy",
-        short="s",
-        metavar="PATTERN",
-        repeatable=True,
-        completes="file",
-        rare=True,
-        example="membrane -s secrets/ -- claude",
-    ),
-    Option(
-        "readonly",
-        "files",
-        "matching files can be read only",
-        "policy",
-        short="r",
-        metavar="PATTERN",
-        repeatable=True,
-        completes="file",
-        example="membrane -r migrations/ -- claude",
-    ),
-    Option(
-        "mount",
-        "files",
-        "show a further tree; read-only unless :rw",
-        "policy",
-        metavar="SRC[:DST][:rw]",
-        repeatable=True,
-        field="mounts",
-        completes="file",
-        example="membrane --mount ../lib:ro -- make",
-    ),
-    Option(
-        "unix-socket",
-        "files",
-        "let it reach a unix socket of the host",
-        "policy",
-        metavar="PATH",
-        repeatable=True,
-        field="unix_sockets",
-        completes="file",
-        example='membrane --unix-socket "$SSH_AUTH_SOCK" -- git fetch',
-    ),
-    Option(
-        "home",
-        "files",
-        "workspace (kept), shared (kept) or ephemeral",
-        "policy",
-        metavar="MODE",
-        values=("workspace", "shared", "ephemeral"),
-        example="membrane --home ephemeral -- ./untrusted.sh",
-    ),
-    Option(
-        "view",
-        "files",
-        "project, or host: everything, read-only",
-        "policy",
-        metavar="MODE",
-        values=("project", "host"),
-        example="membrane --view host -- rg licence /usr/share/doc",
-    ),
-    # ------------------------------------------------------------ process
-    Option(
-        "env",
-        "process",
-        "pass or set an environment variable",
-        "policy",
-        metavar="NAME[=VALUE]",
-        repeatable=True,
-        completes="env",
-        example="membrane --env CI --env MODE=test -- make check",
-    ),
-    Option(
-        "limit",
-        "process",
-        "memory, pids, cpu, time, files, disk, upload",
-        "policy",
-        metavar="KEY=VALUE",
-        repeatable=True,
-        field="limits",
-        example="membrane --limit memory=4G --limit time=10m -- make",
-    ),
-    Option(
-        "arg",
-        "process",
-        "a word of docker run: -e, -v, -m, --pids-limit",
-        "policy",
-        metavar="WORD",
-        repeatable=True,
-        field="args",
-        rare=True,
-        example="membrane --arg=-e --arg=MODE=test -- make check",
-    ),
-    Option(
-        "profile",
-        "process",
-        "use this agent profile (default: by name)",
-        "policy",
-        metavar="NAME",
-        example="membrane --profile claude -- ./my-wrapper",
-    ),
-    Option(
-        "no-profile", "process", "use no agent profile", "policy", example="membrane --no-profile -- claude --version"
-    ),
-    # ------------------------------------------------------------ policy
-    Option(
-        "preset",
-        "policy",
-        "add a list: python, models, github-push=OWNER/REPO",
-        "policy",
-        metavar="NAME",
-        repeatable=True,
-        field="presets",
-        example="membrane --no-presets --preset python -- pip download six",
-    ),
-    Option(
-        "no-presets",
-        "policy",
-        "none of the lists that are built in or named in files",
-        "policy",
-        example="membrane --no-presets -a example.com -- curl https://example.com/",
-    ),
-    Option(
-        "no-global-config",
-        "policy",
-        "without config.yaml and the hosts of built-in lists",
-        "policy",
-        example="membrane --no-global-config -a example.com -- curl https://example.com/",
-    ),
-    Option(
-        "no-project",
-        "policy",
-        "do not read the workspace's .membrane.yaml",
-        "policy",
-        rare=True,
-        example="membrane --no-project -- make",
-    ),
-    Option(
-        "trust-workspace",
-        "policy",
-        "approve .membrane.yaml for this run only",
-        "policy",
-        example="membrane --trust-workspace -- make",
-    ),
+    *(option for option in keys.OPTIONS if option.scope == "policy"),
     # ------------------------------------------------------------ record
     Option(
         "events",
@@ -629,7 +375,7 @@ class Invocation(Value):
         return self.given[name][-1] if name in self.given else default
 
     def fields(self, scope: Scope) -> dict[str, str | bool | tuple[str, ...]]:
-        """The typed options of ``scope`` as arguments of ``settings.Options`` or ``opening.RunOptions``."""
+        """The typed options of ``scope`` as ``settings.Given`` or arguments of ``opening.RunOptions``."""
         out: dict[str, str | bool | tuple[str, ...]] = {}
         for option in OPTIONS:
             if option.scope == scope and option.name in self.given:

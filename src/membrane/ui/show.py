@@ -11,20 +11,16 @@ from __future__ import annotations
 from ..escaping import escape
 from ..events import access_as_data, plain
 from ..policy import reasons
+from ..policy.keys import EFFECTS, FIELDS, items, ports_text, rule_text, show_limit
 from ..policy.model import (
     Allow,
     Ask,
     Deny,
     EnvRule,
-    FileRule,
     HostRule,
     HttpRequest,
-    MountRule,
     NameQuery,
     PathAccess,
-    PathRule,
-    PortRule,
-    SocketRule,
 )
 from ..record.summary import shorten, target_of, tilde
 
@@ -34,14 +30,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..plan.model import SandboxPlan
-    from ..policy.model import HttpRule, Origin, Policy, PortRange, RuleBudget, Verdict
+    from ..policy.model import Origin, Policy, Verdict
     from ..run.check import Answer
     from ..run.registry import SessionRecord
     from .doctor import Finding
 
 # Said by the rule itself, so not repeated in a line of its own.
 _PLAIN_REASONS = (reasons.HIDDEN, reasons.READ_ONLY, reasons.DENIED_BY_RULE)
-_EFFECTS = {"hide": "ignore", "readonly": "readonly"}
 
 
 def as_json(value: Any) -> str:
@@ -60,58 +55,6 @@ def place(origin: Origin, home: str = "") -> str:
     line = f":{origin.line}" if origin.line else ""
     prefix = "built-in " if origin.level == "built-in" else ""
     return escape(f"{prefix}{tilde(file, home)}{line}")
-
-
-def ports_text(ports: Iterable[PortRange]) -> str:
-    """``443,22,53/udp,8000-8010``."""
-    out = []
-    for span in ports:
-        numbers = str(span.first) if span.first == span.last else f"{span.first}-{span.last}"
-        out.append(numbers if span.protocol == "tcp" else f"{numbers}/{span.protocol}")
-    return ",".join(out)
-
-
-def _http_text(item: HttpRule) -> str:
-    methods = f"methods {' '.join(map(escape, item.methods))}" if item.methods else ""
-    paths = f"paths {' '.join(map(escape, item.paths))}" if item.paths else ""
-    return "  ".join(filter(None, (methods, paths))) or "any request"
-
-
-def _budget_text(budget: RuleBudget | None) -> str:
-    if budget is None:
-        return ""
-    parts = [f"{_size(budget.upload)} up"] if budget.upload else []
-    parts += [f"{budget.requests} requests"] if budget.requests else []
-    parts += [f"{budget.rate} requests in {budget.period} s"] if budget.rate else []
-    return f"budget {', '.join(parts)}"
-
-
-def rule_text(rule: object) -> str:
-    """A rule on one line, as close as possible to what was written."""
-    if isinstance(rule, HostRule):
-        parts = [escape(rule.text)]
-        if rule.ports and not rule.scheme and not rule.text.endswith(f":{rule.ports[0].first}"):
-            parts.append(f"ports {ports_text(rule.ports)}")
-        alternatives = rule.http or ()
-        if len(alternatives) == 1 and rule.scheme and not alternatives[0].methods and len(alternatives[0].paths) == 1:
-            alternatives = ()  # the path of the URL itself
-        parts.append("  or  ".join(_http_text(item) for item in alternatives))
-        parts.append(_budget_text(rule.budget))
-        if rule.raw and not rule.text.startswith("tcp://"):
-            parts.append("protocol raw")
-        return "  ".join(filter(None, parts))
-    if isinstance(rule, PathRule):
-        return f'{_EFFECTS[rule.effect]} "{escape(rule.text)}"' + (", names shown" if rule.show_names else "")
-    if isinstance(rule, FileRule):
-        return f'{rule.effect} "{escape(rule.text)}"'
-    if isinstance(rule, MountRule):
-        name = "git-root" if rule.git_root else escape(rule.path)
-        return f"mount {name} {rule.mode}" + (f" at {escape(rule.target)}" if rule.target else "")
-    if isinstance(rule, SocketRule):
-        return f"unix_sockets {escape(rule.path)}" + (f" as {rule.adapter}" if rule.adapter else "")
-    if isinstance(rule, PortRule):
-        return f"ports inside {rule.inside}, outside {rule.outside}"
-    return ""
 
 
 # ---------------------------------------------------------------- check
@@ -218,19 +161,9 @@ def interception(rule: HostRule) -> str:
     return "the rule asks for it" if rule.inspect else ""
 
 
-def _size(value: int) -> str:
-    return f"{value / 1_000_000:.0f} MB" if value >= 1_000_000 else f"{value} bytes"
-
-
 def limits_data(plan: SandboxPlan) -> dict[str, int]:
     limits = plan.hardening.limits
     return {name: getattr(limits, name) for name in limits.field_names if getattr(limits, name)}
-
-
-def _limit_text(name: str, value: int) -> str:
-    if name in ("memory", "disk", "upload"):
-        return f"{name} {_size(value)}"
-    return f"{name} {value} s" if name in ("cpu", "time") else f"{name} {value}"
 
 
 def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int, home: str) -> dict[str, Any]:
@@ -255,7 +188,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
                 for op in plan.mounts
             ],
             "patterns": [
-                {"effect": _EFFECTS[rule.effect], "pattern": rule.text, "rule": place(rule.origin, home)}
+                {"effect": EFFECTS[rule.effect], "pattern": rule.text, "rule": place(rule.origin, home)}
                 for rule in policy.paths
             ],
         },
@@ -377,7 +310,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     writable = " ".join(map(escape, process["landlock_writable"]))
     lines.append(f"  landlock  writable: {writable}" if process["landlock"] else "  landlock  off")
-    limits = ", ".join(_limit_text(name, value) for name, value in process["limits"].items())
+    limits = ", ".join(show_limit(limit) for limit in process["limits"].items())
     lines.append(f"  limits    {limits or 'none named by the policy'}")
     lines.append(f"  env       {' '.join(map(escape, process['environment']))}")
     lines.append("record")
@@ -427,38 +360,11 @@ def policy_data(policy: Policy) -> dict[str, Any]:
 def policy(policy: Policy, home: str) -> list[str]:
     """The text of ``membrane config show``: each rule in force and where it was written."""
     rows: list[tuple[str, ...]] = []
-    for key, rules in (
-        ("allow", policy.allow),
-        ("deny", policy.deny),
-        ("path", policy.paths),
-        ("mount", policy.mounts),
-        ("socket", policy.unix_sockets),
-        ("expose", policy.expose),
-        ("connect", policy.connect),
-    ):
-        rows += [(key, rule_text(rule), place(rule.origin, home)) for rule in rules]
-    for variable in policy.env:
-        words = escape(variable.name) if variable.value is None else f"{escape(variable.name)}=(set)"
-        rows.append(("env", words, place(variable.origin, home)))
-    rows += [("secret", escape(secret.name), place(secret.origin, home)) for secret in policy.secrets]
-    rows += [("mask", escape(mask.source), place(mask.origin, home)) for mask in policy.masks]
-    rows += [("signing", escape(f"{pair.key_id} {pair.secret}"), place(pair.origin, home)) for pair in policy.signing]
-    rows += [
-        (name, "open", "")
-        for name in ("open_files", "open_git_config", "open_sockets", "user_namespaces")
-        if getattr(policy, name)
-    ]
-    limits = policy.limits
-    rows += [
-        ("limit", _limit_text(name, getattr(limits, name)), "") for name in limits.field_names if getattr(limits, name)
-    ]
-    for name in ("home", "view", "hard_links", "dns_resolver", "upstream_proxy"):
-        if getattr(policy, name):
-            rows.append((name, escape(getattr(policy, name)), ""))
-    rows += [("extra_ca", escape(tilde(path, home)), "") for path in policy.extra_ca]
-    if policy.ssl_insecure:
-        rows.append(("ssl_insecure", "true", ""))
-    rows.append(("trace", policy.trace.mode, ""))
+    for field in FIELDS:
+        for item in items(policy, field) if field.label else ():
+            words = escape(tilde(item, home)) if isinstance(item, str) else field.shown(item)
+            origin = getattr(item, "origin", None)
+            rows.append((field.label, words, "" if origin is None else place(origin, home)))
     rows += [("level", escape(tilde(level, home)), "") for level in policy.levels]
     rows.append(("digest", policy.digest, ""))
     return _table(rows, "")

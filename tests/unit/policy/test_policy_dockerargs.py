@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from membrane.policy.dockerargs import Misplaced, limit, translate, volume
-from membrane.policy.match import Malformed
+from membrane.policy.model import Malformed
 
 HOME, WORKSPACE = "/home/me", "/srv/tree"
 

@@ -8,6 +8,7 @@ import pytest
 
 import membrane.policy
 from membrane.errors import PolicyError
+from membrane.policy import keys
 from membrane.policy.decide import decide
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, HttpRequest, NameQuery, PathAccess
@@ -252,7 +253,7 @@ def test_default_hosts(default: object, name: str) -> None:
 
 
 def test_template_is_valid_as_it_is_and_with_every_line_in_force() -> None:
-    template = (DIRECTORY / "config.template").read_text()
+    template = keys.template()
     plain = load([Source("user", "u", template)], presets=PRESETS).policy
     assert plain.replace(levels=(), digest="") == load([], presets=PRESETS).policy.replace(levels=(), digest="")
     lines = []

@@ -12,14 +12,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from membrane.errors import HostError, PolicyError
 from membrane.run import settings
-from membrane.run.settings import Loaded, Options, load_policy, review_project, trust_project, write_config
-
-QUIET = Options(interactive=False)
+from membrane.run.settings import Loaded, load_policy, review_project, trust_project, write_config
 
 
 class Place:
@@ -43,10 +42,12 @@ class Place:
         self.home.mkdir(exist_ok=True)
         self.config.write_text(text)
 
-    def load(self, options: Options = QUIET) -> Loaded:
-        return load_policy(options, self.environ, str(self.workspace), str(self.home))
+    def load(self, *command: str, **given: Any) -> Loaded:
+        """What ``membrane OPTIONS -- COMMAND`` would load where nobody can be asked."""
+        places = str(self.workspace), str(self.home)
+        return load_policy(given, self.environ, *places, command=command, interactive=False)
 
-    def load_settled(self, options: Options = QUIET) -> Loaded:
+    def load_settled(self, **given: Any) -> Loaded:
         """Load when every file is old enough to be cached; the wait is for a clock, not for another process."""
         newest = max(
             (
@@ -58,7 +59,7 @@ class Place:
         )
         while time.time_ns() - newest <= settings._SETTLED_NS:
             time.sleep(0.01)
-        return self.load(options)
+        return self.load(**given)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_dangling_link_is_not_replaced(place: Place) -> None:
 def test_all_levels(place: Place) -> None:
     place.user("allow: [user.example]")
     place.project.write_text("deny: [project.example]\nignore: [x]")
-    loaded = place.load(Options(allow=("line.example",), interactive=False))
+    loaded = place.load(allow=("line.example",))
     assert hosts(loaded) == ["user.example", "line.example"]
     assert [str(rule.origin) for rule in loaded.policy.deny] == [f"project {place.project}:1"]
     assert loaded.policy.levels[-3:] == (str(place.config), str(place.project), "command line")
@@ -106,15 +107,15 @@ def test_all_levels(place: Place) -> None:
 def test_files_can_be_left_out(place: Place) -> None:
     place.user("allow: [user.example]")
     place.project.write_text("deny: [project.example]")
-    assert hosts(place.load(Options(no_global_config=True))) == []
-    assert place.load(Options(no_project=True)).policy.deny == ()
-    assert place.load(Options(no_presets=True, no_global_config=True, no_project=True)).policy.allow == ()
+    assert hosts(place.load(no_global_config=True)) == []
+    assert place.load(no_project=True).policy.deny == ()
+    assert place.load(no_presets=True, no_global_config=True, no_project=True).policy.allow == ()
 
 
 @pytest.mark.parametrize("name", [".membraneignore", ".membrane/.membraneignore", ".membrane/config.yml"])
 def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> None:
     def said() -> list[str]:
-        return [text for text in place.load(Options(interactive=False)).warnings if "is not read" in text]
+        return [text for text in place.load().warnings if "is not read" in text]
 
     assert said() == []
     assert said() == [], "from the cache"
@@ -125,21 +126,21 @@ def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> N
         (warning,) = said()
         assert warning.startswith(f"{path} is not read; write ")
         assert warning.endswith(f" in {place.project}")
-    assert not place.load(Options(no_project=True)).warnings
+    assert not place.load(no_project=True).warnings
     path.unlink()
     assert said() == []
 
 
 def test_profile_by_command(place: Place) -> None:
-    assert place.load(Options(command=("/usr/bin/claude", "-p"))).policy.profiles == ("claude",)
-    assert place.load(Options(command=("claude",), no_profile=True)).policy.profiles == ()
+    assert place.load("/usr/bin/claude", "-p").policy.profiles == ("claude",)
+    assert place.load("claude", no_profile=True).policy.profiles == ()
 
 
 def test_unwritable_home(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for home in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "no" / "such"):
         with pytest.raises(HostError) as caught:
-            load_policy(QUIET, {"HOME": "/"}, str(tmp_path), str(home))
+            load_policy({}, {"HOME": "/"}, str(tmp_path), str(home), interactive=False)
         assert str(home) in str(caught.value)
         assert any("MEMBRANE_HOME" in line for line in caught.value.lines())
 
@@ -224,7 +225,7 @@ def test_widening_stops_the_run_without_a_terminal(place: Place) -> None:
 
 def test_trust_for_one_run(place: Place) -> None:
     place.project.write_text("allow: [a.com]")
-    assert hosts(place.load_settled(Options(trust_workspace=True))) == ["a.com"]
+    assert hosts(place.load_settled(trust_workspace=True)) == ["a.com"]
     with pytest.raises(PolicyError):
         place.load()
 
@@ -258,7 +259,7 @@ def test_trust_is_bound_to_the_place(place: Place, tmp_path: Path) -> None:
     place.workspace.mkdir()
     assert hosts(place.load()) == []
     with pytest.raises(PolicyError):
-        load_policy(QUIET, place.environ, str(other), str(place.home))
+        load_policy({}, place.environ, str(other), str(place.home), interactive=False)
 
 
 def test_what_was_reviewed_is_what_is_approved(place: Place) -> None:
@@ -322,9 +323,9 @@ _ASK = """
 import os, sys
 sys.path[:0] = {path!r}
 from membrane.errors import MembraneError
-from membrane.run.settings import Options, load_policy
+from membrane.run.settings import load_policy
 try:
-    loaded = load_policy(Options(), {{"HOME": "/"}}, {workspace!r}, {home!r})
+    loaded = load_policy({{}}, {{"HOME": "/"}}, {workspace!r}, {home!r})
 except MembraneError as error:
     print("REFUSED", error.exit_code, flush=True)
 else:
@@ -406,8 +407,8 @@ def test_every_input_of_the_cache_counts(place: Place) -> None:
     place.load_settled()
     assert place.load().cached
 
-    assert not place.load(Options(allow=("b.com",), interactive=False)).cached
-    assert not place.load(Options(command=("claude",), interactive=False)).cached
+    assert not place.load(allow=("b.com",)).cached
+    assert not place.load("claude").cached
     assert place.load().cached
 
     place.environ["A"] = "/run/b"
@@ -462,10 +463,10 @@ def a_process(place: Place, package: Path, more: str = "") -> list[str]:
     """Load in an interpreter of its own, with the package at ``package``; the words that it prints."""
     program = (
         f"import sys\nsys.path[:0] = {[str(package), *sys.path]!r}\n"
-        "from membrane.run.settings import Options, load_policy\n"
+        "from membrane.run.settings import load_policy\n"
         f"places = {place.environ!r}, {str(place.workspace)!r}, {str(place.home)!r}\n"
         f"{more}\n"
-        "print(load_policy(Options(interactive=False), *places).cached)\n"
+        "print(load_policy({}, *places, interactive=False).cached)\n"
         "print(*(name for name in sys.modules if name.startswith('membrane')))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
@@ -535,10 +536,10 @@ def test_cache_is_bounded(place: Place) -> None:
             os.utime(path, (number, number))
     (cache / "other").touch()
     place.user("allow: [a.com]\n")
-    options = [Options(allow=(f"{name}.com",), interactive=False) for name in "bc"]
+    options = [{"allow": (f"{name}.com",)} for name in "bc"]
     for each in options:
-        assert not place.load_settled(each).cached
-    assert [place.load(each).cached for each in options] == [True, True]
+        assert not place.load_settled(**each).cached
+    assert [place.load(**each).cached for each in options] == [True, True]
     names = os.listdir(cache)
     for kind in ("policy-", "scan-"):
         left = sorted(name for name in names if name.startswith(kind))
@@ -558,9 +559,9 @@ def test_cache_hit_imports_nothing_heavy(place: Place) -> None:
     place.load_settled()
     program = (
         f"import os, sys\nsys.path[:0] = {sys.path!r}\n"
-        "from membrane.run.settings import Options, load_policy\n"
+        "from membrane.run.settings import load_policy\n"
         f"places = {place.environ!r}, {str(place.workspace)!r}, {str(place.home)!r}\n"
-        "loaded = load_policy(Options(interactive=False), *places)\n"
+        "loaded = load_policy({}, *places, interactive=False)\n"
         "heavy = ('yaml', 're', 'ipaddress', 'idna', 'hashlib', 'typing', 'enum', 'socket', 'membrane.policy.load')\n"
         "print(loaded.cached, [name for name in heavy if name in sys.modules])"
     )

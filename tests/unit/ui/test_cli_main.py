@@ -45,7 +45,7 @@ class World:
     def __init__(self) -> None:
         self.outcome: Callable[[], int] = lambda: 0
         self.requests: list[RunRequest] = []
-        self.options: list[settings.Options] = []
+        self.options: list[tuple[Any, tuple[str, ...]]] = []  # what was typed, and the command
         self.policy = POLICY
         self.warnings: tuple[str, ...] = ()
         self.plan: SandboxPlan | None = None
@@ -54,10 +54,10 @@ class World:
         self.requests.append(request)
         return self.outcome()
 
-    def load(self, options: settings.Options, environ: Any, workspace: str, home: str) -> settings.Loaded:
+    def load(self, given: Any, environ: Any, workspace: str, home: str, *, command: Any) -> settings.Loaded:
         assert os.path.isabs(workspace)
         assert os.path.isabs(home)
-        self.options.append(options)
+        self.options.append((given, command))
         return settings.Loaded(policy=self.policy, warnings=self.warnings)
 
     def make_plan(self, policy: Policy, command: tuple[str, ...]) -> SandboxPlan:
@@ -97,7 +97,7 @@ def test_a_run_hands_over_what_was_typed(world: World) -> None:
     assert request.policy is POLICY
     assert request.options == RunOptions(events="e.jsonl", quiet=True, no_trace=True, debug=True)
     assert world.options == [
-        settings.Options(command=("ls", "-a"), allow=("h.example",), home="shared", trace="off"),
+        ({"allow": ("h.example",), "home": "shared", "trace": "off"}, ("ls", "-a")),
     ]
 
 

@@ -18,8 +18,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-LAYERS, PURE, KERNEL, SEAM = [contract["name"] for contract in CONTRACTS]
-ALL = (LAYERS, PURE, KERNEL, SEAM)
+LAYERS, PURE, KERNEL, SEAM, CIRCLES = [contract["name"] for contract in CONTRACTS]
+ALL = (LAYERS, PURE, KERNEL, SEAM, CIRCLES)
 PACKAGE = ROOT / "src" / "membrane"
 
 pytestmark = pytest.mark.needs_tool(str(Path(sys.executable).with_name("lint-imports")))
@@ -103,6 +103,8 @@ def test_the_tree_keeps_every_contract(tree: Path) -> None:
         ),
         ("srt/cli.py", "import membrane.host.spawner", SEAM, "membrane.srt.cli -> membrane.host.spawner"),
         ("backend/native.py", "from ..run import session", LAYERS, "membrane.backend.native -> membrane.run.session"),
+        ("host/init.py", "from .spawner import spawner", CIRCLES, "init"),
+        ("host/launcher.py", "from . import launch", CIRCLES, "launcher"),
         ("events.py", "from .run import journal", LAYERS, "membrane.events -> membrane.run.journal"),
     ],
 )

@@ -18,7 +18,7 @@ import os
 from ..errors import HostError, InternalError, MembraneError
 from ..host import messages as m
 from ..host.channel import SIGKILL
-from ..host.launch import Launch
+from ..host.launch import Launch, Spawner
 from ..messages import Failure
 from . import (
     Backend,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from ..events import Binding, Process
     from ..host.channel import Channel
-    from ..host.spawner import Spawner
     from ..messages import Message
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
@@ -140,8 +139,6 @@ class NativeCell(Cell):
     def ready(self) -> tuple[Binding, ...]:
         self._launch.wait_masks()
         if self._many:
-            from ..host.spawner import Spawner
-
             self._spawner = Spawner(self._launch)
             return ()
         from ..host.readback import read_back
@@ -263,10 +260,9 @@ class NativeSharedCommand(SharedCommand):
         self._channel.socket.shutdown(_socket.SHUT_RDWR)
 
     def release(self, job: Job, streams: Sequence[int]) -> None:
-        from ..host.spawner import release
         from ..host.start import Job
 
-        release(self._channel, Job(job.argv, job.environment, job.cwd, job.umask), streams)
+        self._channel.send(m.RunJob(Job(job.argv, job.environment, job.cwd, job.umask), *streams))
 
     def signal(self, number: int) -> bool:
         return _signal_by(self._channel, number)

@@ -91,9 +91,7 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
 
     if start.commands != "one":
         channel.send(m.Ready(0, None))
-        from .spawner import keep
-
-        keep(channel)
+        _keep(channel)
     slave = -1
     if any(start.terminal):
         with Step(channel, "make a terminal"):
@@ -222,6 +220,38 @@ def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: in
                 freezer.thaw()
             else:
                 os._exit(1)  # the supervisor is gone: with pid 1 the whole namespace goes
+
+
+def _keep(channel: Channel) -> None:
+    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
+    give_up_privileges()
+    poll, wake_read, _wake_write = waiting_for(channel)
+    while True:
+        for fd, _event in poll.poll():
+            if fd != wake_read:
+                os._exit(0)
+            reap_ended(wake_read)
+
+
+def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
+    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    return poll, wake_read, wake_write
+
+
+def reap_ended(wake: int) -> None:
+    """Reap every child that has ended: what there was to tell of it was told."""
+    _drain(wake)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 class _Freezer:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+SPAWN = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
+
 
 class Launch:
     """The supervisor's view of one launch; the methods are called in the order in which they stand.
@@ -240,6 +242,49 @@ class Launch:
         except OSError:
             return False
         return True
+
+
+class Spawner:
+    """The supervisor's view of the process that forks the commands (``host.spawner``).
+
+    Args:
+        launch: whose view is ready.
+
+    Raises:
+        HostError: it cannot enter the namespaces.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.channel, theirs = named_pair(m.TO_SPAWNER, m.FROM_SPAWNER)
+        try:
+            launch.launcher.send(m.StartSpawner(theirs.fileno()))
+        except ConnectionError:
+            pass  # told below
+        finally:
+            theirs.close()
+        message = self.channel.receive() if select.select([self.channel], [], [], SPAWN)[0] else None
+        if not isinstance(message, m.Ready):
+            cause = f"{message.step}: {message.cause}" if isinstance(message, Failure) else "it ended early"
+            raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
+        self.pid = self.channel.sender
+        self.listener = -1 if message.listener is None else message.listener
+        self.listener_error = message.errno
+
+    def fork(self) -> Channel:
+        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
+
+        Raises:
+            HostError: the spawner has ended.
+        """
+        ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
+        try:
+            self.channel.send(m.ForkCommand(theirs.fileno()))
+        except OSError as error:
+            ours.close()
+            raise HostError("start a command", error.strerror or "the spawner has ended") from None
+        finally:
+            theirs.close()
+        return ours
 
 
 def _launch(channel: Channel, init_channel: Channel, supervisor: int) -> None:

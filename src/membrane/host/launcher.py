@@ -105,9 +105,6 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
             sc.set_dumpable(True)  # cleared by the change of ids; /proc/PID/uid_map must stay writable
             die_with(supervisor)
 
-    if start.commands != "one":
-        from . import spawner  # noqa: F401 - loaded before the clone: pid 1 may not find our files in its view
-
     started, release = os.pipe()
     with Step(channel, "make the inner namespaces"):
         pid = sc.clone(INNER)

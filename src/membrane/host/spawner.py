@@ -39,14 +39,11 @@ import os
 import select
 import time
 
-from ..errors import HostError
-from ..messages import Failure
 from . import landlock, seccomp, view
 from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, named_pair, passed, run_child
-from .confine import give_up_privileges
-from .init import assemble, notifying, replace_streams, run_command
+from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, passed, run_child
+from .init import assemble, notifying, reap_ended, replace_streams, run_command, waiting_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,13 +52,11 @@ if TYPE_CHECKING:
 
     from .channel import Channel
     from .init import Filters
-    from .launch import Launch
-    from .start import Job, Start
+    from .start import Start
 else:
     import _signal
 
 LAST = 10.0  # seconds for the keepers to end; then they are killed
-READY = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
 KINDS = ("user", "mnt", "ipc", "uts", "cgroup")  # of the namespaces that it enters, besides that of the network
 _FLAGS = {
     "user": sc.CLONE_NEWUSER,
@@ -71,61 +66,6 @@ _FLAGS = {
     "uts": sc.CLONE_NEWUTS,
     "cgroup": sc.CLONE_NEWCGROUP,
 }
-
-
-class Spawner:
-    """The supervisor's side.
-
-    Args:
-        launch: whose view is ready.
-
-    Raises:
-        HostError: it cannot enter the namespaces.
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        self.channel, theirs = named_pair(m.TO_SPAWNER, m.FROM_SPAWNER)
-        try:
-            launch.launcher.send(m.StartSpawner(theirs.fileno()))
-        except ConnectionError:
-            pass  # told below
-        finally:
-            theirs.close()
-        message = self.channel.receive() if select.select([self.channel], [], [], READY)[0] else None
-        if not isinstance(message, m.Ready):
-            cause = f"{message.step}: {message.cause}" if isinstance(message, Failure) else "it ended early"
-            raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
-        self.pid = self.channel.sender
-        self.listener = -1 if message.listener is None else message.listener
-        self.listener_error = message.errno
-
-    def fork(self) -> Channel:
-        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
-
-        Raises:
-            HostError: the spawner has ended.
-        """
-        ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
-        try:
-            self.channel.send(m.ForkCommand(theirs.fileno()))
-        except OSError as error:
-            ours.close()
-            raise HostError("start a command", error.strerror or "the spawner has ended") from None
-        finally:
-            theirs.close()
-        return ours
-
-
-def release(channel: Channel, job: Job, streams: Sequence[int]) -> None:
-    """Give a command that waits its job and stdin, stdout and stderr; it goes on with execve(2).
-
-    Raises:
-        OSError: it has ended.
-    """
-    channel.send(m.RunJob(job, *streams))
-
-
-# ---------------------------------------------------------------- the process
 
 
 def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
@@ -165,11 +105,11 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start)
     gc.freeze()  # a collection would write to every page that is shared with whoever forked us
-    poll, wake_read, wake_write = _waiting_for(channel)
+    poll, wake_read, wake_write = waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
             if fd == wake_read:
-                _reap(wake_read)
+                reap_ended(wake_read)
                 continue
             message = channel.receive()
             if not isinstance(message, m.ForkCommand):
@@ -177,30 +117,6 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
                 return
             _fork(start, filters, message.channel, null, (wake_read, wake_write, channel.fileno()))
             os.close(message.channel)
-
-
-def _waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
-    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    _signal.signal(SIGCHLD, lambda _number, _frame: None)
-    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(wake_read, select.POLLIN)
-    return poll, wake_read, wake_write
-
-
-def _reap(wake: int) -> None:
-    """Keepers have told what there was to tell."""
-    try:
-        os.read(wake, 512)
-    except BlockingIOError:
-        pass
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 def _wait_for_all(wake: int) -> None:
@@ -247,14 +163,3 @@ def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[in
         run_command(start, filters, channel, null)
 
     run_child(body, channel)
-
-
-def keep(channel: Channel) -> None:
-    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
-    give_up_privileges()
-    poll, wake_read, _wake_write = _waiting_for(channel)
-    while True:
-        for fd, _event in poll.poll():
-            if fd != wake_read:
-                os._exit(0)
-            _reap(wake_read)

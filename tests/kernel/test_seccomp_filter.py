@@ -21,6 +21,7 @@ from children import ChildFailed, outcome, run, unshare
 
 from membrane.host import seccomp
 from membrane.host import syscalls as sc
+from membrane.host.numbers import NUMBERS
 
 COLUMN = 0 if sc.MACHINE == "x86_64" else 1
 INVALID = 2**32 - 1  # no descriptor, no flag set: every call fails on its own, with another errno than the filter's
@@ -29,7 +30,7 @@ INVALID = 2**32 - 1  # no descriptor, no flag set: every call fails on its own, 
 def call(name: str, *arguments: int) -> None:
     """A system call by number."""
     libc = ctypes.CDLL(None, use_errno=True)
-    numbers = {**seccomp._NUMBERS, "getpid": (39, 172)}
+    numbers = {**NUMBERS, "getpid": (39, 172)}
     padded = [ctypes.c_ulong(argument) for argument in (*arguments, *[0] * (6 - len(arguments)))]
     if libc.syscall(ctypes.c_long(numbers[name][COLUMN]), *padded) < 0:
         raise OSError(ctypes.get_errno(), name)

@@ -34,6 +34,7 @@ from membrane import (
     Question,
     Sandbox,
 )
+from membrane.api import wire
 
 CURL = ("curl", "-s", "-m", "30", "-o", "/dev/null", "-w", "%{http_code}")
 
@@ -579,7 +580,11 @@ def test_nonsense_at_the_door_ends_nobody_else(make: Maker) -> None:
     with make() as sandbox:
         words = sandbox.wrap(["true"])
         door = next(word for word in words if word.endswith(".sock"))
-        for message in (b"R", b"R.{}", b"R.[1]", b"U.{}", b"K.7", b"\xff" * 100, b"O.{}"):
+        run = wire.TO_SUPERVISOR.encode(wire.Run(1, ("true",), "", {}, 18, ()))[0]
+        others = [
+            wire.TO_SUPERVISOR.encode(each)[0] for each in (wire.Update(1, b""), wire.Listen(1), wire.WantEvents())
+        ]
+        for message in (run[:1], run[:-1], run + b"\0", *others, b"\xff", b"\xff" * 100, b"R.{}", b"\x63"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
                 channel.connect(door)
                 channel.settimeout(PATIENCE)
@@ -588,7 +593,7 @@ def test_nonsense_at_the_door_ends_nobody_else(make: Maker) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.connect(door)
             channel.settimeout(PATIENCE)
-            channel.sendall(b'R.{"number": 1, "argv": ["true"], "cwd": "", "environment": {}, "umask": 18}')
+            channel.sendall(run)
             assert b"too many open files" in channel.recv(4096), "no streams came along"
         assert sandbox.run(["true"]).exit_code == 0
 

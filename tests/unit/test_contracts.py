@@ -110,6 +110,8 @@ def test_the_tree_keeps_every_contract(tree: Path) -> None:
             "No cycles are allowed in membrane.gateway.http.",
         ),
         ("backend/native.py", "from ..run import session", LAYERS, "membrane.backend.native -> membrane.run.session"),
+        ("host/init.py", "from .spawner import spawner", CIRCLES, "init"),
+        ("host/launcher.py", "from . import launch", CIRCLES, "launcher"),
         ("events.py", "from .run import journal", LAYERS, "membrane.events -> membrane.run.journal"),
     ],
 )

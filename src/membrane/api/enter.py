@@ -12,6 +12,7 @@ import select
 import sys
 
 from ..errors import HostError, MembraneError
+from ..host.channel import Channel
 from . import wire
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
         return error.exit_code
 
 
-def _connected(path: str) -> _socket.socket:
+def _connected(path: str) -> Channel:
     directory, _, name = path.rpartition("/")
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
     try:
@@ -46,7 +47,7 @@ def _connected(path: str) -> _socket.socket:
     except OSError as error:
         cause = f"{error.strerror}; it works while the sandbox is open"
         raise HostError("reach the sandbox", cause, target=path) from None
-    return channel
+    return Channel(channel, wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
 
 
 def _run(path: str, words: list[str]) -> int:
@@ -63,8 +64,7 @@ def _run(path: str, words: list[str]) -> int:
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     umask = os.umask(0o077)
     os.umask(umask)
-    value = {"number": NUMBER, "argv": command, "cwd": cwd, "environment": environment, "umask": umask}
-    wire.put(channel, b"R", value, (0, 1, 2))
+    channel.send(wire.Run(NUMBER, tuple(command), cwd, environment, umask, (0, 1, 2)))
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1):  # their other ends are to see the end of the command
         os.dup2(null, fd)
@@ -73,14 +73,14 @@ def _run(path: str, words: list[str]) -> int:
         if read in ready:
             for number in os.read(read, 64):
                 if number in FORWARDED:
-                    wire.put(channel, b"S", {"number": NUMBER, "signal": number})
+                    channel.send(wire.Signal(NUMBER, number))
         if channel.fileno() not in ready:
             continue
-        kind, told, _fds = wire.take(channel)
-        if kind == b"x":
-            if told["failure"] is not None:
-                raise wire.error_of(told["failure"])
-            code = os.waitstatus_to_exitcode(int(told["status"]))
+        message = channel.receive()
+        if isinstance(message, wire.CommandEnded):
+            if message.failure is not None:
+                raise wire.error_of(message.failure)
+            code = os.waitstatus_to_exitcode(message.status)
             return code if code >= 0 else 128 - code
-        if not kind:
+        if message is None:
             raise HostError("run the command", "the sandbox was closed")

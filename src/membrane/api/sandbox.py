@@ -25,7 +25,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
-from ..errors import HostError, InternalError, PolicyError
+from ..errors import HostError, InternalError, MembraneError, PolicyError
+from ..host.channel import Channel, pair
 from ..policy.codec import dump
 from . import wire
 from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_of, question_of
@@ -35,6 +36,8 @@ from .streams import DEVNULL, Events, Pipes, close_all, pipe_stream, standard_st
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
+
+    from ..messages import Message
 
     OnAsk: TypeAlias = Callable[[Question], Answer | Awaitable[Answer]]
     OnEvent: TypeAlias = Callable[[Event], object]
@@ -59,7 +62,7 @@ class Command:
         self.pid = 0
         self.assurance: tuple[tuple[str, str], ...] = ()
         self.started: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.ended: asyncio.Future[wire.CommandEnded] = loop.create_future()
         self.on_event: OnEvent | None = None
 
     @property
@@ -75,9 +78,9 @@ class Command:
     def send_signal(self, number: int) -> None:
         """A signal to its process group."""
         if number == SIGKILL:
-            self._sandbox._post(b"K", {"number": self.number})
+            self._sandbox._post(wire.Kill(self.number))
         else:
-            self._sandbox._post(b"S", {"number": self.number, "signal": int(number)})
+            self._sandbox._post(wire.Signal(self.number, int(number)))
 
 
 class AsyncProcess:
@@ -165,15 +168,15 @@ class AsyncSandbox:
         self._record = record
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0  # the process that opened it
-        self._channel: _socket.socket | None = None
+        self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._number = 0
         self._commands: dict[int, Command] = {}
-        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._outbox: list[tuple[bytes, Any, tuple[int, ...]]] = []
+        self._replies: dict[int, asyncio.Future[Any]] = {}  # by number
+        self._outbox: list[Message] = []
         self._readers: list[Events] = []
         self._wants_events = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,27 +203,16 @@ class AsyncSandbox:
         self._owner = os.getpid()
         self._loop = loop = asyncio.get_running_loop()
         self._opened, self._closed = loop.create_future(), loop.create_future()
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        ours, theirs = pair(wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
         try:
             try:
                 self._process = _spawn(theirs.fileno(), self.environ)
             finally:
                 theirs.close()
-            import binascii
-
-            wire.put(
-                ours,
-                b"P",
-                {
-                    "policy": binascii.b2a_base64(dump(self.policy.rules), newline=False).decode("ascii"),
-                    "workspace": self.workspace,
-                    "persistent": self.persistent,
-                    "record": self._record,
-                    "ask": self._ask_timeout if self._on_ask is not None else 0,
-                    "pid": os.getpid(),
-                    "program": os.path.basename(sys.argv[0]) or "python",
-                },
-            )
+            ask = self._ask_timeout if self._on_ask is not None else 0
+            program = os.path.basename(sys.argv[0]) or "python"
+            policy = dump(self.policy.rules)
+            ours.send(wire.Open(policy, self.workspace, self.persistent, self._record, ask, os.getpid(), program))
         except OSError as error:
             ours.close()
             self._channel = None
@@ -250,7 +242,7 @@ class AsyncSandbox:
             return
         if channel is not None:
             try:
-                channel.shutdown(_socket.SHUT_WR)
+                channel.socket.shutdown(_socket.SHUT_WR)
             except OSError:
                 pass
             try:
@@ -348,10 +340,10 @@ class AsyncSandbox:
                     told = await asyncio.shield(command.ended)
             except TimeoutError:
                 timed_out = True
-                self._post(b"K", {"number": command.number})
+                self._post(wire.Kill(command.number))
                 told = await asyncio.shield(command.ended)
         except BaseException:
-            self._post(b"K", {"number": command.number})
+            self._post(wire.Kill(command.number))
             raise
         finally:
             out, err, truncated = pipes.finish(self._loop)
@@ -434,14 +426,7 @@ class AsyncSandbox:
         if on_event is not None:
             self._want_events()
         self._commands[self._number] = command
-        asked: dict[str, Any] = {
-            "number": self._number,
-            "argv": words,
-            "cwd": directory,
-            "environment": variables,
-            "umask": _umask(),
-        }
-        self._post(b"R", asked, fds)
+        self._post(wire.Run(self._number, words, directory, variables, _umask(), tuple(fds)))
         return command
 
     async def start(
@@ -472,10 +457,10 @@ class AsyncSandbox:
         Raises:
             HostError: the socket for it cannot be made.
         """
-        told = await self._ask_supervisor(b"L", {})
+        told: wire.Listens = await self._ask_supervisor(wire.Listen)
         words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
         place = ["--cwd", os.fspath(cwd)] if cwd is not None else []
-        return [*_own_program("membrane.api.enter"), str(told["path"]), *place, *words, "--", *_argv(argv)]
+        return [*_own_program("membrane.api.enter"), told.path, *place, *words, "--", *_argv(argv)]
 
     # ------------------------------------------------------------ the rest
 
@@ -504,16 +489,13 @@ class AsyncSandbox:
             PolicyError: it needs what the sandbox was not made with: another rule than ``allow`` and ``deny`` differs,
                 or it needs inspection or UDP ports.
         """
-        import binascii
-
-        text = binascii.b2a_base64(dump(policy.rules), newline=False).decode("ascii")
-        await self._ask_supervisor(b"U", {"policy": text})
+        await self._ask_supervisor(lambda number: wire.Update(number, dump(policy.rules)))
         self.policy = policy
 
     async def stats(self) -> Stats:
         """What happened so far."""
-        told = await self._ask_supervisor(b"T", {})
-        return Stats(**{name: told[name] for name in Stats.field_names})
+        told: wire.Counted = await self._ask_supervisor(wire.Count)
+        return Stats(**{name: told.stats[name] for name in Stats.field_names})
 
     def _check_open(self) -> None:
         refuse_fork(self._owner)
@@ -523,38 +505,42 @@ class AsyncSandbox:
     def _want_events(self) -> None:
         if not self._wants_events:
             self._wants_events = True
-            self._post(b"V", {})
+            self._post(wire.WantEvents())
 
-    async def _ask_supervisor(self, kind: bytes, value: dict[str, Any]) -> dict[str, Any]:
+    async def _ask_supervisor(self, request: Callable[[int], Message]) -> Any:
+        """The message that answers ``request``, which is given its number."""
         self._check_open()
         assert self._loop is not None
         self._number += 1
-        future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._replies[self._number] = future
-        self._post(kind, {"number": self._number, **value})
+        self._post(request(self._number))
         return await future
 
-    def _post(self, kind: bytes, value: Any, fds: Sequence[int] = ()) -> None:
+    def _post(self, message: Message) -> None:
         """Send a message, now or as soon as there is room."""
         if self._channel is None or self._loop is None or self._owner != os.getpid():
             return
         if not self._outbox:
             try:
-                wire.put(self._channel, kind, value, fds)
+                self._channel.send(message)
                 return
             except BlockingIOError:
                 self._loop.add_writer(self._channel.fileno(), self._on_writable)
             except OSError:
                 return  # the end of the stream comes next
-        self._outbox.append((kind, value, tuple(os.dup(fd) for fd in fds)))
+        if isinstance(message, wire.Run):  # its streams may be closed before it is sent
+            message = message.replace(streams=tuple(os.dup(fd) for fd in message.streams))
+        self._outbox.append(message)
 
     def _on_writable(self) -> None:
         assert self._channel is not None and self._loop is not None
         try:
             while self._outbox:
-                kind, value, fds = self._outbox[0]
-                wire.put(self._channel, kind, value, fds)
-                close_all(fds)
+                message = self._outbox[0]
+                self._channel.send(message)
+                if isinstance(message, wire.Run):
+                    close_all(message.streams)
                 self._outbox.pop(0)
         except BlockingIOError:
             return
@@ -567,59 +553,58 @@ class AsyncSandbox:
             if self._channel is None:
                 return
             try:
-                kind, value, fds = wire.take(self._channel)
+                message = self._channel.receive()
             except BlockingIOError:
                 return
-            except (OSError, ValueError) as error:
+            except (OSError, MembraneError) as error:
                 self._forget(InternalError("read the supervisor", f"{type(error).__name__}: {error}"))
                 return
-            close_all(fds)
-            if not kind:
+            if message is None:
                 self._forget(None if self._failure is None else self._failure)
                 return
-            self._take(kind, value)
+            self._take(message)
 
-    def _take(self, kind: bytes, value: Any) -> None:
+    def _take(self, message: Message) -> None:
         assert self._opened is not None
-        if kind == b"v":
-            for line in value:
+        if isinstance(message, wire.EventLines):
+            for line in message.lines:
                 self._take_event(line)
-        elif kind == b"s":
-            command = self._commands[value["number"]]
-            command.pid = int(value["pid"])
-            command.assurance = tuple((str(what), str(how)) for what, how in value["assurance"])
+        elif isinstance(message, wire.Started):
+            command = self._commands[message.number]
+            command.pid = message.pid
+            command.assurance = tuple((str(what), str(how)) for what, how in message.assurance)
             if not command.started.done():
                 command.started.set_result(None)
-        elif kind == b"x":
-            self._end(self._commands.pop(value["number"]), value)
-        elif kind in (b"u", b"t", b"l"):
-            future = self._replies.pop(value["number"], None)
+        elif isinstance(message, wire.CommandEnded):
+            self._end(self._commands.pop(message.number), message)
+        elif isinstance(message, wire.Updated | wire.Counted | wire.Listens):
+            future = self._replies.pop(message.number, None)
             if future is not None and not future.done():
-                future.set_result(value)
-        elif kind == b"f":
-            future = self._replies.pop(value["number"], None)
+                future.set_result(message)
+        elif isinstance(message, wire.NotDone):
+            future = self._replies.pop(message.number, None)
             if future is not None and not future.done():
-                future.set_exception(wire.error_of(value["error"]))
-        elif kind == b"q":
-            task = self._spawn_task(self._answer(int(value["number"]), question_of(value)))
-            self._questions[int(value["number"])] = task
-        elif kind == b"w":
-            withdrawn = self._questions.pop(int(value["number"]), None)
+                future.set_exception(wire.error_of(message.error))
+        elif isinstance(message, wire.Question):
+            task = self._spawn_task(self._answer(message.number, question_of(message.asked)))
+            self._questions[message.number] = task
+        elif isinstance(message, wire.Withdrawn):
+            withdrawn = self._questions.pop(message.number, None)
             if withdrawn is not None:
                 withdrawn.cancel()
-        elif kind == b"O":
-            self.id = str(value["id"])
+        elif isinstance(message, wire.Opened):
+            self.id = message.id
             if not self._opened.done():
                 self._opened.set_result(None)
-        elif kind == b"e":
-            self._failure = wire.error_of(value["error"])
-        elif kind == b"z":
-            self.left_behind = tuple(str(path) for path in value["left"])
+        elif isinstance(message, wire.Failed):
+            self._failure = wire.error_of(message.error)
+        elif isinstance(message, wire.Closed):
+            self.left_behind = message.left
 
     @staticmethod
-    def _end(command: Command, told: dict[str, Any]) -> None:
-        if told["failure"] is not None:
-            error = wire.error_of(told["failure"])
+    def _end(command: Command, told: wire.CommandEnded) -> None:
+        if told.failure is not None:
+            error = wire.error_of(told.failure)
             for future in (command.started, command.ended):
                 if not future.done():
                     future.set_exception(error)
@@ -655,7 +640,7 @@ class AsyncSandbox:
         finally:
             self._questions.pop(number, None)
         word = answer.word if isinstance(answer, Answer) else "no"
-        self._post(b"A", {"number": number, "answer": word})
+        self._post(wire.Reply(number, word))
 
     def _take_event(self, line: str) -> None:
         import json
@@ -683,31 +668,31 @@ class AsyncSandbox:
 
 
 def _result(
-    command: Command, told: dict[str, Any], out: bytes, err: bytes, truncated: bool, timed_out: bool = False
+    command: Command, told: wire.CommandEnded, out: bytes, err: bytes, truncated: bool, timed_out: bool = False
 ) -> Result:
     code, signal = _exit_of(told)
-    over = timed_out or bool(told["timed_out"])
+    over = timed_out or told.timed_out
     return Result(
         command.argv,
         TIMED_OUT if over else code,
         signal,
         out,
         err,
-        float(told["duration"]),
+        told.duration,
         over,
         truncated,
-        tuple(denied_of(each) for each in told["denied"]),
-        tuple(Change(str(path), what) for path, what in told["changes"].items()),
+        tuple(denied_of(each) for each in told.denied),
+        tuple(Change(str(path), what) for path, what in (told.changes or {}).items()),
         command.assurance,
-        not told["lost"],
+        not told.lost,
     )
 
 
-def _exit_of(told: dict[str, Any]) -> tuple[int, int]:
+def _exit_of(told: wire.CommandEnded) -> tuple[int, int]:
     """(exit status, signal) of what the supervisor told."""
-    if told["timed_out"]:
+    if told.timed_out:
         return TIMED_OUT, SIGKILL
-    code = os.waitstatus_to_exitcode(int(told["status"]))
+    code = os.waitstatus_to_exitcode(told.status)
     return (code, 0) if code >= 0 else (128 - code, -code)
 
 

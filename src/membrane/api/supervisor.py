@@ -35,7 +35,7 @@ from ..backend import Ended, Exited, Failed, Job, Waiting
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import view
-from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP
+from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import registry
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import SharedCommand
+    from ..messages import Message
     from ..run.gateway import Gateway
     from ..run.opening import Opening
 else:
@@ -71,10 +72,10 @@ _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
 class _Client:
     """One end that sends messages: the caller itself, or a program that ``wrap`` has started."""
 
-    def __init__(self, channel: _socket.socket, main: bool) -> None:
+    def __init__(self, channel: Channel, main: bool) -> None:
         channel.setblocking(False)
         self.channel, self.main = channel, main
-        self.waiting: list[tuple[bytes, Any]] = []
+        self.waiting: list[Message] = []
         self.commands: dict[int, _Command] = {}
         self.gone = False
 
@@ -119,10 +120,10 @@ class Supervisor(Boundary):
 
     shared = True
 
-    def __init__(self, channel: _socket.socket, opening: Opening, config: dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, opening: Opening, wanted: wire.Open) -> None:
         super().__init__(opening)
-        self._kept = bool(config["persistent"])
-        self._ask = float(config["ask"])
+        self._kept = wanted.persistent
+        self._ask = wanted.ask
         self._main = _Client(channel, True)
         self._clients = {channel.fileno(): self._main}
         self._commands: dict[int, _Command] = {}  # by channel
@@ -132,7 +133,7 @@ class Supervisor(Boundary):
         self._ran = 0
         self._closed = False
         self._caller = -1
-        self._parent = int(config["pid"])
+        self._parent = wanted.pid
         self._door: _socket.socket | None = None
         self._door_path = ""
         self._wants_events = False
@@ -168,15 +169,7 @@ class Supervisor(Boundary):
         # For our own descriptors: who runs commands has been forked, with the caller's limits.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self._tell(
-            self._main,
-            b"O",
-            {
-                "id": self.id,
-                "workspace": self.plan.workspace,
-                "source": self.record.trace_source,
-            },
-        )
+        self._tell(self._main, wire.Opened(self.id, self.plan.workspace, self.record.trace_source))
         self._feed()
 
     def _over(self) -> bool:
@@ -216,7 +209,7 @@ class Supervisor(Boundary):
             self._ended(command)
         for wanted in self._wanted:
             wanted.close()
-            self._tell(wanted.client, b"x", self._end_of(wanted.number, status=SIGKILL))
+            self._tell(wanted.client, wire.CommandEnded(wanted.number, SIGKILL))
         if self._door is not None:
             self._door.close()
             try:
@@ -230,14 +223,14 @@ class Supervisor(Boundary):
     def _told(self) -> None:
         channel = self._main.channel
         try:
-            channel.settimeout(SYNC)
+            channel.socket.settimeout(SYNC)
             self._send_lines()
-            for kind, value in self._main.waiting:
-                wire.put(channel, kind, value)
+            for message in self._main.waiting:
+                channel.send(message)
             if self.failure:
                 error = InternalError("keep the sandbox", self.failure)
-                wire.put(channel, b"e", {"error": wire.error_as_data(error)})
-            wire.put(channel, b"z", {"left": self._left_behind()})
+                channel.send(wire.Failed(wire.error_as_data(error)))
+            channel.send(wire.Closed(tuple(self._left_behind())))
         except OSError:
             pass  # the caller is gone
 
@@ -253,21 +246,18 @@ class Supervisor(Boundary):
         if client.waiting:
             self._flush(client)
         for _ in range(64):
-            fds: list[int] = []
+            message = None
             try:
-                kind, value, fds = wire.take(client.channel)
-                if kind:
-                    self._obey(client, kind, value, fds)
+                message = client.channel.receive()
+                if message is not None:
+                    self._obey(client, message)
             except BlockingIOError:
                 return
-            except (ValueError, KeyError, TypeError, InternalError):
+            except (ValueError, KeyError, TypeError, MembraneError):
                 if client.main:
                     raise
-                kind = b""  # whoever it is, it speaks for itself only
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            if not kind:
+                message = None  # it speaks for itself only
+            if message is None:
                 self._lose(client)
                 return
 
@@ -285,36 +275,37 @@ class Supervisor(Boundary):
             wanted.close()
         client.channel.close()
 
-    def _obey(self, client: _Client, kind: bytes, value: Any, fds: Sequence[int]) -> None:
-        if kind == b"R":
-            self._want_command(client, value, fds)
-        elif kind in (b"S", b"K"):
-            number = int(value["number"])
-            command = client.commands.get(number)
+    def _obey(self, client: _Client, message: Message) -> None:
+        if isinstance(message, wire.Run):
+            try:
+                self._want_command(client, message)
+            finally:
+                for fd in message.streams:
+                    os.close(fd)
+        elif isinstance(message, wire.Signal | wire.Kill):
+            command = client.commands.get(message.number)
             if command is None:
-                self._forget_job(client, number, kind == b"K")
-                return
-            if kind == b"K":
+                self._forget_job(client, message.number, isinstance(message, wire.Kill))
+            elif isinstance(message, wire.Kill):
                 self._kill(command)
             else:
-                self._signal(command, int(value["signal"]))
+                self._signal(command, message.signal)
         elif not client.main:
-            raise InternalError("obey a caller", f"it may not send {kind!r}")
-        elif kind == b"U":
-            self._update(value)
-        elif kind == b"A":
-            number = int(value["number"])
-            if number in self._questions:
-                self._questions.discard(number)
-                self.gateway.answer(number, str(value["answer"]))
-        elif kind == b"T":
-            self._tell(client, b"t", {"number": value["number"], **self._stats()})
-        elif kind == b"L":
-            self._listen(value)
-        elif kind == b"V":
+            raise InternalError("obey a caller", f"it may not send {type(message).__name__}")
+        elif isinstance(message, wire.Update):
+            self._update(message)
+        elif isinstance(message, wire.Reply):
+            if message.number in self._questions:
+                self._questions.discard(message.number)
+                self.gateway.answer(message.number, message.answer)
+        elif isinstance(message, wire.Count):
+            self._tell(client, wire.Counted(message.number, self._stats()))
+        elif isinstance(message, wire.Listen):
+            self._listen(message.number)
+        elif isinstance(message, wire.WantEvents):
             self._wants_events = True
         else:
-            raise InternalError("obey the caller", f"unexpected message {kind!r}")
+            raise InternalError("obey the caller", f"unexpected message {type(message).__name__}")
 
     def _forget_job(self, client: _Client, number: int, kill: bool) -> None:
         """A signal for a job that waits for a process, or for a command that has ended."""
@@ -322,23 +313,23 @@ class Supervisor(Boundary):
             if kill:
                 self._wanted.remove(wanted)
                 wanted.close()
-                self._tell(client, b"x", self._end_of(number, status=SIGKILL))
+                self._tell(client, wire.CommandEnded(number, SIGKILL))
 
-    def _tell(self, client: _Client, kind: bytes, value: Any) -> None:
+    def _tell(self, client: _Client, message: Message) -> None:
         if client.gone:
             return
-        client.waiting.append((kind, value))
+        client.waiting.append(message)
         self._flush(client)
 
     def _flush(self, client: _Client) -> None:
         fd = client.channel.fileno()
         try:
             while client.waiting:
-                kind, value = client.waiting[0]
-                wire.put(client.channel, kind, value)
+                message = client.waiting[0]
+                client.channel.send(message)
                 client.waiting.pop(0)
-                if kind == b"v":
-                    self._unsent -= sum(map(len, value))
+                if isinstance(message, wire.EventLines):
+                    self._unsent -= sum(map(len, message.lines))
             wanted = select.EPOLLIN
         except BlockingIOError:
             wanted = select.EPOLLIN | select.EPOLLOUT
@@ -350,27 +341,26 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ commands
 
-    def _want_command(self, client: _Client, value: dict[str, Any], fds: Sequence[int]) -> None:
-        number = int(value["number"])
-        if len(fds) != 3:  # the kernel leaves out what there is no room for (unix(7), MSG_CTRUNC)
-            error = HostError("start a command", "too many open files")
-            self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
+    def _want_command(self, client: _Client, run: wire.Run) -> None:
+        if len(run.streams) != 3:
+            self._not_started(client, run.number, "too many open files")
             return
-        argv = tuple(str(word) for word in value["argv"])
-        cwd = os.path.normpath(os.path.join(self.plan.cwd, str(value["cwd"]) if value["cwd"] else ""))
-        environment = {**dict(self.plan.environment), **value["environment"], "PWD": cwd}
+        cwd = os.path.normpath(os.path.join(self.plan.cwd, run.cwd))
+        environment = {**dict(self.plan.environment), **run.environment, "PWD": cwd}
         if len(self._commands) + len(self._wanted) >= MOST_COMMANDS:
-            error = HostError("start a command", f"{MOST_COMMANDS} run already")
-            self._tell(client, b"x", self._end_of(number, failure=wire.error_as_data(error)))
+            self._not_started(client, run.number, f"{MOST_COMMANDS} run already")
             return
-        job = Job(argv, tuple(environment.items()), cwd, int(value["umask"]))
+        job = Job(run.argv, tuple(environment.items()), cwd, run.umask)
         try:
-            self._wanted.append(_Wanted(client, number, job, fds))
-        except OSError as failed:
-            told = wire.error_as_data(HostError("start a command", failed.strerror or str(failed)))
-            self._tell(client, b"x", self._end_of(number, failure=told))
+            self._wanted.append(_Wanted(client, run.number, job, run.streams))
+        except OSError as error:
+            self._not_started(client, run.number, error.strerror or str(error))
             return
         self._feed()
+
+    def _not_started(self, client: _Client, number: int, cause: str) -> None:
+        error = wire.error_as_data(HostError("start a command", cause))
+        self._tell(client, wire.CommandEnded(number, failure=error))
 
     def _feed(self) -> None:
         """Give jobs to the processes that wait, and have as many made as will be needed."""
@@ -398,8 +388,7 @@ class Supervisor(Boundary):
             return
         wanted_now, self._wanted = self._wanted, []
         for wanted in wanted_now:
-            told = wire.error_as_data(HostError("start a command", error.strerror or str(error)))
-            self._tell(wanted.client, b"x", self._end_of(wanted.number, failure=told))
+            self._not_started(wanted.client, wanted.number, error.strerror or str(error))
             wanted.close()
 
     def _release(self, command: _Command, wanted: _Wanted) -> None:
@@ -413,8 +402,7 @@ class Supervisor(Boundary):
             command.process.release(wanted.job, wanted.streams)
         except OSError:
             return  # it has ended
-        pid = command.process.pid
-        self._tell(wanted.client, b"s", {"number": wanted.number, "pid": pid, "assurance": command.assurance})
+        self._tell(wanted.client, wire.Started(wanted.number, command.process.pid, command.assurance))
 
     def _on_news(self, command: _Command) -> None:
         news = command.process.read()
@@ -455,7 +443,7 @@ class Supervisor(Boundary):
             wanted = self._wanted.pop(0)
             error = HostError("start a command", "its process ended early")
             failure = command.failure or wire.error_as_data(error)
-            self._tell(wanted.client, b"x", self._end_of(wanted.number, failure=failure))
+            self._tell(wanted.client, wire.CommandEnded(wanted.number, failure=failure))
             wanted.close()
             self._feed()
 
@@ -490,23 +478,18 @@ class Supervisor(Boundary):
             return
         client.commands.pop(command.number, None)
         self._send_lines()
-        told = self._end_of(
+        told = wire.CommandEnded(
             command.number,
-            status=command.status or 0,
-            duration=time.monotonic() - command.started,
-            denied=command.denied,
-            changes=command.changes,
-            failure=command.failure,
-            timed_out=command.timed_out,
-            lost=command.lost,
+            command.status or 0,
+            time.monotonic() - command.started,
+            command.timed_out,
+            command.lost,
+            command.denied,
+            command.changes,
+            command.failure,
         )
-        self._tell(client, b"x", told)
+        self._tell(client, told)
         self._feed()
-
-    @staticmethod
-    def _end_of(number: int, **fields: Any) -> dict[str, Any]:
-        usual = {"status": 0, "duration": 0.0, "denied": [], "changes": {}, "failure": None}
-        return {"number": number, "timed_out": False, "lost": 0, **usual, **fields}
 
     def _signal(self, command: _Command, number: int) -> None:
         if number == SIGKILL and not self._kept:
@@ -571,7 +554,7 @@ class Supervisor(Boundary):
             self._lines.append(text)
         if self._lines:
             lines, self._lines = self._lines, []
-            self._tell(self._main, b"v", lines)
+            self._tell(self._main, wire.EventLines(tuple(lines)))
 
     def _turn(self) -> None:
         self._send_lines()
@@ -603,20 +586,17 @@ class Supervisor(Boundary):
     def _on_question(self, record: dict[str, Any]) -> None:
         if "withdrawn" in record:
             self._questions.discard(int(record["withdrawn"]))
-            self._tell(self._main, b"w", {"number": int(record["withdrawn"])})
+            self._tell(self._main, wire.Withdrawn(int(record["withdrawn"])))
             return
         asked = record["ask"]
         self._questions.add(int(asked["number"]))
         who = self.cell.owner(asked.get("client"))
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
-        self._tell(self._main, b"q", {**asked, "process": process})
+        self._tell(self._main, wire.Question(int(asked["number"]), {**asked, "process": process}))
 
-    def _update(self, value: dict[str, Any]) -> None:
-        import binascii
-
-        number = value["number"]
+    def _update(self, update: wire.Update) -> None:
         try:
-            policy, _warnings = mounts.as_found(restore(binascii.a2b_base64(value["policy"])), self.opening.facts)
+            policy, _warnings = mounts.as_found(restore(update.policy), self.opening.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(
@@ -626,9 +606,9 @@ class Supervisor(Boundary):
                 )
             self.update_network(policy)
         except MembraneError as error:
-            self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(error)})
+            self._tell(self._main, wire.NotDone(update.number, wire.error_as_data(error)))
             return
-        self._sync(lambda: self._tell(self._main, b"u", {"number": number}))
+        self._sync(lambda: self._tell(self._main, wire.Updated(update.number)))
 
     def _stats(self) -> dict[str, Any]:
         journal = self.journal
@@ -642,8 +622,7 @@ class Supervisor(Boundary):
             "lost": journal.lost,
         }
 
-    def _listen(self, value: dict[str, Any]) -> None:
-        number = value["number"]
+    def _listen(self, number: int) -> None:
         if self._door is None:
             path = registry.door_of(self.state, self.id)
             directory, name = os.path.split(path)
@@ -652,11 +631,11 @@ class Supervisor(Boundary):
                 self._door = _listener(directory, name)
             except OSError as error:
                 told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
-                self._tell(self._main, b"f", {"number": number, "error": wire.error_as_data(told)})
+                self._tell(self._main, wire.NotDone(number, wire.error_as_data(told)))
                 return
             self._door_path = path
             self._watch(self._door.fileno(), self._on_door)
-        self._tell(self._main, b"l", {"number": number, "path": self._door_path})
+        self._tell(self._main, wire.Listens(number, self._door_path))
 
     def _on_door(self) -> None:
         assert self._door is not None
@@ -669,7 +648,7 @@ class Supervisor(Boundary):
         if len(self._clients) >= MOST_CLIENTS or not _is_own(channel):
             channel.close()
             return
-        client = _Client(channel, False)
+        client = _Client(Channel(channel, wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR), False)
         self._clients[fd] = client
         self._watch_client(client)
 
@@ -714,38 +693,34 @@ def _changes(kind: str, event: dict[str, Any]) -> list[tuple[str, str]]:
 
 def main(argv: list[str]) -> int:
     """The process: ``argv[1]`` is the descriptor of the caller's channel."""
-    channel = _socket.socket(fileno=int(argv[1]))
+    channel = passed(int(argv[1]), wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR)
     os.set_inheritable(channel.fileno(), False)
     _signal.signal(13, _signal.SIG_IGN)
     _signal.signal(15, _signal.SIG_DFL)
     for number in (1, 2, 3):  # signals of a terminal are the caller's business
         if _signal.getsignal(number) != _signal.SIG_IGN:
             _signal.signal(number, lambda _number, _frame: None)  # not ignored: commands would inherit that
-    kind, config, fds = wire.take(channel)
-    if kind != b"P":
+    wanted = channel.receive()
+    if not isinstance(wanted, wire.Open):
         return 1
-    for fd in fds:
-        os.close(fd)
     try:
-        import binascii
-
         try:
-            os.chdir(config["workspace"])
+            os.chdir(wanted.workspace)
         except OSError as error:
-            raise HostError("enter the workspace", error.strerror or "", target=config["workspace"]) from None
+            raise HostError("enter the workspace", error.strerror or "", target=wanted.workspace) from None
         gc.disable()
         # What ``ps`` and the record show as its command.
-        command, options = (f"[{config['program']}]",), RunOptions(quiet=True, no_trace=not config["record"])
-        request = RunRequest(command, restore(binascii.a2b_base64(config["policy"])), options)
-        begun = begin(lambda: request, "kept" if config["persistent"] else "fresh")
-        return Supervisor(channel, begun, config).run()
+        command, options = (f"[{wanted.program}]",), RunOptions(quiet=True, no_trace=not wanted.record)
+        request = RunRequest(command, restore(wanted.policy), options)
+        begun = begin(lambda: request, "kept" if wanted.persistent else "fresh")
+        return Supervisor(channel, begun, wanted).run()
     except MembraneError as error:
         told = wire.error_as_data(error)
     except Exception as error:
         told = wire.error_as_data(InternalError("make the sandbox", f"{type(error).__name__}: {error}"))
     channel.setblocking(True)
     try:
-        wire.put(channel, b"e", {"error": told})
+        channel.send(wire.Failed(told))
     except OSError:
         pass
     return 1

@@ -1,79 +1,209 @@
 """Messages between a program that uses the library and the supervisor of one of its sandboxes.
 
-One SOCK_SEQPACKET datagram each: a kind of one byte, a value as JSON, and descriptors.  A value that is too long for a
-datagram travels in a memfd, the first descriptor then.
+The caller is the user's own program, and so is whoever comes through the door (``wrap``); neither is trusted with more
+than the sandbox: what a message holds besides numbers, texts and descriptors is JSON.  Only ``Open``, of the caller
+that started the supervisor, has a policy in the form of ``policy.codec``, and ``Update`` has.
 
-Caller to supervisor
-    P {policy, workspace, ...} open · R {number, argv, cwd, environment} (+ stdin, stdout, stderr) run
-    S {number, signal} signal a command · K {number} kill a command and what it started
-    U {number, policy} other network rules · A {number, answer} answer a question · T {number} statistics
-    L {number} listen for callers of ``wrap`` · V {} send events from now on
-Supervisor to caller
-    O {id, workspace, assurance, source} open · s {number, pid, assurance} the command runs
-    x {number, status, duration, denied, changes, failure} it has ended
-    u {number}, t {number, ...}, l {number, path} done · f {number, error} not done
-    v [line, ...] events · q {number, access, rule} a question · w {number} it is withdrawn
-    e {error} the sandbox cannot be made, or has failed · z {} closed; the end of the stream follows
-
-The end of the caller's side of the stream ends the sandbox, however the caller ends.
+A ``number`` is the caller's: of a command, or of a request that is answered with the same one.  The end of the
+caller's side of the stream ends the sandbox, however the caller ends.
 """
 
 from __future__ import annotations
 
-import _socket
-import os
-
-from ..host.channel import MESSAGE, receive, send, send_data
+from ..messages import Message, Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
     from ..errors import MembraneError
+    from ..messages import Fds, Json
 
-INLINE = MESSAGE // 2  # bytes of a value in its datagram
-LONGEST = 64 << 20  # bytes of a value in a memfd
+LONGEST = 64 << 20  # bytes of a message
 
 
-def put(channel: _socket.socket, kind: bytes, value: Any, fds: Sequence[int] = ()) -> None:
-    """Send one message.
+# ---------------------------------------------------------------- to the supervisor
 
-    Raises:
-        BlockingIOError: there is no room now, on a socket that does not block.
-        OSError: the other end is gone.
+
+class Open(Message):
+    """Make the sandbox.
+
+    ``ask``: seconds that a question waits; 0: nobody is asked.  ``pid``: of the caller; ``program``: its name, for
+    ``ps`` and the record.
     """
-    import json
 
-    data = json.dumps(value).encode()
-    if len(data) <= INLINE:
-        send(channel, kind, b"." + data, fds)
-        return
-    send_data(channel, kind + b"m", data, fds)
+    policy: bytes
+    workspace: str
+    persistent: bool
+    record: bool
+    ask: float
+    pid: int
+    program: str
 
 
-def take(channel: _socket.socket) -> tuple[bytes, Any, list[int]]:
-    """Receive one message; the kind is empty at the end of the stream.
+class Run(Message):
+    """Run a command.
 
-    Raises:
-        BlockingIOError: nothing is there, on a socket that does not block.
+    ``cwd``: in the view, relative to the workspace.  ``environment``: further variables, name and value.
+    ``streams``: stdin, stdout and stderr.
     """
-    import json
 
-    try:
-        kind, payload, fds = receive(channel)
-    except ConnectionError:
-        return b"", None, []
-    if not kind:
-        return b"", None, []
-    if payload[:1] == b"m":
-        memory, *fds = fds
-        try:
-            payload = b"." + os.pread(memory, min(os.fstat(memory).st_size, LONGEST), 0)
-        finally:
-            os.close(memory)
-    value: Any = json.loads(payload[1:])
-    return kind, value, fds
+    number: int
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Json
+    umask: int
+    streams: Fds
+
+
+class Signal(Message):
+    """Signal the process group of a command."""
+
+    number: int
+    signal: int
+
+
+class Kill(Message):
+    """Kill a command and what it started."""
+
+    number: int
+
+
+class Update(Message):
+    """Decide by other network rules."""
+
+    number: int
+    policy: bytes
+
+
+class Reply(Message):
+    """The answer to ``Question``: a word of ``api.model.Answer``."""
+
+    number: int
+    answer: str
+
+
+class Count(Message):
+    """Ask for statistics."""
+
+    number: int
+
+
+class Listen(Message):
+    """Listen for callers of ``wrap``."""
+
+    number: int
+
+
+class WantEvents(Message):
+    """Send ``EventLines`` from now on."""
+
+
+# ---------------------------------------------------------------- from the supervisor
+
+
+class Opened(Message):
+    """The sandbox stands; ``id``: of the session."""
+
+    id: str
+    workspace: str
+    source: str
+
+
+class Started(Message):
+    """A command runs; ``assurance``: rule and mechanism of each thing that was read back."""
+
+    number: int
+    pid: int
+    assurance: Json
+
+
+class CommandEnded(Message):
+    """A command has ended, or was not started.
+
+    ``status``: as wait(2) tells it.  ``duration``: seconds.  ``denied``, ``changes``: of which ``lost`` found no room.
+    ``failure``: an error (``error_of``), or None.
+    """
+
+    number: int
+    status: int = 0
+    duration: float = 0.0
+    timed_out: bool = False
+    lost: int = 0
+    denied: Json = ()
+    changes: Json = None
+    failure: Json = None
+
+
+class Updated(Message):
+    """``Update`` is done."""
+
+    number: int
+
+
+class Counted(Message):
+    """The fields of ``api.model.Stats``."""
+
+    number: int
+    stats: Json
+
+
+class Listens(Message):
+    """The socket for callers of ``wrap``."""
+
+    number: int
+    path: str
+
+
+class NotDone(Message):
+    """A request was refused; ``error`` for ``error_of``."""
+
+    number: int
+    error: Json
+
+
+class EventLines(Message):
+    """Events, each a line of JSON."""
+
+    lines: tuple[str, ...]
+
+
+class Question(Message):
+    """May this be allowed?  ``asked``: as the gateway tells it, with the process of the cell that it is about."""
+
+    number: int
+    asked: Json
+
+
+class Withdrawn(Message):
+    """A question is not waited for any more."""
+
+    number: int
+
+
+class Failed(Message):
+    """The sandbox cannot be made, or has failed; ``error`` for ``error_of``."""
+
+    error: Json
+
+
+class Closed(Message):
+    """The last one; ``left``: what could not be removed."""
+
+    left: tuple[str, ...]
+
+
+TO_SUPERVISOR = Table(
+    "from a program to its sandbox",
+    *(Open, Run, Signal, Kill, Update, Reply, Count, Listen, WantEvents),
+    longest=LONGEST,
+)
+FROM_SUPERVISOR = Table(
+    "from a sandbox to its program",
+    *(Opened, Started, CommandEnded, Updated, Counted, Listens, NotDone),
+    *(EventLines, Question, Withdrawn, Failed, Closed),
+    longest=LONGEST,
+)
 
 
 def error_as_data(error: MembraneError) -> dict[str, Any]:

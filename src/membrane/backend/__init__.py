@@ -80,9 +80,9 @@ class Exited(News):
 
 
 class Failed(News):
-    """A step before the command's program failed.  ``number``: the errno, as text; "0": there is none."""
+    """A step before the command's program failed.  ``errno``: 0 where the system did not refuse it."""
 
-    number: str
+    errno: int
     step: str
     cause: str
     target: str

@@ -15,9 +15,11 @@ from __future__ import annotations
 import _socket
 import os
 
-from ..errors import HostError, InternalError
-from ..host.channel import SIGKILL, receive, receive_with_sender, send
-from ..host.launch import Launch
+from ..errors import HostError, InternalError, MembraneError
+from ..host import messages as m
+from ..host.channel import SIGKILL
+from ..host.launch import Launch, Spawner
+from ..messages import Failure
 from . import (
     Backend,
     Broken,
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from ..events import Binding, Process
-    from ..host.spawner import Spawner
+    from ..host.channel import Channel
+    from ..messages import Message
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
     from . import Commands, Job, News
@@ -136,8 +139,6 @@ class NativeCell(Cell):
     def ready(self) -> tuple[Binding, ...]:
         self._launch.wait_masks()
         if self._many:
-            from ..host.spawner import Spawner
-
             self._spawner = Spawner(self._launch)
             return ()
         from ..host.readback import read_back
@@ -174,17 +175,19 @@ class NativeCell(Cell):
     def read(self, descriptor: int) -> News:
         if descriptor != self._launch.launcher.fileno():
             return Broken("the process that runs the commands has died")  # it has nothing else to tell
-        kind, payload, _fds = _message(self._launch.launcher)
-        if kind == b"":
+        message = self._launch.launcher.receive()
+        if message is None:
             return Ended()
-        if kind == b"k":
+        if isinstance(message, m.NamesHidden):
             self._launch.masks_pending -= 1
+            if message.status:  # it was killed: nothing is known of the mask
+                return Broken(f"cannot mask a name that appeared: its process ended with status {message.status}")
             return Hidden()
-        if kind == b"f":
-            return Frozen(payload == b"0")
-        if kind == b"E":
-            return Broken(f"cannot mask a name that appeared: {_failed(payload).cause}")
-        raise InternalError("keep the sandbox", f"unexpected message {kind!r}")
+        if isinstance(message, m.FileFrozen):
+            return Frozen(message.errno == 0)
+        if isinstance(message, Failure):
+            return Broken(f"cannot mask a name that appeared: {message.cause}")
+        raise InternalError("keep the sandbox", f"unexpected message {type(message).__name__}")
 
     def owner(self, client: Mapping[str, Any] | None) -> Process | None:
         from ..host import owner
@@ -205,24 +208,24 @@ class NativeCell(Cell):
 class NativeCommand(Command):
     """The one command, by the channel of pid 1 (``host.init``)."""
 
-    def __init__(self, channel: _socket.socket) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def read(self) -> News:
-        return _news(*_message(self._channel)[:2])
+        return _news(self._channel.receive())
 
     def release(self) -> None:
-        send(self._channel, b"G")
+        self._channel.send(m.Go())
 
     def signal(self, number: int) -> bool:
         return _signal_by(self._channel, number)
 
     def resume(self) -> None:
         try:
-            send(self._channel, b"C")
+            self._channel.send(m.Resume())
         except OSError:
             pass  # pid 1 is gone: its end is on the way
 
@@ -230,7 +233,7 @@ class NativeCommand(Command):
 class NativeSharedCommand(SharedCommand):
     """One of many, by the channel of its keeper (``host.spawner``)."""
 
-    def __init__(self, channel: _socket.socket, plan: SandboxPlan) -> None:
+    def __init__(self, channel: Channel, plan: SandboxPlan) -> None:
         self._channel, self._plan = channel, plan
         self._sender = 0
         self.pid, self.ended = 0, -1
@@ -239,14 +242,11 @@ class NativeSharedCommand(SharedCommand):
         return self._channel.fileno()
 
     def read(self) -> News:
-        if self.ended >= 0:
-            return _news(*_message(self._channel)[:2])
-        # Until it is read back the kernel says who tells: the number is what the supervisor looks at.
-        kind, payload, _fds, sender = receive_with_sender(self._channel)
-        if kind == b"R":
-            self._sender = sender
+        message = self._channel.receive()
+        if isinstance(message, m.Ready) and self.ended < 0:
+            self._sender = self._channel.sender  # the kernel's word: it is what will be read back
             return Waiting()
-        return _news(kind, payload)
+        return _news(message)
 
     def ready(self) -> tuple[Binding, ...]:
         from ..host.readback import read_back
@@ -257,12 +257,12 @@ class NativeSharedCommand(SharedCommand):
         return bindings
 
     def refuse(self) -> None:
-        self._channel.shutdown(_socket.SHUT_RDWR)
+        self._channel.socket.shutdown(_socket.SHUT_RDWR)
 
     def release(self, job: Job, streams: Sequence[int]) -> None:
-        from ..host.spawner import release
+        from ..host.start import Job
 
-        release(self._channel, (job.argv, job.environment, job.cwd, job.umask), streams)
+        self._channel.send(m.RunJob(Job(job.argv, job.environment, job.cwd, job.umask), *streams))
 
     def signal(self, number: int) -> bool:
         return _signal_by(self._channel, number)
@@ -274,15 +274,13 @@ class NativeSharedCommand(SharedCommand):
 
     def last_status(self) -> int | None:
         self._channel.setblocking(False)
-        while True:
-            try:
-                kind, payload, _fds = receive(self._channel)
-            except OSError:
-                return None
-            if kind == b"X":
-                return int(payload)
-            if not kind:
-                return None
+        try:
+            while (message := self._channel.receive()) is not None:
+                if isinstance(message, m.CommandExited):
+                    return message.status
+        except (OSError, MembraneError):
+            pass
+        return None
 
     def let_go(self) -> None:
         if self.ended >= 0:
@@ -294,33 +292,22 @@ class NativeSharedCommand(SharedCommand):
         self._channel.close()
 
 
-def _message(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-    try:
-        return receive(channel)
-    except ConnectionError:
-        return b"", b"", []
-
-
-def _news(kind: bytes, payload: bytes) -> News:
+def _news(message: Message | None) -> News:
     """What pid 1, or a keeper, says about its command."""
-    if kind == b"X":
-        return Exited(int(payload))
-    if kind == b"Z":
+    if isinstance(message, m.CommandExited):
+        return Exited(message.status)
+    if isinstance(message, m.JobStopped):
         return Stopped()
-    if kind == b"E":
-        return _failed(payload)
-    if kind == b"":
+    if isinstance(message, Failure):
+        return Failed(message.errno, message.step, message.cause, message.target)
+    if message is None:
         return Ended()
-    raise InternalError("run a command", f"unexpected message {kind!r}")
+    raise InternalError("run a command", f"unexpected message {type(message).__name__}")
 
 
-def _failed(payload: bytes) -> Failed:
-    return Failed(*payload.decode("utf-8", "replace").split("\0", 3))
-
-
-def _signal_by(channel: _socket.socket, number: int) -> bool:
+def _signal_by(channel: Channel, number: int) -> bool:
     try:
-        send(channel, b"S", str(int(number)).encode())
+        channel.send(m.SendSignal(number))
     except OSError:
         return False  # it is gone: its end is on the way
     return True

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A listener of the host is accepted here.  For each connection the launcher, which lives in the sandbox's network
-namespace, is asked for a fresh socket of that namespace (``host.launcher._mint``); connected here, it reaches the
-sandbox's loopback: 127.0.0.1, and ::1 when nobody listens there.  Loopback destinations are steered by no rule of
+namespace, is asked for a fresh socket of that namespace (``host.launcher._make_socket``); connected here, it reaches
+the sandbox's loopback: 127.0.0.1, and ::1 when nobody listens there.  Loopback destinations are steered by no rule of
 the namespace.  Bytes are copied as they are; the client outside learns of a server that is not there by a reset.
 
 The direction is the reverse of all others: what the command answers leaves to whoever connected, on this machine.
@@ -17,10 +17,7 @@ import struct
 from _socket import (
     AF_INET,
     AF_INET6,
-    CMSG_SPACE,
     IPPROTO_TCP,
-    MSG_CMSG_CLOEXEC,
-    SCM_RIGHTS,
     SO_ERROR,
     SO_LINGER,
     SOCK_STREAM,
@@ -31,7 +28,10 @@ from _socket import socket as Socket
 from collections import deque
 from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
+from ..errors import HostError
 from ..events import ConnectionClosed, ConnectionOpened
+from ..host.channel import Channel
+from ..host.messages import FROM_FACTORY, TO_FACTORY, MakeSocket, SocketMade
 from .flow import Flow, Pump
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
 
@@ -47,7 +47,7 @@ CONNECTIONS = 512  # at once, to all ports
 CONNECT = 10.0  # seconds for a server inside to accept
 _MOST = 64  # accepted in one turn
 _PATIENCE = 0.1  # seconds without accepting when no descriptor is left
-_FAMILIES = ((b"4", AF_INET, "127.0.0.1"), (b"6", AF_INET6, "::1"))
+_FAMILIES = ((AF_INET, "127.0.0.1"), (AF_INET6, "::1"))
 _RESET = struct.pack("ii", 1, 0)
 _ALL = IN | OUT | RDHUP | EDGE
 
@@ -78,7 +78,7 @@ class Exposed:
         self.pump = Pump(room)
         self.connections: set[Connection] = set()
         self.connect = reactor.wait(CONNECT, lambda connection: connection.finish("the server does not accept"))
-        self._mint = mint
+        self._mint = Channel(mint, TO_FACTORY, FROM_FACTORY)
         self._asked: deque[Connection] = deque()
         self._limit = connections
         self._pause = reactor.wait(_PATIENCE, lambda start: start())
@@ -115,10 +115,10 @@ class Exposed:
             connection.finish("session ended")
         self.pump.close()
 
-    def ask(self, connection: Connection, kind: bytes) -> None:
+    def ask(self, connection: Connection, family: int) -> None:
         """Ask the launcher for a socket; answers come in the order of the questions."""
         try:
-            self._mint.send(kind)
+            self._mint.send(MakeSocket(family))
         except OSError as error:  # its queue is full, or it is gone and the session ends
             connection.finish(error.strerror or "no socket")
             return
@@ -149,20 +149,17 @@ class Exposed:
     def _minted(self, _mask: int) -> None:
         while True:
             try:
-                data, ancillary, _flags, _address = self._mint.recvmsg(16, CMSG_SPACE(4), MSG_CMSG_CLOEXEC)
+                made = self._mint.receive()
             except BlockingIOError:
                 return
+            except HostError:  # no descriptor is left here
+                made = SocketMade(None)
             except OSError:
-                data, ancillary = b"", []
-            if not data:  # the launcher is gone: the session ends
+                made = None
+            if not isinstance(made, SocketMade):  # the launcher is gone: the session ends
                 self.reactor.unwatch(self._mint.fileno())
                 return
-            fds = [
-                struct.unpack("i", value[:4])[0]
-                for level, kind, value in ancillary
-                if level == SOL_SOCKET and kind == SCM_RIGHTS
-            ]
-            self._asked.popleft().minted(fds[0] if fds else -1)
+            self._asked.popleft().minted(-1 if made.socket is None else made.socket)
 
 
 class Connection:
@@ -185,7 +182,7 @@ class Connection:
 
     def minted(self, fd: int) -> None:
         """Connect a socket of the sandbox's namespace; -1: there is none of this family."""
-        _kind, family, address = self._tries.pop(0)
+        family, address = self._tries.pop(0)
         if self._dead or fd < 0:
             if fd >= 0:
                 os.close(fd)

@@ -1,7 +1,8 @@
-"""Messages between the supervisor, the launcher and pid 1, and how a child reports that it failed.
+"""One end of a conversation between two of our processes, and how a child reports that it failed.
 
-Each message is one SOCK_SEQPACKET datagram: a kind of one byte, a payload, and descriptors (unix(7), SCM_RIGHTS).
-The kinds are listed in ``host.launcher``.
+Each message (``membrane.messages``) is one SOCK_SEQPACKET datagram with its descriptors (unix(7), SCM_RIGHTS).  One
+that is too long for that travels in a file in memory (memfd_create(2)), the first descriptor then; it is taken only
+where the table of the receiver allows that length.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ import os
 import struct
 
 from ..errors import HostError
+from ..messages import DATAGRAM, Failure, Malformed
 from .syscalls import set_parent_death_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import NoReturn
+
+    from ..messages import Message, Table
 else:
     import _signal  # the module behind ``signal``, without the 6 ms of its enums
 
-MESSAGE = 1 << 16  # longest message; longer data goes through a memfd
+INLINE = DATAGRAM // 2  # bytes of a message that are sent in the datagram itself, where both ways are open
 FDS_PER_MESSAGE = 200  # SCM_MAX_FD is 253
+_IN_MEMORY = b"\xff"  # in the place of a message: no table is that long
+_ROOM = _socket.CMSG_SPACE(4 * FDS_PER_MESSAGE) + _socket.CMSG_SPACE(12)  # and struct ucred
+_FLAGS = _socket.MSG_CMSG_CLOEXEC
+_TEXT = 8192  # characters, each at most 4 bytes
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, SIGCHLD, SIGCONT, SIGSTOP = 1, 2, 3, 9, 15, 17, 18, 19
 SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH = 20, 21, 22, 28
 HELD_DURING_FORK = (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH)
@@ -33,92 +41,135 @@ class LaunchFailed(Exception):
     """A step failed in a child and was reported."""
 
 
-def pair() -> tuple[_socket.socket, _socket.socket]:
-    """Two ends of a channel."""
-    return _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+class Channel:
+    """One end.
 
+    Args:
+        socket: SOCK_SEQPACKET.
+        sends: the messages that go from here to the other end.
+        takes: those that come from there.
 
-def send(channel: _socket.socket, kind: bytes, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
-    """One message with descriptors.
-
-    Raises:
-        OSError: EMFILE, also where the kernel says ETOOMANYREFS.
+    Attributes:
+        sender: the pid of who sent the last message, in our pid namespace, on a socket with SO_PASSCRED (unix(7)); else
+            0.
     """
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
-    try:
-        channel.sendmsg([kind + payload], rights)
-    except OSError as error:
-        if error.errno != errno.ETOOMANYREFS:
+
+    def __init__(self, socket: _socket.socket, sends: Table, takes: Table) -> None:
+        self.socket, self._sends, self._takes = socket, sends, takes
+        self.sender = 0
+        self.fileno, self.close, self.setblocking = socket.fileno, socket.close, socket.setblocking
+
+    def send(self, message: Message) -> None:
+        """Send one message; its descriptors stay open here.
+
+        Raises:
+            BlockingIOError: there is no room now, on a socket that does not block.
+            OSError: the other end is gone; EMFILE, also where the kernel says ETOOMANYREFS.
+        """
+        data, fds = self._sends.encode(message)
+        if len(data) <= (INLINE if self._sends.longest > DATAGRAM else DATAGRAM):
+            return self._send(data, fds)
+        if len(data) > self._sends.longest:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE), self._sends.name)
+        memory = os.memfd_create("message", os.MFD_CLOEXEC)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(memory, rest) :]
+            return self._send(_IN_MEMORY, [memory, *fds])
+        finally:
+            os.close(memory)
+
+    def _send(self, data: bytes, fds: list[int]) -> None:
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+        try:
+            self.socket.sendmsg([data], rights)
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            # Descriptors that a user has sent and nobody has received yet count together against the limit of one
+            # process (unix(7)): other runs of the same user can use it up for a moment.
+            raise OSError(errno.EMFILE, "Too many open files of this user are being sent (RLIMIT_NOFILE)") from None
+
+    def receive(self) -> Message | None:
+        """One message; None at the end of the stream.
+
+        Raises:
+            BlockingIOError: nothing is there, on a socket that does not block.
+            HostError: no descriptor is left for those that came.
+            Malformed: what came is no message that may come here.
+        """
+        try:
+            try:
+                data, ancillary, flags, _address = self.socket.recvmsg(DATAGRAM, _ROOM, _FLAGS)
+            except ConnectionResetError:
+                # The peer ended with something of ours unread.  That is told once and before what it had sent
+                # (unix(7), net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
+                data, ancillary, flags, _address = self.socket.recvmsg(DATAGRAM, _ROOM, _FLAGS)
+        except ConnectionError:
+            return None
+        fds: list[int] = []
+        self.sender = 0
+        for level, kind, value in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
+            elif level == _socket.SOL_SOCKET and kind == _socket.SCM_CREDENTIALS:
+                self.sender = struct.unpack("i", value[:4])[0]
+        if flags & _socket.MSG_CTRUNC:
+            _refuse_part(fds)
+        if not data:
+            _close(fds)
+            return None
+        try:
+            if flags & _socket.MSG_TRUNC:
+                raise Malformed("read a message", "it is longer than a datagram", target=self._takes.name)
+            if data == _IN_MEMORY and fds and self._takes.longest > DATAGRAM:
+                data = _content(fds.pop(0), self._takes)
+            return self._takes.decode(data, fds)
+        except Malformed:
+            _close(fds)
             raise
-        # Descriptors that a user has sent and nobody has received yet count together against the limit of one
-        # process (unix(7)): other runs of the same user can use it up for a moment.
-        raise OSError(errno.EMFILE, "Too many open files of this user are being sent (RLIMIT_NOFILE)") from None
 
 
-def send_data(channel: _socket.socket, kind: bytes, data: bytes, fds: Sequence[int] = ()) -> None:
-    """One message whose first descriptor is a file in memory (memfd_create(2)) that holds ``data`` of any length."""
-    memory = os.memfd_create("data", os.MFD_CLOEXEC)
+def pair(sends: Table, takes: Table) -> tuple[Channel, Channel]:
+    """Two ends; the first one sends ``sends``."""
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+    return Channel(ours, sends, takes), Channel(theirs, takes, sends)
+
+
+def named_pair(sends: Table, takes: Table) -> tuple[Channel, Channel]:
+    """As ``pair``; the kernel says who sent what comes to the first end (``Channel.sender``)."""
+    ours, theirs = pair(sends, takes)
+    ours.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+    return ours, theirs
+
+
+def passed(fd: int, sends: Table, takes: Table) -> Channel:
+    """The end that came as a descriptor."""
+    return Channel(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd), sends, takes)
+
+
+def _content(memory: int, takes: Table) -> bytes:
+    """What a file in memory holds; it is closed.  One read: the sender may change it."""
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(memory, rest) :]
-        send(channel, kind, b"", (memory, *fds))
+        size = os.fstat(memory).st_size
+        if size <= takes.longest:
+            return os.pread(memory, size, 0)
+    except OSError as error:
+        raise Malformed("read a message", error.strerror or "", target=takes.name) from None
     finally:
         os.close(memory)
+    raise Malformed("read a message", f"{size} bytes are too many", target=takes.name)
 
 
-def take_data(memory: int) -> bytes:
-    """What ``send_data`` wrote; the descriptor is closed.  From our own processes only: its length is not bounded."""
-    try:
-        return os.pread(memory, os.fstat(memory).st_size, 0)
-    finally:
-        os.close(memory)
-
-
-def receive(channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-    """One message: kind, payload, descriptors.  Kind is empty at the end of the stream."""
-    room = _socket.CMSG_SPACE(4 * FDS_PER_MESSAGE) + _socket.CMSG_SPACE(12)
-    try:
-        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        # The peer ended with something of ours unread.  That is told once and before what it had sent (unix(7),
-        # net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
-        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
-    fds: list[int] = []
-    for level, kind, value in ancillary:
-        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-            fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
-    if flags & _socket.MSG_CTRUNC:
-        _refuse_part(fds)
-    return data[:1], data[1:], fds
-
-
-def receive_with_sender(channel: _socket.socket) -> tuple[bytes, bytes, list[int], int]:
-    """One message with at most one descriptor, on a socket with SO_PASSCRED, and its sender's pid.
-
-    The kernel translates the pid into our pid namespace (unix(7)).  Kind is empty at the end of the stream.
-    """
-    room = _socket.CMSG_SPACE(4) + _socket.CMSG_SPACE(12)
-    try:
-        data, ancillary, flags, _address = channel.recvmsg(MESSAGE, room, _socket.MSG_CMSG_CLOEXEC)
-    except ConnectionError:  # it ended with something of ours unread
-        data, ancillary, flags = b"", [], 0
-    fds: list[int] = []
-    pid = 0
-    for level, what, value in ancillary:
-        if level == _socket.SOL_SOCKET and what == _socket.SCM_RIGHTS:
-            fds += struct.unpack("i", value[:4])
-        elif level == _socket.SOL_SOCKET and what == _socket.SCM_CREDENTIALS:
-            pid = struct.unpack("i", value[:4])[0]
-    if flags & _socket.MSG_CTRUNC:
-        _refuse_part(fds)
-    return data[:1], data[1:], fds, pid
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _refuse_part(fds: list[int]) -> NoReturn:
     """The kernel passes as many descriptors as there is room for, and says that with MSG_CTRUNC only (unix(7))."""
-    for fd in fds:
-        os.close(fd)
+    _close(fds)
     raise HostError(
         "take the descriptors of the sandbox",
         "too many open files (RLIMIT_NOFILE)",
@@ -126,18 +177,22 @@ def _refuse_part(fds: list[int]) -> NoReturn:
     )
 
 
-def report(channel: _socket.socket, step: str, error: BaseException) -> None:
-    number = error.errno or 0 if isinstance(error, OSError) else 0
-    target = str(error.filename or "") if isinstance(error, OSError) else ""
-    cause = (error.strerror or "") if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    text = "\0".join((str(number), step, cause, target))
+def failure(step: str, error: BaseException) -> Failure:
+    """What a child says when a step failed; each text is cut to what a datagram has room for."""
+    if isinstance(error, OSError):
+        return Failure(error.errno or 0, step, (error.strerror or "")[:_TEXT], str(error.filename or "")[:_TEXT])
+    return Failure(0, step, f"{type(error).__name__}: {error}"[:_TEXT], "")
+
+
+def report(channel: Channel, step: str, error: BaseException) -> None:
+    told = failure(step, error)
     try:
-        send(channel, b"E", text.encode("utf-8", "surrogateescape")[: MESSAGE - 1])
+        channel.send(told)
     except OSError:
-        os.write(2, f"membrane: {step}: {cause}\n".encode())
+        os.write(2, f"membrane: {step}: {told.cause}\n".encode())
 
 
-def run_child(body: Callable[[], None], channel: _socket.socket) -> NoReturn:
+def run_child(body: Callable[[], None], channel: Channel) -> NoReturn:
     """Run ``body`` and leave by _exit(2) whatever happens: no exception may unwind into the supervisor's code."""
     status = 1
     try:
@@ -162,7 +217,7 @@ def write_file(path: str, text: str) -> None:
 class Step:
     """Names the step for the report: ``with Step(channel, "mount proc"): ...``"""
 
-    def __init__(self, channel: _socket.socket, name: str) -> None:
+    def __init__(self, channel: Channel, name: str) -> None:
         self.channel, self.name = channel, name
 
     def __enter__(self) -> None:

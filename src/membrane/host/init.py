@@ -16,21 +16,21 @@ Everything is imported before the fork: after the pivot the interpreter's own fi
 
 from __future__ import annotations
 
-import _socket
 import errno
 import fcntl
-import marshal
 import os
 import select
 import struct
 
 from ..escaping import escape
-from ..plan.model import RANGE
+from ..plan.model import RANGE, Keep
 from ..value import Value
 from . import landlock, seccomp, view
+from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Step, receive, run_child, send, take_data
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Step, run_child
 from .confine import give_up_privileges
+from .start import operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..policy.model import Limits
+    from .channel import Channel
     from .start import Start
 else:
     import _signal
@@ -46,7 +47,7 @@ else:
 TIOCSCTTY, TIOCGPTN, TIOCSPTLCK = 0x540E, 0x80045430, 0x40045431  # ioctl_tty(2)
 
 
-def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: int) -> NoReturn:
+def init(start: Start, channel: Channel, trees: dict[int, int], started: int) -> NoReturn:
     """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written, and the launcher keeps
     its other end as long as it lives."""
     sc.set_parent_death_signal(SIGKILL)
@@ -63,37 +64,34 @@ def init(start: Start, channel: _socket.socket, trees: dict[int, int], started: 
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
-        send(channel, b"L", b"", (sock.fileno(),))
+        channel.send(m.Listening(sock.fileno()))
         sock.close()
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start)  # while the supervisor looks through the workspace
-    kind, _payload, fds = receive(channel)
-    if kind != b"W":
+    fill = channel.receive()
+    if not isinstance(fill, m.Fill):
         os._exit(1)
     with Step(channel, "bind a file rule"):
-        rows, environment = marshal.loads(take_data(fds[0]))  # noqa: S302 - from our own supervisor
-        start = start.replace(plan=plan.replace(environment=environment))
+        start = start.replace(plan=plan.replace(environment=fill.late.environment))
         masks = view.Masks()
-        for row in rows:
-            if row[0] == "Keep":
-                fd = view.keep(row[1])
+        for op in fill.late.ops:
+            if isinstance(op, Keep):
+                fd = view.keep(op.target)
                 if fd >= 0:
-                    send(channel, b"O", row[2], (fd,))
+                    channel.send(m.DirectoryKept(op.file, fd))
                     os.close(fd)
             else:
-                view.workspace_operation(masks, *row)
+                view.workspace_operation(masks, *operation(op))
         watch = masks.take_watch()
         if watch >= 0:
-            send(channel, b"I", marshal.dumps(masks.told), (watch,))
+            channel.send(m.ReadsWatched(tuple(masks.told), tuple(masks.told.values()), watch))
             os.close(watch)
         masks.close()
         view.seal(plan.mounts)
 
     if start.commands != "one":
-        send(channel, b"R", b"0")
-        from .spawner import keep
-
-        keep(channel)
+        channel.send(m.Ready(0, None))
+        _keep(channel)
     slave = -1
     if any(start.terminal):
         with Step(channel, "make a terminal"):
@@ -136,7 +134,7 @@ def notifying(start: Start) -> bytes:
     return seccomp.notify_program(reads=start.notify == "reads", raw=tells_raw(start), machine=sc.MACHINE)
 
 
-def run_command(start: Start, filters: Filters, channel: _socket.socket, null: int, slave: int = -1) -> NoReturn:
+def run_command(start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1) -> NoReturn:
     """Fork the command and keep it: reap, forward signals, tell its status.
 
     Args:
@@ -154,7 +152,7 @@ def run_command(start: Start, filters: Filters, channel: _socket.socket, null: i
     _reap(channel, pid, slave, failed_exec, null)
 
 
-def _terminal(channel: _socket.socket) -> int:
+def _terminal(channel: Channel) -> int:
     """Make a pty of the sandbox's own devpts the controlling terminal; pass the master out."""
     master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
@@ -162,7 +160,7 @@ def _terminal(channel: _socket.socket) -> int:
     os.setsid()
     slave = os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(slave, TIOCSCTTY, 0)
-    send(channel, b"T", b"", (master,))
+    channel.send(m.TerminalMade(master))
     os.close(master)
     return slave
 
@@ -176,7 +174,7 @@ def replace_streams(null: int = -1) -> None:
     os.close(null)
 
 
-def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int, null: int) -> NoReturn:
+def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: int) -> NoReturn:
     """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
@@ -207,20 +205,53 @@ def _reap(channel: _socket.socket, command: int, slave: int, failed_exec: int, n
             if fd == wake_read:
                 _drain(wake_read)
                 continue
-            kind, payload, _fds = receive(channel)
-            if kind == b"S" and int(payload) == SIGSTOP:
-                freezer.freeze()
-            elif kind == b"S":
-                _kill_group(command, int(payload))
-                if int(payload) == SIGCONT:
+            message = channel.receive()
+            if isinstance(message, m.SendSignal):
+                if message.number == SIGSTOP:
+                    freezer.freeze()
+                    continue
+                _kill_group(command, message.number)
+                if message.number == SIGCONT:
                     freezer.thaw()
-            elif kind == b"C":
+            elif isinstance(message, m.Resume):
                 if slave >= 0:
                     os.tcsetpgrp(slave, command)
                 _kill_group(command, SIGCONT)
                 freezer.thaw()
             else:
                 os._exit(1)  # the supervisor is gone: with pid 1 the whole namespace goes
+
+
+def _keep(channel: Channel) -> None:
+    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
+    give_up_privileges()
+    poll, wake_read, _wake_write = waiting_for(channel)
+    while True:
+        for fd, _event in poll.poll():
+            if fd != wake_read:
+                os._exit(0)
+            reap_ended(wake_read)
+
+
+def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
+    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    return poll, wake_read, wake_write
+
+
+def reap_ended(wake: int) -> None:
+    """Reap every child that has ended: what there was to tell of it was told."""
+    _drain(wake)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 class _Freezer:
@@ -287,7 +318,7 @@ def _kill_group(command: int, number: int) -> None:
         pass
 
 
-def _collect(channel: _socket.socket, command: int, slave: int, freezer: _Freezer) -> None:
+def _collect(channel: Channel, command: int, slave: int, freezer: _Freezer) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -300,13 +331,13 @@ def _collect(channel: _socket.socket, command: int, slave: int, freezer: _Freeze
         if os.WIFSTOPPED(status):
             if slave >= 0 and not freezer.frozen:
                 freezer.freeze()
-                send(channel, b"Z")
+                channel.send(m.JobStopped())
         else:
-            send(channel, b"X", str(status).encode())
+            channel.send(m.CommandExited(status))
             os._exit(0)
 
 
-def _command(start: Start, filters: Filters, channel: _socket.socket, slave: int, exec_status: int) -> None:
+def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_status: int) -> None:
     sc.set_parent_death_signal(SIGKILL)
     plan = start.plan
     if slave >= 0:
@@ -342,12 +373,12 @@ def _command(start: Start, filters: Filters, channel: _socket.socket, slave: int
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
         sc.drop_capabilities(bounding=start.commands == "one")
-    send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
+    channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
     if start.commands != "one":
         start = _take_job(start, channel)
-    elif channel.recv(1) != b"G":
+    elif not isinstance(channel.receive(), m.Go):
         os._exit(1)
     environment = dict(start.plan.environment)
     environment["MEMBRANE_SESSION"] = start.session
@@ -355,18 +386,17 @@ def _command(start: Start, filters: Filters, channel: _socket.socket, slave: int
     _exec(start.argv, environment, exec_status)
 
 
-def _take_job(start: Start, channel: _socket.socket) -> Start:
+def _take_job(start: Start, channel: Channel) -> Start:
     """Wait for what to run (``host.spawner``); its streams become ours."""
-    kind, _payload, fds = receive(channel)
-    if kind != b"J":
+    message = channel.receive()
+    if not isinstance(message, m.RunJob):
         os._exit(1)
-    memory, *streams = fds
-    argv, environment, cwd, umask = marshal.loads(take_data(memory))  # noqa: S302 - from our own supervisor
-    for number, fd in enumerate(streams):
+    for number, fd in enumerate((message.stdin, message.stdout, message.stderr)):
         os.dup2(fd, number)
+    job = message.job
     with Step(channel, "enter the directory"):
-        os.chdir(cwd)
-    return start.replace(plan=start.plan.replace(environment=environment), argv=argv, umask=umask)
+        os.chdir(job.cwd)
+    return start.replace(plan=start.plan.replace(environment=job.environment), argv=job.argv, umask=job.umask)
 
 
 def _limits(limits: Limits) -> None:

@@ -3,23 +3,22 @@
 Theory of operation
 -------------------
 A launch begins before the policy is loaded: ``Launch`` forks at once, and while the supervisor reads policy and
-machine the launcher loads its own modules and makes the outer namespaces (``host.launcher``, which lists the
-messages).  ``begin`` then tells it the plan.  A supervisor that gets no plan gives the launch up; its end alone ends
-the launcher as well.  So this module imports what both of them need, and no more.
+machine the launcher loads its own modules and makes the outer namespaces (``host.launcher``).  ``begin`` then tells
+it the plan.  A supervisor that gets no plan gives the launch up; its end alone ends the launcher as well.  So
+this module imports what both of them need, and no more.
 """
 
 from __future__ import annotations
 
-import _socket
 import errno
-import marshal
 import os
 import select
 
 from ..errors import HostError, InternalError
-from ..plan.model import Copy, File, Keep, Mask, Seed
-from .channel import HELD_DURING_FORK, MESSAGE, SIGKILL, pair, receive, receive_with_sender, run_child, send, send_data
-from .start import dump
+from ..messages import Failure
+from . import messages as m
+from .channel import HELD_DURING_FORK, SIGKILL, failure, named_pair, pair, run_child
+from .start import Late, operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn, Self
 
+    from ..messages import Message
     from ..plan.model import MountOp, SandboxPlan
+    from .channel import Channel
     from .start import Start
 else:
     import _signal
+
+SPAWN = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
 
 
 class Launch:
@@ -45,9 +48,8 @@ class Launch:
     def __init__(self) -> None:
         """Fork the launcher."""
         ensure_streams()  # before anything is opened: it would take the number of a closed stream
-        self.launcher, launcher_end = pair()
-        self.init, init_end = pair()
-        self.init.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        self.launcher, launcher_end = pair(m.TO_LAUNCHER, m.FROM_LAUNCHER)
+        self.init, init_end = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         self.plan: SandboxPlan
         self.command_pid = 0
         self.init_pidfd = -1
@@ -84,7 +86,8 @@ class Launch:
         """
         self.plan = start.plan
         try:
-            send_data(self.launcher, b"B", dump(start))
+            # Without the bindings of the plan: nothing is made of them.
+            self.launcher.send(m.Begin(start.replace(plan=start.plan.replace(bindings=()))))
         except ConnectionError:
             self._raise_early_end()
 
@@ -104,7 +107,7 @@ class Launch:
         base = self.plan.base_kuid
         if not base:
             return
-        self._expect(self.launcher, b"U")
+        self._receive(self.launcher, m.UserNamespaceMade)
         from . import trees
 
         try:
@@ -114,16 +117,13 @@ class Launch:
         try:
             trees.pass_in(self.launcher, self.plan, userns)
         except OSError as error:
-            raise _host_error(
-                error.errno or 0, "show a tree in the sandbox", error.strerror or "", str(error.filename or "")
-            ) from None
+            raise _host_error(failure("show a tree in the sandbox", error)) from None
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
-        rows = [_row(op) for op in ops]
-        self._empty_files = [row[1] for row in rows if row[0] == "EmptyFile"]
+        self._empty_files = [op.target for op in ops if operation(op)[0] == "EmptyFile"]
         try:
-            send_data(self.init, b"W", marshal.dumps((rows, tuple(environment))))
+            self.init.send(m.Fill(Late(tuple(ops), tuple(environment))))
         except ConnectionError:
             self._raise_early_end()
 
@@ -132,24 +132,21 @@ class Launch:
         sockets: list[tuple[str, int]] = []
         mode = ""
         while True:
-            kind, payload, fds = self._receive(self.launcher)
-            if kind == b"P":
-                self.init_pidfd = fds[0]
+            message = self._receive(self.launcher, m.NetworkSockets, m.InitStarted)
+            if isinstance(message, m.InitStarted):
+                self.init_pidfd = message.pidfd
                 return mode, sockets
-            if kind != b"N":
-                raise InternalError("launch", f"unexpected message {kind!r}")
-            words = payload.decode().split()
-            mode = words[0]
-            sockets += zip(words[1:], fds, strict=True)
+            assert isinstance(message, m.NetworkSockets)
+            mode = message.mode
+            sockets += zip(message.roles, message.sockets, strict=True)
 
     def listening_sockets(self, count: int) -> list[int]:
         """The unix sockets that listen in the view, in the order of the plan's operations."""
         out: list[int] = []
         while len(out) < count:
-            kind, _payload, fds = self._receive(self.init)
-            if kind != b"L":
-                raise InternalError("launch", f"expected message b'L', got {kind!r}")
-            out += fds
+            message = self._receive(self.init, m.Listening)
+            assert isinstance(message, m.Listening)
+            out.append(message.socket)
         return out
 
     def wait_ready(self) -> None:
@@ -159,70 +156,54 @@ class Launch:
             HostError: a step failed in a child.
         """
         while True:
-            kind, payload, fds, sender = receive_with_sender(self.init)
-            if kind == b"R":
-                self.command_pid = sender
-                self.listener = fds[0] if fds else -1
-                self.listener_error = int(payload)
+            message = self._receive(self.init, m.Ready, m.TerminalMade, m.DirectoryKept, m.ReadsWatched)
+            if isinstance(message, m.TerminalMade):
+                self.terminal = message.master
+            elif isinstance(message, m.DirectoryKept):
+                self.kept[message.file] = message.directory
+            elif isinstance(message, m.ReadsWatched):
+                watched = zip(message.watches, message.files, strict=True)
+                self.reads = message.inotify, {watch: self._empty_files[number] for watch, number in watched}
+            else:
+                assert isinstance(message, m.Ready)
+                self.command_pid = self.init.sender
+                self.listener = -1 if message.listener is None else message.listener
+                self.listener_error = message.errno
                 return
-            if kind == b"T":
-                self.terminal = fds[0]
-                continue
-            if kind == b"O":
-                if fds:  # else no descriptor was left for it
-                    self.kept[os.fsdecode(payload)] = fds[0]
-                continue
-            if kind == b"I":
-                if fds:  # as above
-                    told = marshal.loads(payload)  # noqa: S302 - from our own pid 1
-                    self.reads = fds[0], {watch: self._empty_files[number] for watch, number in told.items()}
-                continue
-            if kind == b"E":
-                raise _from_message(payload)
-            if kind == b"":
-                self._raise_early_end()
-            raise InternalError("launch", f"unexpected message {kind!r}")
 
     def wait_masks(self) -> None:
-        """Wait for the masks that were asked for so far."""
+        """Wait for the masks that were asked for so far.
+
+        Raises:
+            HostError: one could not be mounted.
+        """
         while self.masks_pending:
-            kind, _payload, _fds = self._receive(self.launcher)
-            if kind == b"k":
+            message = self._receive(self.launcher, m.NamesHidden, m.FileFrozen)
+            if isinstance(message, m.NamesHidden):
                 self.masks_pending -= 1
+                if message.status:  # it was killed, or has told why
+                    raise HostError("mask a name that appeared", f"its process ended with status {message.status}")
 
-    def release(self) -> None:
-        """Let the command call execve(2)."""
-        send(self.init, b"G")
-
-    def _expect(self, channel: _socket.socket, wanted: bytes) -> None:
-        kind, _payload, _fds = self._receive(channel)
-        if kind != wanted:
-            raise InternalError("launch", f"expected message {wanted!r}, got {kind!r}")
-
-    def _receive(self, channel: _socket.socket) -> tuple[bytes, bytes, list[int]]:
-        try:
-            kind, payload, fds = receive(channel)
-        except ConnectionError:
-            kind, payload, fds = b"", b"", []
-        if kind == b"E":
-            raise _from_message(payload)
-        if kind == b"":
+    def _receive(self, channel: Channel, *wanted: type[Message]) -> Message:
+        """The next message, which is one of ``wanted``."""
+        message = channel.receive()
+        if isinstance(message, Failure):
+            raise _host_error(message)
+        if message is None:
             self._raise_early_end()
-        return kind, payload, fds
+        if type(message) not in wanted:
+            raise InternalError("launch", f"unexpected message {type(message).__name__}")
+        return message
 
     def _raise_early_end(self) -> NoReturn:
-        # The reason may wait on the other channel; and behind a reset, which is told once (``channel.receive``).
-        for channel in (self.launcher, self.launcher, self.init, self.init):
+        # The reason may wait on the other channel.
+        for channel in (self.launcher, self.init):
+            channel.setblocking(False)
             try:
-                while True:
-                    data = channel.recv(MESSAGE, _socket.MSG_DONTWAIT)
-                    if not data:
-                        break
-                    if data[:1] == b"E":
-                        raise _from_message(data[1:])
+                while (message := channel.receive()) is not None:
+                    if isinstance(message, Failure):
+                        raise _host_error(message)
             except BlockingIOError:
-                pass
-            except ConnectionError:
                 pass
         raise HostError("start the sandbox", "the launcher ended before the command was ready")
 
@@ -245,56 +226,77 @@ class Launch:
             self.init_pidfd = -1
 
     def mask(self, ops: Sequence[MountOp]) -> None:
-        """Ask for masks over names that appeared; the answer is a ``k`` message on the launcher channel."""
-        rows = [_row(op) for op in ops]
-        data = marshal.dumps(rows)
-        if len(data) > MESSAGE - 1 and len(rows) > 1:
-            half = len(rows) // 2
-            self.mask(ops[:half])
-            self.mask(ops[half:])
-            return
+        """Ask for masks over names that appeared; ``NamesHidden`` answers."""
         try:
-            send(self.launcher, b"K", data)
+            self.launcher.send(m.HideNames(Late(tuple(ops))))
             self.masks_pending += 1
         except ConnectionError:
             pass  # the sandbox is gone
 
     def freeze(self, directory: int, name: str) -> bool:
-        """Ask that a file in a directory of ``kept`` becomes read-only in the sandbox; the answer is an ``f`` message
-        on the launcher channel, after those to the masks that were asked for before.  False: the sandbox is gone.
+        """Ask that a file in a directory of ``kept`` becomes read-only in the sandbox; ``FileFrozen`` answers, after
+        the answers to the masks that were asked for before.  False: the sandbox is gone.
         """
         try:
-            send(self.launcher, b"F", os.fsencode(name), (directory,))
+            self.launcher.send(m.FreezeFile(name, directory))
         except OSError:
             return False
         return True
 
 
-def _row(op: MountOp) -> tuple[str, str, bytes]:
-    """What ``view.workspace_operation`` takes."""
-    if isinstance(op, Mask):
-        kind = "Empty" if op.empty else "Mask"
-        if not op.link:
-            kind += "File" if op.empty and not op.directory else "Name"
-        return kind, op.target, b""
-    if isinstance(op, Keep):
-        return "Keep", op.target, os.fsencode(op.file)
-    return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""
+class Spawner:
+    """The supervisor's view of the process that forks the commands (``host.spawner``).
+
+    Args:
+        launch: whose view is ready.
+
+    Raises:
+        HostError: it cannot enter the namespaces.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.channel, theirs = named_pair(m.TO_SPAWNER, m.FROM_SPAWNER)
+        try:
+            launch.launcher.send(m.StartSpawner(theirs.fileno()))
+        except ConnectionError:
+            pass  # told below
+        finally:
+            theirs.close()
+        message = self.channel.receive() if select.select([self.channel], [], [], SPAWN)[0] else None
+        if not isinstance(message, m.Ready):
+            cause = f"{message.step}: {message.cause}" if isinstance(message, Failure) else "it ended early"
+            raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
+        self.pid = self.channel.sender
+        self.listener = -1 if message.listener is None else message.listener
+        self.listener_error = message.errno
+
+    def fork(self) -> Channel:
+        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
+
+        Raises:
+            HostError: the spawner has ended.
+        """
+        ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
+        try:
+            self.channel.send(m.ForkCommand(theirs.fileno()))
+        except OSError as error:
+            ours.close()
+            raise HostError("start a command", error.strerror or "the spawner has ended") from None
+        finally:
+            theirs.close()
+        return ours
 
 
-def _launch(channel: _socket.socket, init_channel: _socket.socket, supervisor: int) -> None:
+def _launch(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     os.setsid()  # first: signals of the caller's terminal go to the supervisor, which decides what to forward
     from .launcher import launcher  # here: beside the supervisor, which does not need it
 
     launcher(channel, init_channel, supervisor)
 
 
-def _from_message(payload: bytes) -> HostError:
-    number, step, cause, target = payload.decode("utf-8", "surrogateescape").split("\0", 3)
-    return _host_error(int(number), step, cause, target)
-
-
-def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
+def _host_error(told: Failure) -> HostError:
+    """What a failure means for the caller, and what to do about it."""
+    number, step, cause, target = told.errno, told.step, told.cause, told.target
     name = errno.errorcode.get(number, "")
     fix: tuple[str, ...] = ()
     if step == "make a user namespace":

@@ -28,26 +28,18 @@ Rules
 4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by somebody else moves no mask.
 5. The command is released by the supervisor, after it has read back what was set.
 
-Messages (SOCK_SEQPACKET, first byte is the kind)
-    launcher -> supervisor: U user namespace is there · N mode + roles (+ sockets; see ``_mint``, ``_diagnosing``)
-    launcher -> supervisor: P pidfd of init · k masks mounted · f a file is frozen, or why not (errno)
-    init -> supervisor:     L listening unix socket of the plan (in its order) · O directory below a cover (``Keep``)
-    init -> supervisor:     T terminal (+ pty master) · R command is ready (+ listener)
-    init -> supervisor:     Z stopped · X wait status
-    supervisor -> launcher: B plan (+ memfd, ``host.start``) · M maps are written (+ trees) · K masks to mount
-    supervisor -> launcher: Z fork a spawner (+ channel) · F freeze a file (+ directory that was kept)
-    supervisor -> init:     W what is known late (+ memfd) · G go · S signal · C continue
-    any -> supervisor:      E errno, step, object
+What they say to each other is in ``host.messages``.
 """
 
 from __future__ import annotations
 
 import _socket
 import errno
-import marshal
 import os
 import select
 
+from ..errors import MembraneError
+from . import messages as m
 from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
@@ -57,15 +49,13 @@ from .channel import (
     default_signals,
     die_with,
     pair,
-    receive,
+    passed,
     run_child,
-    send,
-    take_data,
     write_file,
 )
 from .init import init, replace_streams
 from .netns import configure
-from .start import restore
+from .start import operation
 from .view import Masks, freeze, workspace_operation
 
 TYPE_CHECKING = False
@@ -73,13 +63,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from .start import Start
+    from .channel import Channel
+    from .start import Late, Start
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
-def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: int) -> None:
+def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     """The process; it ends when the sandbox has ended, or when no plan comes."""
     default_signals()
     die_with(supervisor)
@@ -89,10 +80,10 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
     os.umask(0o022)  # modes of our own files are exact; the command gets the caller's mask back
     with Step(channel, "make a user namespace"):
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNET)
-    kind, _payload, fds = receive(channel)
-    if kind != b"B":
+    begin = channel.receive()
+    if not isinstance(begin, m.Begin):
         raise LaunchFailed
-    start = restore(take_data(fds[0]))
+    start = begin.start
     plan = start.plan
     root = bool(plan.base_kuid)
     trees: dict[int, int] = {}
@@ -102,23 +93,17 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
     if root:
-        send(channel, b"U")
-        while True:
-            kind, payload, fds = receive(channel)
-            if kind != b"M":
-                raise LaunchFailed
-            if not payload:
-                break
-            trees.update(zip(marshal.loads(payload), fds, strict=True))  # noqa: S302 - from our own supervisor
+        channel.send(m.UserNamespaceMade())
+        while isinstance(message := channel.receive(), m.Trees):
+            trees.update(zip(message.indices, message.trees, strict=True))
+        if not isinstance(message, m.MapsWritten):
+            raise LaunchFailed
         with Step(channel, "enter the private kuid range"):
             os.setgroups([])
             os.setresgid(0, 0, 0)
             os.setresuid(0, 0, 0)
             sc.set_dumpable(True)  # cleared by the change of ids; /proc/PID/uid_map must stay writable
             die_with(supervisor)
-
-    if start.commands != "one":
-        from . import spawner  # noqa: F401 - loaded before the clone: pid 1 may not find our files in its view
 
     started, release = os.pipe()
     with Step(channel, "make the inner namespaces"):
@@ -152,19 +137,23 @@ def launcher(channel: _socket.socket, init_channel: _socket.socket, supervisor: 
                 sockets += _diagnosing(role)
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
-        words = " ".join((mode, *(role for role, _sock in part)))
-        send(channel, b"N", words.encode(), [sock.fileno() for _role, sock in part])
-    mint: _socket.socket | None = None
+        _tell_sockets(channel, mode, part)
+    factory: Channel | None = None
     if plan.network.exposed:
-        mint, theirs = pair()
-        mint.setblocking(False)
-        send(channel, b"N", f"{mode} mint".encode(), (theirs.fileno(),))
+        factory, theirs = pair(m.FROM_FACTORY, m.TO_FACTORY)
+        factory.setblocking(False)
+        _tell_sockets(channel, mode, [("mint", theirs.socket)])
         theirs.close()
-    send(channel, b"P", b"", (pidfd,))
+    channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(start, channel, namespaces, pid, pidfd, mint)
+    _serve(start, channel, namespaces, pid, pidfd, factory)
+
+
+def _tell_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
+    roles = tuple([role for role, _sock in sockets])
+    channel.send(m.NetworkSockets(mode, roles, tuple([sock.fileno() for _role, sock in sockets])))
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
@@ -186,45 +175,43 @@ def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
         return []
 
 
-def _mint(channel: _socket.socket) -> bool:
+def _make_socket(channel: Channel) -> bool:
     """Answer one request of the gateway with a TCP socket of this network namespace; false at its end.
 
-    A socket belongs to the namespace in which it was made, whoever connects it: so the gateway reaches the
-    sandbox's loopback without entering the namespace.  The request is one byte, ``4`` or ``6``; the answer is the
-    same with the socket, or without one where it could not be made.
-    The channel does not block: whoever does not read the answers must not keep masks from being mounted.
+    A socket belongs to the namespace in which it was made, whoever connects it: so the gateway reaches the sandbox's
+    loopback without entering the namespace.
+    The channel does not block: who does not read the answers must not keep masks from being mounted.
     """
     try:
-        kind = channel.recv(2)
-        if kind not in (b"4", b"6"):
+        asked = channel.receive()
+        if not isinstance(asked, m.MakeSocket) or asked.family not in (_socket.AF_INET, _socket.AF_INET6):
             return False
-        family = _socket.AF_INET if kind == b"4" else _socket.AF_INET6
         try:
-            made = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            made = _socket.socket(asked.family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         except OSError:
-            send(channel, kind)
+            channel.send(m.SocketMade(None))
             return True
         try:
-            send(channel, kind, b"", (made.fileno(),))
+            channel.send(m.SocketMade(made.fileno()))
         finally:
             made.close()
-    except OSError:
+    except (OSError, MembraneError):
         return False
     return True
 
 
 def _serve(
     start: Start,
-    channel: _socket.socket,
+    channel: Channel,
     namespaces: dict[str, int],
     pid: int,
     pidfd: int,
-    mint: _socket.socket | None,
+    factory: Channel | None,
 ) -> None:
     """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
-    if mint is not None:
-        poll.register(mint.fileno(), select.POLLIN)
+    if factory is not None:
+        poll.register(factory.fileno(), select.POLLIN)
     poll.register(pidfd, select.POLLIN)
     poll.register(channel.fileno(), select.POLLIN)
     while True:
@@ -232,37 +219,33 @@ def _serve(
         if pidfd in ready:
             os.waitpid(pid, 0)
             return
-        if mint is not None and mint.fileno() in ready:
-            if not _mint(mint):
-                poll.unregister(mint.fileno())
-                mint.close()
-                mint = None
+        if factory is not None and factory.fileno() in ready:
+            if not _make_socket(factory):
+                poll.unregister(factory.fileno())
+                factory.close()
+                factory = None
             continue
-        kind, payload, fds = receive(channel)
-        if kind == b"Z":
-            _spawn(start, fds[0], namespaces, (channel, mint))
-            continue
-        if kind == b"F":
+        message = channel.receive()
+        if isinstance(message, m.StartSpawner):
+            _spawn(start, message.channel, namespaces, (channel, factory))
+        elif isinstance(message, m.FreezeFile):
             child = os.fork()
             if child == 0:
-                _freeze_inside(os.fsdecode(payload), fds, namespaces)
-            for fd in fds:
-                os.close(fd)
-            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            send(channel, b"f", str(status).encode())
-            continue
-        if kind != b"K":
+                _freeze_inside(message, namespaces)
+            os.close(message.directory)
+            channel.send(m.FileFrozen(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+        elif isinstance(message, m.HideNames):
+            child = os.fork()
+            if child == 0:
+                _mask_inside(channel, message.late, namespaces)
+            channel.send(m.NamesHidden(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+        else:
             os.kill(pid, SIGKILL)
             os.waitpid(pid, 0)
             return
-        child = os.fork()
-        if child == 0:
-            _mask_inside(channel, payload, namespaces)
-        status = os.waitpid(child, 0)[1]
-        send(channel, b"k", str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_socket.socket | None]) -> None:
+def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Channel | None]) -> None:
     """Fork the process that forks the commands; when it ends the supervisor sees it on its channel."""
     from .spawner import spawner
 
@@ -272,7 +255,7 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[_s
     for each in ours:
         if each is not None:
             each.close()
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, end)
+    channel = passed(end, m.FROM_SPAWNER, m.TO_SPAWNER)
     run_child(lambda: spawner(start, channel, namespaces), channel)
 
 
@@ -284,12 +267,12 @@ def _enter(namespaces: dict[str, int]) -> None:
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
 
 
-def _freeze_inside(name: str, fds: Sequence[int], namespaces: dict[str, int]) -> NoReturn:
+def _freeze_inside(asked: m.FreezeFile, namespaces: dict[str, int]) -> NoReturn:
     """Exits with 0, or with the errno: the supervisor then leaves the file as it is."""
     status = 255
     try:
         _enter(namespaces)
-        freeze(fds[0], name)
+        freeze(asked.directory, asked.name)
         status = 0
     except OSError as error:
         status = error.errno or 255
@@ -297,15 +280,13 @@ def _freeze_inside(name: str, fds: Sequence[int], namespaces: dict[str, int]) ->
         os._exit(status)
 
 
-def _mask_inside(channel: _socket.socket, payload: bytes, namespaces: dict[str, int]) -> NoReturn:
-    rows = marshal.loads(payload)  # noqa: S302 - from our own supervisor
-
+def _mask_inside(channel: Channel, late: Late, namespaces: dict[str, int]) -> NoReturn:
     def mask() -> None:
         _enter(namespaces)
         masks = Masks(late=True)
-        for row in rows:
+        for op in late.ops:
             try:
-                workspace_operation(masks, *row)
+                workspace_operation(masks, *operation(op))
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it went away again
                     raise

@@ -13,7 +13,6 @@ import os
 
 from ..errors import HostError
 from ..events import Binding
-from .channel import MESSAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
     """
     fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        text = os.read(fd, MESSAGE).decode("ascii", "replace")
+        text = os.read(fd, 1 << 16).decode("ascii", "replace")
     finally:
         os.close(fd)
     status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)

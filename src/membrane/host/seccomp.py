@@ -30,6 +30,7 @@ from __future__ import annotations
 import struct
 
 from ..errors import HostError
+from .numbers import COLUMNS, NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,87 +56,6 @@ _RESULTS = {  # label: value; asm-generic/errno.h
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _FIRST_UNKNOWN = 512  # 512-547 were a second way to the x32 calls before Linux 5.4
 
-# name: (x86_64, aarch64); -1: no such call.  syscall_64.tbl, asm-generic/unistd.h
-_NUMBERS = {
-    "_sysctl": (156, -1),
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "bpf": (321, 280),
-    "chmod": (90, -1),
-    "chroot": (161, 51),
-    "clock_settime": (227, 112),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "creat": (85, -1),
-    "delete_module": (176, 106),
-    "fanotify_init": (300, 262),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioctl": (16, 29),
-    "ioprio_set": (251, 30),
-    "ioperm": (173, -1),
-    "iopl": (172, -1),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "mknod": (133, -1),
-    "mknodat": (259, 33),
-    "modify_ldt": (154, -1),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "nfsservctl": (180, 42),
-    "open": (2, -1),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "openat": (257, 56),
-    "openat2": (437, 437),
-    "perf_event_open": (298, 241),
-    "personality": (135, 92),
-    "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41),
-    "prlimit64": (302, 261),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "setpriority": (141, 140),
-    "settimeofday": (164, 170),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "unshare": (272, 97),
-    "uselib": (134, -1),
-    "userfaultfd": (323, 282),
-    "vhangup": (153, 58),
-}
-
 _NEVER = {
     # openat2 has its mode in memory, where a set-user-ID bit cannot be seen; programs go on with openat.
     "ENOSYS": ("io_uring_setup", "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key", "openat2"),
@@ -158,49 +78,29 @@ _NESTED_ONLY = {
 _TRACING: dict[str, tuple[str, ...]] = {"EPERM": ("ptrace", "process_vm_readv", "process_vm_writev")}
 
 # The calls that the tracer is told of; in the order in which it wants them fast.  Opens are told by their flags.
-_NOTIFIED = {
-    "execve": (59, 221),
-    "unlink": (87, -1),
-    "unlinkat": (263, 35),
-    "rename": (82, -1),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "mkdir": (83, -1),
-    "mkdirat": (258, 34),
-    "rmdir": (84, -1),
-    "connect": (42, 203),
-    "creat": (85, -1),
-    "link": (86, -1),
-    "linkat": (265, 37),
-    "symlink": (88, -1),
-    "symlinkat": (266, 36),
-    "mknod": (133, -1),
-    "mknodat": (259, 33),
-    "truncate": (76, 45),
-    "bind": (49, 200),
-    "execveat": (322, 281),
-    "chmod": (90, -1),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, -1),
-    "fchown": (93, 55),
-    "lchown": (94, -1),
-    "fchownat": (260, 54),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "removexattrat": (466, 466),
-}
+_NOTIFIED = (
+    *(
+        "execve",
+        "unlink",
+        "unlinkat",
+        "rename",
+        "renameat",
+        "renameat2",
+        "mkdir",
+        "mkdirat",
+        "rmdir",
+        "connect",
+        "creat",
+    ),
+    *("link", "linkat", "symlink", "symlinkat", "mknod", "mknodat", "truncate", "bind", "execveat"),
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
+    *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
+)
 _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
 # Calls that name a place in their own arguments, and those that may open a connection (MSG_FASTOPEN), by the argument
 # that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not told.
-_SENDS = {"sendto": (44, 206), "sendmsg": (46, 211), "sendmmsg": (307, 269)}
-_SEND_FLAGS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_SENDS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 _SENDTO_NAME = 4
 _MSG_FASTOPEN = 0x20000000
 _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
@@ -263,7 +163,7 @@ def program(
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
     for name, body in judged:
-        number = (_NUMBERS.get(name) or _NOTIFIED[name])[column]
+        number = NUMBERS[name][column]
         if number < 0:
             continue
         # The body ends every path, so what follows is reached by a false comparison only.
@@ -274,7 +174,7 @@ def program(
             code.append(instruction)
         labels[f"after {name}"] = len(code)
     for result, names in _refused(nested, user_namespaces, allow_ptrace):
-        code += [(_EQUAL, _NUMBERS[name][column], result, "") for name in names if _NUMBERS[name][column] >= 0]
+        code += [(_EQUAL, NUMBERS[name][column], result, "") for name in names if NUMBERS[name][column] >= 0]
     for result, value in _RESULTS.items():  # "allow" comes first: what no comparison caught falls into it
         labels[result] = len(code)
         code.append((_RETURN, value, "", ""))
@@ -303,20 +203,20 @@ def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> b
         (_LOAD, _NUMBER, "", ""),
     ]
     labels: dict[str, int] = {}
-    opens = [(name, argument) for name, argument in _OPENS.items() if _NUMBERS[name][column] >= 0]
+    opens = [(name, argument) for name, argument in _OPENS.items() if NUMBERS[name][column] >= 0]
     for name, _argument in opens:
-        code.append((_EQUAL, _NUMBERS[name][column], "notify" if reads else name, ""))
-    code += [(_EQUAL, pair[column], "notify", "") for pair in _NOTIFIED.values() if pair[column] >= 0]
-    code += [(_EQUAL, pair[column], name, "") for name, pair in _SENDS.items()]
+        code.append((_EQUAL, NUMBERS[name][column], "notify" if reads else name, ""))
+    code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in _NOTIFIED if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name in _SENDS]
     if raw:
-        code.append((_EQUAL, _NUMBERS["socket"][column], "socket", ""))
+        code.append((_EQUAL, NUMBERS["socket"][column], "socket", ""))
     labels["allow"] = len(code)
     code.append((_RETURN, _ALLOW, "", ""))
     if not reads:
         for name, argument in opens:
             labels[name] = len(code)
             code += [_load(argument)[1], (_ANY_BIT, _WRITES, "notify", ""), (_RETURN, _ALLOW, "", "")]
-    for name, argument in _SEND_FLAGS.items():
+    for name, argument in _SENDS.items():
         labels[name] = len(code)
         if name == "sendto":
             for half in (0, 4):  # of the pointer
@@ -349,8 +249,8 @@ def group_program(machine: str) -> bytes:
         (_EQUAL, _ARCHITECTURES[machine], "", "allow"),
         (_LOAD, _NUMBER, "", ""),
     ]
-    calls = [(name, mode) for name, mode in _CHMOD if _NUMBERS[name][column] >= 0]
-    code += [(_EQUAL, _NUMBERS[name][column], name, "") for name, _mode in calls]
+    calls = [(name, mode) for name, mode in _CHMOD if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _mode in calls]
     labels = {"allow": len(code)}
     code.append((_RETURN, _ALLOW, "", ""))
     for name, mode in calls:
@@ -364,14 +264,14 @@ def group_program(machine: str) -> bytes:
 def notified_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``notify_program`` may tell of."""
     column = _column(machine)
-    pairs = {**{name: _NUMBERS[name] for name in (*_OPENS, "socket")}, **_NOTIFIED, **_SENDS}
-    return {pair[column]: name for name, pair in pairs.items() if pair[column] >= 0}
+    names = (*_OPENS, "socket", *_NOTIFIED, *_SENDS)
+    return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 
 def _column(machine: str) -> int:
-    if machine not in _ARCHITECTURES:
+    if machine not in COLUMNS:
         raise HostError("assemble the system call filter", "its system call numbers are not known", target=machine)
-    return 0 if machine == "x86_64" else 1
+    return COLUMNS[machine]
 
 
 def _packed(code: list[Instruction], labels: dict[str, int]) -> bytes:

@@ -29,54 +29,34 @@ Rules
    supervisor holds, and waits for its keepers before.
 5. No descriptor of one job reaches another.
 
-Messages (as in ``host.launcher``)
-    spawner -> supervisor:  R ready (+ listener)
-    supervisor -> spawner:  F fork a command (+ channel of its keeper)
-    on the keeper's channel: as between pid 1 and the supervisor of one command, but instead of G:
-    supervisor -> command:  J job (+ memfd, stdin, stdout, stderr)
+What they say to each other is in ``host.messages``; a keeper says what pid 1 says of one command.
 """
 
 from __future__ import annotations
 
-import _socket
 import gc
-import marshal
 import os
 import select
 import time
 
-from ..errors import HostError
 from . import landlock, seccomp, view
+from . import messages as m
 from . import syscalls as sc
-from .channel import (
-    MESSAGE,
-    SIGCHLD,
-    SIGKILL,
-    LaunchFailed,
-    Step,
-    pair,
-    receive,
-    receive_with_sender,
-    run_child,
-    send,
-    send_data,
-)
-from .confine import give_up_privileges
-from .init import assemble, notifying, replace_streams, run_command
+from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, passed, run_child
+from .init import assemble, notifying, reap_ended, replace_streams, run_command, waiting_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Sequence
 
+    from .channel import Channel
     from .init import Filters
-    from .launch import Launch
     from .start import Start
 else:
     import _signal
 
 LAST = 10.0  # seconds for the keepers to end; then they are killed
-READY = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
 KINDS = ("user", "mnt", "ipc", "uts", "cgroup")  # of the namespaces that it enters, besides that of the network
 _FLAGS = {
     "user": sc.CLONE_NEWUSER,
@@ -88,74 +68,7 @@ _FLAGS = {
 }
 
 
-class Spawner:
-    """The supervisor's side.
-
-    Args:
-        launch: whose view is ready.
-
-    Raises:
-        HostError: it cannot enter the namespaces.
-    """
-
-    def __init__(self, launch: Launch) -> None:
-        self.channel, theirs = pair()
-        self.channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
-        try:
-            send(launch.launcher, b"Z", b"", (theirs.fileno(),))
-        except ConnectionError:
-            pass  # told below
-        finally:
-            theirs.close()
-        kind, payload, pid = b"", b"", 0
-        fds: list[int] = []
-        if select.select([self.channel], [], [], READY)[0]:
-            kind, payload, fds, pid = receive_with_sender(self.channel)
-        if kind != b"R":
-            words = payload.decode("utf-8", "replace").split("\0")
-            cause = f"{words[1]}: {words[2]}" if kind == b"E" else "it ended early"
-            raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
-        self.pid = pid
-        self.listener = fds[0] if fds else -1
-        self.listener_error = int(payload)
-
-    def fork(self) -> _socket.socket:
-        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
-
-        Raises:
-            HostError: the spawner has ended.
-        """
-        ours, theirs = pair()
-        ours.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
-        try:
-            send(self.channel, b"F", b"", (theirs.fileno(),))
-        except OSError as error:
-            ours.close()
-            raise HostError("start a command", error.strerror or "the spawner has ended") from None
-        finally:
-            theirs.close()
-        return ours
-
-
-def release(
-    channel: _socket.socket, job: tuple[tuple[str, ...], tuple[tuple[str, str], ...], str, int], streams: Sequence[int]
-) -> None:
-    """Give a command that waits its job and its streams; it goes on with execve(2).
-
-    Args:
-        job: arguments, the whole environment, directory in the view, umask.
-        streams: stdin, stdout, stderr.
-
-    Raises:
-        OSError: it has ended.
-    """
-    send_data(channel, b"J", marshal.dumps(job), streams)
-
-
-# ---------------------------------------------------------------- the process
-
-
-def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -> None:
+def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
     """In a child of the launcher: enter the namespaces and serve until the channel ends.
 
     It asks for no signal when the launcher dies: its keepers would be orphans (``_wait_for_all``).
@@ -186,48 +99,24 @@ def spawner(start: Start, channel: _socket.socket, namespaces: dict[str, int]) -
             error = failed.errno or 0  # the supervisor decides whether the run needs it
     if listener < 0:
         sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
-    send(channel, b"R", str(error).encode(), () if listener < 0 else (listener,))
+    channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start)
     gc.freeze()  # a collection would write to every page that is shared with whoever forked us
-    poll, wake_read, wake_write = _waiting_for(channel)
+    poll, wake_read, wake_write = waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
             if fd == wake_read:
-                _reap(wake_read)
+                reap_ended(wake_read)
                 continue
-            message, _payload, fds = receive(channel)
-            if message != b"F":
+            message = channel.receive()
+            if not isinstance(message, m.ForkCommand):
                 _wait_for_all(wake_read)
                 return
-            _fork(start, filters, fds[0], null, (wake_read, wake_write, channel.fileno()))
-            os.close(fds[0])
-
-
-def _waiting_for(channel: _socket.socket) -> tuple[select.poll, int, int]:
-    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    _signal.signal(SIGCHLD, lambda _number, _frame: None)
-    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    poll.register(wake_read, select.POLLIN)
-    return poll, wake_read, wake_write
-
-
-def _reap(wake: int) -> None:
-    """Keepers have told what there was to tell."""
-    try:
-        os.read(wake, MESSAGE)
-    except BlockingIOError:
-        pass
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+            _fork(start, filters, message.channel, null, (wake_read, wake_write, channel.fileno()))
+            os.close(message.channel)
 
 
 def _wait_for_all(wake: int) -> None:
@@ -240,13 +129,13 @@ def _wait_for_all(wake: int) -> None:
     try:
         while (left := deadline - time.monotonic()) > 0:
             if not os.waitpid(-1, os.WNOHANG)[0] and select.select([wake], [], [], left)[0]:
-                os.read(wake, MESSAGE)
+                os.read(wake, 512)
     except ChildProcessError:
         pass
 
 
 def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[int]) -> None:
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, os.dup(end))
+    channel = passed(os.dup(end), m.FROM_INSIDE, m.TO_INSIDE)
     spawner_pid = os.getpid()
     flags = 0 if start.commands == "kept" else sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWIPC
     try:
@@ -274,14 +163,3 @@ def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[in
         run_command(start, filters, channel, null)
 
     run_child(body, channel)
-
-
-def keep(channel: _socket.socket) -> None:
-    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
-    give_up_privileges()
-    poll, wake_read, _wake_write = _waiting_for(channel)
-    while True:
-        for fd, _event in poll.poll():
-            if fd != wake_read:
-                os._exit(0)
-            _reap(wake_read)

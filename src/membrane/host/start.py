@@ -1,4 +1,4 @@
-"""What every process of one launch knows, and how it travels from the supervisor to the launcher."""
+"""What the supervisor has its processes know, as records, and the layouts in which those travel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from ..value import Layout, Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
+
+    from ..plan.model import MountOp
 
 
 class Start(Value):
@@ -30,8 +32,26 @@ class Start(Value):
     commands: Literal["one", "fresh", "kept"] = "one"
 
 
-_LAYOUT = Layout(
-    "start",
+class Late(Value):
+    """What is known only when the view is being built already.
+
+    ``ops``: over what the workspace's rules name; nothing in them is a link that was followed.
+    """
+
+    ops: tuple[MountOp, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+class Job(Value):
+    """What one of many commands runs: its arguments, all of its environment, the directory in the view, the umask."""
+
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    cwd: str
+    umask: int
+
+
+_OPS = (
     model.Bind,
     model.Tmpfs,
     model.Directory,
@@ -46,21 +66,17 @@ _LAYOUT = Layout(
     model.ReadOnly,
     model.Pin,
     model.Keep,
-    NetworkPlan,
-    Limits,
-    HardeningPlan,
-    SandboxPlan,
-    Start,
 )
+START = Layout("start", *_OPS, NetworkPlan, Limits, HardeningPlan, SandboxPlan, Start)
+LATE = Layout("late", *_OPS, Late)
+JOB = Layout("job", Job)
 
 
-def dump(start: Start) -> bytes:
-    """``start`` as bytes, without the bindings of its plan: nothing is made of them."""
-    return _LAYOUT.dump(start.replace(plan=start.plan.replace(bindings=())))
-
-
-def restore(data: bytes) -> Start:
-    """What ``dump`` made."""
-    start = _LAYOUT.restore(data)
-    assert isinstance(start, Start)
-    return start
+def operation(op: MountOp) -> tuple[str, str, bytes]:
+    """What ``view.workspace_operation`` takes."""
+    if isinstance(op, model.Mask):
+        kind = "Empty" if op.empty else "Mask"
+        if not op.link:
+            kind += "File" if op.empty and not op.directory else "Name"
+        return kind, op.target, b""
+    return type(op).__name__, op.target, op.content if isinstance(op, (model.Copy, model.File, model.Seed)) else b""

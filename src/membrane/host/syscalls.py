@@ -5,8 +5,8 @@ Theory of operation
 Only the package ``membrane.host`` imports ctypes.  Each function is one system call with the kernel's names and
 constants; it raises ``OSError`` with the call and its object in the text, and never interprets the result.
 ``PyDLL`` keeps the interpreter lock during the call: these calls do not block, and ``clone`` must return in the
-child with the lock held.  Numbers are for x86_64 and aarch64 (asm-generic); a machine that is in neither table is
-refused at import, because a wrong number would be another system call.
+child with the lock held.  A machine that has no column in ``numbers`` is refused at import, because a wrong number
+would be another system call.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import errno
 import os
 
 from . import ffi as ctypes
+from .numbers import COLUMNS, NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,29 +29,9 @@ _mount = _libc.mount
 _prctl = _libc.prctl
 _prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
-# name: (x86_64, aarch64); arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
-_NUMBERS = {
-    "clone": (56, 220),
-    "pivot_root": (155, 41),
-    "seccomp": (317, 277),
-    "capset": (126, 91),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "close_range": (436, 436),
-    "openat2": (437, 437),
-    "renameat2": (316, 276),
-    "bpf": (321, 280),
-    "mount_setattr": (442, 442),
-    "landlock_create_ruleset": (444, 444),
-    "landlock_add_rule": (445, 445),
-    "landlock_restrict_self": (446, 446),
-}
-if MACHINE not in ("x86_64", "aarch64"):
+if MACHINE not in COLUMNS:
     raise ImportError(f"membrane has no system call numbers for {MACHINE}")
-_NR = {name: pair[0 if MACHINE == "x86_64" else 1] for name, pair in _NUMBERS.items()}
+_NR = {name: row[COLUMNS[MACHINE]] for name, row in NUMBERS.items()}
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = _NR["open_tree"], _NR["move_mount"], _NR["openat2"]
 
 CLONE_NEWTIME = 0x00000080

@@ -9,19 +9,18 @@ gets a kuid of the range.
 
 from __future__ import annotations
 
-import marshal
 import os
 
 from ..plan.model import RANGE, Bind
+from . import messages as m
 from . import syscalls as sc
-from .channel import FDS_PER_MESSAGE, send, write_file
+from .channel import FDS_PER_MESSAGE, write_file
 from .view import clone_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket
-
     from ..plan.model import SandboxPlan
+    from .channel import Channel
 
 
 def map_range(pid: int, base: int) -> int:
@@ -35,7 +34,7 @@ def map_range(pid: int, base: int) -> int:
     return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def pass_in(channel: _socket.socket, plan: SandboxPlan, userns: int) -> None:
+def pass_in(channel: Channel, plan: SandboxPlan, userns: int) -> None:
     """Send the launcher clones of the trees of ``plan``, with the indices of their operations.
 
     Args:
@@ -56,8 +55,8 @@ def pass_in(channel: _socket.socket, plan: SandboxPlan, userns: int) -> None:
                     indices.append(index)
         for start in range(0, len(trees), FDS_PER_MESSAGE):
             part = slice(start, start + FDS_PER_MESSAGE)
-            send(channel, b"M", marshal.dumps(indices[part]), trees[part])
-        send(channel, b"M")
+            channel.send(m.Trees(tuple(indices[part]), tuple(trees[part])))
+        channel.send(m.MapsWritten())
     finally:
         for fd in (*trees, *owners.values()):
             os.close(fd)

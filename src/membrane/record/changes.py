@@ -2,8 +2,7 @@
 
 Theory of operation
 -------------------
-One table for both sources of events: where the arguments of each call are, and what the new value is as text.  Numbers:
-arch/x86/entry/syscalls/syscall_64.tbl and syscall_32.tbl (``record.calls``), ``host.seccomp`` for the notifications.
+One table for both sources of events: where the arguments of each call are, and what the new value is as text.
 """
 
 from __future__ import annotations

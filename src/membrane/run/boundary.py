@@ -429,7 +429,6 @@ class Boundary(ABC):
         tracer, kept = self._tracer, self.cell.kept
         if tracer is None or handle is None or handle.listener < 0 or not kept:
             return
-        from ..tracer import edits
         from ..workspace.gitedit import Editor
 
         editor = self._editor = Editor(
@@ -437,9 +436,9 @@ class Boundary(ABC):
             freeze=self.cell.freeze,
             busy=lambda: self.cell.hiding,
             shared=self._is_shared,
-            answer=lambda number, what, why: tracer.decide(edits.word(number, what, why)),
+            answer=tracer.decide,
         )
-        tracer.on_edit = lambda payload: editor.ask(*edits.request(payload))
+        tracer.on_edit = lambda call: editor.ask(call.number, os.fsdecode(call.path), call.deadline / 1e6, call.mode)
 
     def _is_shared(self, path: str) -> bool:
         """Does the workspace of another session hold this path?"""

@@ -224,7 +224,7 @@ class Session(Boundary):
             self._suspend()
             self.cell.command.resume()
         elif isinstance(news, Failed):
-            self.failure = ": ".join((news.number, news.step, news.cause, news.target))
+            self.failure = ": ".join((str(news.errno), news.step, news.cause, news.target))
         elif isinstance(news, Ended) and self.wait_status is None:
             # What keeps it was killed (out of memory, or by somebody outside), and everything else with it.
             self.wait_status = SIGKILL

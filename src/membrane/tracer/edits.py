@@ -12,9 +12,6 @@ guard would take away together with the rest of the file (``is_first``).
 
 ``git init`` asks whether the file system keeps modes by switching the execute bit of ``config`` to and fro (setup.c
 ``create_default_files``), and would write down that it does not: chmod(2) is passed on as well.
-
-On the control socket: ``c`` number, deadline in microseconds (CLOCK_MONOTONIC), mode (-1: none is asked for), path;
-``C`` number, what, why; fields are separated by NUL.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ import stat
 import time
 
 from ..value import Value
+from .messages import CallWaits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..events import FileChanged, FileRenamed
     from ..host.notify import Place
+    from .messages import Decide
     from .processes import Known
 
 HELD = -2  # in the place of an errno: the call is answered later
@@ -65,10 +64,10 @@ class Edits:
     """The calls that wait.
 
     Args:
-        ask: takes a message for the supervisor.
+        ask: tells the supervisor.
     """
 
-    def __init__(self, ask: Callable[[bytes], None]) -> None:
+    def __init__(self, ask: Callable[[CallWaits], None]) -> None:
         self._ask = ask
         self._held: dict[int, Held] = {}
 
@@ -80,15 +79,14 @@ class Edits:
         """Hold a call and pass it on; false: there is no room, and it is not held."""
         if len(self._held) >= MOST_HELD:
             return False
-        self._ask(b"%d\0%d\0%d\0" % (number, held.deadline * 1e6, held.mode) + held.to.path)
+        self._ask(CallWaits(number, int(held.deadline * 1e6), held.mode, held.to.path))
         self._held[number] = held
         return True
 
-    def decided(self, payload: bytes) -> Answer | None:
+    def decided(self, word: Decide) -> Answer | None:
         """The supervisor's word; None: it came too late."""
-        number, what, why = payload.decode("utf-8", "surrogateescape").split("\0", 2)
-        held = self._held.pop(int(number), None)
-        return None if held is None else Answer(int(number), held, int(what), why)
+        held = self._held.pop(word.number, None)
+        return None if held is None else Answer(word.number, held, word.what, word.why)
 
     def late(self) -> list[Answer]:
         """The calls that have waited too long."""
@@ -131,14 +129,3 @@ def is_switch(place: Place, what: str, owner: int) -> bool:
         and stat.S_ISREG(place.status.st_mode)
         and place.status.st_uid == owner
     )
-
-
-def request(payload: bytes) -> tuple[int, str, float, int]:
-    """(number of the call, path of the file, deadline, mode) of a ``c`` message."""
-    number, deadline, mode, path = payload.split(b"\0", 3)
-    return int(number), os.fsdecode(path), int(deadline) / 1e6, int(mode)
-
-
-def word(number: int, what: int, why: str) -> bytes:
-    """A ``C`` message."""
-    return f"{number}\0{what}\0{why[:400]}".encode("utf-8", "surrogateescape")

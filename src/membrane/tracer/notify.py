@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from ..policy.model import Verdict
     from ..workspace.ahead import Ahead
     from ..workspace.prevent import Prevention
+    from .messages import Decide
     from .process import Scope
 
     Operation: TypeAlias = Literal["read", "write"]
@@ -295,9 +296,9 @@ class Notifications:
         held = Held(thread, self._now, known, event, to, time.monotonic() + LONGEST, mode)
         return self._edits.begin(number, held)
 
-    def decided(self, payload: bytes) -> None:
+    def decided(self, word: Decide) -> None:
         """The supervisor's word about a call that waits."""
-        answer = self._edits.decided(payload) if self._edits is not None else None
+        answer = self._edits.decided(word) if self._edits is not None else None
         if answer is not None:
             self._end(answer)
 

@@ -7,13 +7,7 @@ the loaded code) and nothing else: no other descriptor, no environment, no right
 namespace of the sandbox, so the command can neither see nor signal nor stop it.  It may not look for a process outside
 of the sandbox either: it is given what it reads by descriptor.
 
-One loop serves the sources and the control socket (SOCK_SEQPACKET, first byte is the kind)::
-
-    supervisor -> tracer   P prepare · L process, roots, awaited, tips, edits (+ listener, + root): attach
-                           Y number: tell what is held · C: about a call that waits · end of stream: finish and exit
-    tracer -> supervisor   a attached: sources, why not eBPF · l lines of events
-                           t totals ("-": not written), the last message: it has told everything
-                           e it failed, and why · y number: what there was until Y is told · c a call waits (``edits``)
+One loop serves the sources and the control socket (``messages``), whose end asks it to finish and to exit.
 
 Two sources: eBPF (``ebpf``) where the caller may have it, which is found out while the sandbox is made, and the
 command's notifications (``notify``).  With both, events come from eBPF and refusals from the notifications, which
@@ -30,7 +24,6 @@ from __future__ import annotations
 
 import _socket
 import gc
-import marshal
 import os
 import resource
 import select
@@ -41,10 +34,12 @@ from .. import clock
 from ..errors import HostError, InternalError, MembraneError
 from ..events import EventsLost, encode
 from ..host import syscalls as sc
-from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, receive, send
+from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, failure, pair
 from ..host.confine import give_up_privileges
 from ..host.facts import effective_capabilities
+from ..messages import Failure
 from ..value import Value
+from . import messages as m
 from .edits import Edits
 
 TYPE_CHECKING = False
@@ -53,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn, Protocol
 
+    from ..host.channel import Channel
     from ..policy.model import Policy
     from ..record.decode import Decoder
     from ..workspace.ahead import Row
@@ -126,7 +122,7 @@ class Tracer:
     def __init__(
         self, scope: Scope, *, live: bool, store: Callable[[str], Store] | None, take: Callable[[bytes], object]
     ) -> None:
-        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        ours, theirs = pair(m.TO_TRACER, m.FROM_TRACER)
         self._channel = ours
         self._take = take
         self.control = ours.fileno()
@@ -138,7 +134,7 @@ class Tracer:
         self.on_synced: Callable[[int], None] | None = None
         self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
         self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
-        self.on_edit: Callable[[bytes], None] | None = None  # takes ``c`` messages (``edits.request``)
+        self.on_edit: Callable[[m.CallWaits], None] | None = None
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
@@ -153,7 +149,7 @@ class Tracer:
     def prepare(self) -> None:
         """Let it load what it needs: until now the processors were the launcher's.  ``attach`` does it else."""
         try:
-            send(self._channel, b"P")
+            self._channel.send(m.Prepare())
         except OSError:
             pass  # ``attach`` tells
 
@@ -172,74 +168,61 @@ class Tracer:
         Raises:
             HostError: it failed.
         """
-        held = {"listener": listener, "root": root, "table": table}
-        names = tuple(name for name, fd in held.items() if fd >= 0)
-        fds = tuple(held[name] for name in names)
+        optional = [None if fd < 0 else fd for fd in (listener, table)]
+        watched = m.Watched(roots, self.awaited, self.tips)
         try:
-            told = (process, roots, self.awaited, self.tips, self.on_edit is not None, names)
-            send(self._channel, b"L", marshal.dumps(told), fds)
+            self._channel.send(m.Attach(watched, process, self.on_edit is not None, optional[0], root, optional[1]))
         except OSError:
             pass  # told below
         finally:
-            for fd in fds:
-                os.close(fd)
-        kind, payload = b"", b""
-        if select.select([self._channel], [], [], ATTACH)[0]:
-            try:
-                kind, payload, _fds = receive(self._channel)
-            except ConnectionError:
-                pass
-        text = payload.decode("utf-8", "replace")
-        if kind != b"a":
-            raise HostError("attach the tracer", text or "it ended early")
+            for fd in (listener, root, table):
+                if fd >= 0:
+                    os.close(fd)
+        message = self._channel.receive() if select.select([self._channel], [], [], ATTACH)[0] else None
+        if not isinstance(message, m.Attached):
+            cause = message.cause if isinstance(message, Failure) else "it ended early"
+            raise HostError("attach the tracer", cause)
         self._channel.setblocking(False)
-        sources, _, why = text.partition("\n")
-        self.sources = tuple(sources.split())
-        return self.sources, why
+        self.sources = message.sources
+        return message.sources, message.why
 
     def read(self) -> bool:
         """Take what it sent; False when it has ended."""
         try:
-            kind, payload, fds = receive(self._channel)
+            message = self._channel.receive()
         except BlockingIOError:
             return True
-        except ConnectionError:
-            return False
-        for fd in fds:
-            os.close(fd)
-        if kind == b"l":
-            for line in payload.split(b"\n"):
+        if isinstance(message, m.Lines):
+            for line in message.text.split(b"\n"):
                 if line:
                     self._take(line)
-        elif kind == b"t":
-            words = payload.decode("ascii", "replace").split()  # not marshal: it reads what the sandbox says
-            self.counts = {name: int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
-            self.unwritten = self.counts.pop("-", 0)
+        elif isinstance(message, m.Totals):
+            self.counts, self.unwritten = message.counts, message.unwritten
             self._finished = True
-        elif kind == b"c":
+        elif isinstance(message, m.CallWaits):
             if self.on_edit is not None:
-                self.on_edit(payload)
-        elif kind == b"y":
+                self.on_edit(message)
+        elif isinstance(message, m.Synced):
             if self.on_synced is not None:
-                self.on_synced(int(payload))
-        elif kind == b"e":
-            self.error = payload.decode("utf-8", "replace")
-        elif kind:
-            raise InternalError("read the tracer", f"unexpected message {kind!r}")
-        return kind != b""
+                self.on_synced(message.number)
+        elif isinstance(message, Failure):
+            self.error = message.cause
+        elif message is not None:
+            raise InternalError("read the tracer", f"unexpected message {type(message).__name__}")
+        return message is not None
 
     def sync(self, number: int) -> bool:
         """Ask for ``on_synced(number)`` once everything that was seen until now is told; False when it has ended."""
         try:
-            send(self._channel, b"Y", str(number).encode())
+            self._channel.send(m.Sync(number))
         except OSError:
             return False
         return True
 
-    def decide(self, word: bytes) -> None:
-        """What to do with a call that waits (``edits.word``); one that is not told is refused in time."""
+    def decide(self, number: int, what: int, why: str) -> None:
+        """What to do with a call that waits: 0, an errno or ``edits.GO_ON``.  Without a word it is refused in time."""
         try:
-            send(self._channel, b"C", word)
+            self._channel.send(m.Decide(number, what, why[:400]))
         except OSError:
             pass
 
@@ -252,7 +235,7 @@ class Tracer:
             return self._finished
         deadline = time.monotonic() + END
         try:
-            self._channel.shutdown(_socket.SHUT_WR)
+            self._channel.socket.shutdown(_socket.SHUT_WR)
             self._channel.setblocking(False)
             while (left := deadline - time.monotonic()) > 0:
                 if select.select([self._channel], [], [], left)[0] and not self.read():
@@ -281,7 +264,7 @@ class Tracer:
 
 
 def _child(
-    channel: _socket.socket, supervisor: int, scope: Scope, live: bool, store: Callable[[str], Store] | None
+    channel: Channel, supervisor: int, scope: Scope, live: bool, store: Callable[[str], Store] | None
 ) -> NoReturn:
     status = 1
     try:
@@ -320,7 +303,7 @@ def _child(
         status = 0
     except BaseException as error:
         try:
-            send(channel, b"e", f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace")[:4096])
+            channel.send(failure("trace", error))
         except OSError:
             pass
     finally:
@@ -360,7 +343,7 @@ class _Loop:
         self,
         notifications: type[Notifications],
         kernel: EbpfSource | str,
-        channel: _socket.socket,
+        channel: Channel,
         scope: Scope,
         live: bool,
         store: Callable[[str], Store] | None,
@@ -389,8 +372,8 @@ class _Loop:
         self._ends = -1  # of the notifications, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
-        self._edits: list[bytes] = []  # ``c`` messages, not sent
-        self._asked: list[bytes] = []  # numbers of ``Y``, to be answered after what is held
+        self._edits: list[m.CallWaits] = []  # not sent
+        self._asked: list[int] = []  # numbers of ``Sync``, to be answered after what is held
 
     def run(self) -> None:
         channel = self._channel
@@ -432,17 +415,17 @@ class _Loop:
         if self._kernel is not None and self._spans is not None:
             self._kernel.finish(self._write_spans)
         self._channel.setblocking(True)
-        self._channel.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
+        self._channel.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
         if self._lost:
             self._tell_losses({})
         for store in (self._store, self._spans):
             if store is not None:
                 store.close()
-        self._totals["-"] = sum(store.lost for store in (self._store, self._spans) if store is not None)
+        unwritten = sum(store.lost for store in (self._store, self._spans) if store is not None)
         try:
             while self._lines or self._refusals:
                 self._send_batch()
-            send(channel, b"t", " ".join(f"{name} {count}" for name, count in self._totals.items()).encode("ascii"))
+            channel.send(m.Totals(self._totals, unwritten))
         except OSError:
             pass  # the supervisor is gone; the record is not
 
@@ -461,55 +444,50 @@ class _Loop:
 
     def _control(self) -> bool:
         """One message; False at the end of the stream."""
-        try:
-            kind, payload, fds = receive(self._channel)
-        except ConnectionError:
-            return False
-        if kind == b"Y":
-            self._asked.append(payload)
-            return True
-        if kind == b"P":
-            return True
-        if kind == b"C":
+        message = self._channel.receive()
+        if isinstance(message, m.Sync):
+            self._asked.append(message.number)
+        elif isinstance(message, m.Decide):
             if self._source is not None:
-                self._source.decided(payload)
-            return True
-        if kind != b"L":
+                self._source.decided(message)
+        elif isinstance(message, m.Attach):
+            self._attach(message)
+        elif not isinstance(message, m.Prepare):
             return False
-        process, roots, awaited, tips, edits, names = marshal.loads(payload)  # noqa: S302 - from our own supervisor
-        held = dict(zip(names, fds, strict=True))
-        root = held["root"]
+        return True
+
+    def _attach(self, attach: m.Attach) -> None:
         sources = []
-        if self._kernel is not None and self._follow(self._kernel, process):
+        if self._kernel is not None and self._follow(self._kernel, attach.process):
             sources.append("ebpf")
-        if "listener" in held:
+        if attach.listener is not None:
             sources.append("notify")
-            scope = self._scope.replace(roots=tuple(roots), awaited=tuple(awaited), tips=tuple(tips))
+            watched = attach.watched
+            scope = self._scope.replace(roots=watched.roots, awaited=watched.awaited, tips=watched.tips)
             quiet = self._spans is not None
             table = None
-            if "table" in held:
+            if attach.table is not None:
                 from ..host.unixsockets import Table
 
-                table = Table(held["table"])
+                table = Table(attach.table)
             self._source = self._notifications(
                 scope,
-                held["listener"],
-                root,
+                attach.listener,
+                attach.root,
                 self._refused,
                 refusals_only=quiet,
-                edits=Edits(self._ask) if edits else None,
+                edits=Edits(self._ask) if attach.edits else None,
                 table=table,
             )
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
         else:
-            os.close(root)
-        send(self._channel, b"a", f"{' '.join(sources)}\n{self._why}".encode("utf-8", "backslashreplace")[:4096])
+            os.close(attach.root)
+        self._channel.send(m.Attached(tuple(sources), self._why[:4096]))
         self._channel.setblocking(False)
-        return True
 
-    def _ask(self, message: bytes) -> None:
+    def _ask(self, message: m.CallWaits) -> None:
         self._edits.append(message)  # ``Edits`` bounds their number
 
     def _follow(self, kernel: EbpfSource, process: int) -> bool:
@@ -606,12 +584,12 @@ class _Loop:
         """Send what the supervisor takes now."""
         try:
             while self._edits:  # first: a call waits
-                send(self._channel, b"c", self._edits[0])
+                self._channel.send(self._edits[0])
                 del self._edits[0]
             while self._lines or self._refusals:
                 self._send_batch()
             while self._asked:
-                send(self._channel, b"y", self._asked[0])
+                self._channel.send(m.Synced(self._asked[0]))
                 del self._asked[0]
         except BlockingIOError:
             pass
@@ -630,7 +608,7 @@ class _Loop:
         while count < len(lines) and size + len(lines[count]) <= LARGEST_BATCH:
             size += len(lines[count])
             count += 1
-        send(self._channel, b"l", b"".join(lines[:count]))
+        self._channel.send(m.Lines(b"".join(lines[:count])))
         del lines[:count]
         if lines is self._refusals:
             self._refused_room += size

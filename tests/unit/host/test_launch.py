@@ -1,8 +1,7 @@
-"""The supervisor's side of a launch, and how its messages travel."""
+"""The supervisor's side of a launch."""
 
 from __future__ import annotations
 
-import _socket
 import contextlib
 import errno
 import os
@@ -19,8 +18,9 @@ import pytest
 
 from membrane.errors import HostError
 from membrane.host import channel
-from membrane.host.channel import Step
+from membrane.host.channel import Channel, Step
 from membrane.host.launch import Launch
+from membrane.host.messages import FROM_LAUNCHER, TO_LAUNCHER, Trees
 from membrane.host.start import Start
 from membrane.plan.build import build
 from membrane.plan.model import HostFacts
@@ -104,7 +104,7 @@ def test_a_signal_to_the_group_that_a_child_has_left_is_not_its_own(
 def test_why_a_launcher_ended_early_is_told(monkeypatch: pytest.MonkeyPatch, wait: Callable[[Launch], object]) -> None:
     """Also when it did not read the plan: then the end of its channel is told first, and before the reason."""
 
-    def refused(channel: _socket.socket, _init: _socket.socket, _supervisor: int) -> None:
+    def refused(channel: Channel, _init: Channel, _supervisor: int) -> None:
         select.select([channel], [], [], 20)
         with Step(channel, "make a user namespace"):
             raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -119,22 +119,6 @@ def test_why_a_launcher_ended_early_is_told(monkeypatch: pytest.MonkeyPatch, wai
         wait(launch)
 
 
-@pytest.mark.parametrize("size", [0, 5, 1 << 20])
-def test_data_of_any_length_travels_as_a_file(size: int) -> None:
-    ours, theirs = channel.pair()
-    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    with contextlib.closing(ours), contextlib.closing(theirs), open(os.devnull, "rb") as null:
-        channel.send_data(ours, b"W", data, (null.fileno(),))
-        kind, payload, (memory, other) = channel.receive(theirs)
-        assert (kind, payload) == (b"W", b"")
-        assert channel.take_data(memory) == data
-        assert os.path.samestat(os.fstat(other), os.fstat(null.fileno()))
-        os.close(other)
-    with pytest.raises(OSError, match="Bad file descriptor") as failed:
-        os.fstat(memory)
-    assert failed.value.errno == errno.EBADF
-
-
 @pytest.mark.as_user
 def test_descriptors_in_flight_of_the_whole_user_are_named_as_what_they_are() -> None:
     """They count together (net/unix/scm.c, too_many_unix_fds); a process with CAP_SYS_RESOURCE is not counted."""
@@ -143,9 +127,9 @@ def test_descriptors_in_flight_of_the_whole_user_are_named_as_what_they_are() ->
         status = 1
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
-            ours, _theirs = channel.pair()
+            ours, _theirs = channel.pair(TO_LAUNCHER, FROM_LAUNCHER)
             for _ in range(4):
-                channel.send(ours, b"F", b"", (0,) * 8)  # received by nobody
+                ours.send(Trees(tuple(range(8)), (0,) * 8))  # received by nobody
         except OSError as error:
             status = 0 if error.errno == errno.EMFILE and "RLIMIT_NOFILE" in str(error) else 2
         finally:

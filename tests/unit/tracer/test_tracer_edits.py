@@ -11,7 +11,8 @@ import pytest
 
 from membrane.events import FileRenamed
 from membrane.host.notify import Place
-from membrane.tracer.edits import GO_ON, MOST_HELD, Answer, Edits, Held, is_edit, is_first, is_switch, request, word
+from membrane.tracer.edits import MOST_HELD, Answer, Edits, Held, is_edit, is_first, is_switch
+from membrane.tracer.messages import CallWaits, Decide
 
 
 def place(path: str, status: os.stat_result | None, *, readonly: bool = False) -> Place:
@@ -32,16 +33,15 @@ def held(path: str, seconds: float = 60.0, mode: int = -1) -> Held:
 
 
 def test_a_call_waits_until_the_word(status: os.stat_result) -> None:
-    sent: list[bytes] = []
+    sent: list[CallWaits] = []
     edits = Edits(sent.append)
     waiting = held("/w/.git/config")
     assert edits.due() == 0 and edits.begin(7, waiting)
-    number, path, deadline, mode = request(sent[0])
-    assert (number, path, mode) == (7, "/w/.git/config", -1)
-    assert abs(deadline - waiting.deadline) < 1e-5 and edits.due() == waiting.deadline
-    assert edits.decided(word(8, 0, "")) is None  # nobody waits
-    assert edits.decided(word(7, errno.EACCES, "x" * 500)) == Answer(7, waiting, errno.EACCES, "x" * 400)
-    assert edits.decided(word(7, 0, "")) is None and edits.due() == 0
+    assert sent == [CallWaits(7, int(waiting.deadline * 1e6), -1, b"/w/.git/config")]
+    assert edits.due() == waiting.deadline
+    assert edits.decided(Decide(8, 0, "")) is None  # nothing waits
+    assert edits.decided(Decide(7, errno.EACCES, "why")) == Answer(7, waiting, errno.EACCES, "why")
+    assert edits.decided(Decide(7, 0, "")) is None and edits.due() == 0
 
 
 def test_bounds() -> None:
@@ -52,11 +52,10 @@ def test_bounds() -> None:
     assert edits.begin(MOST_HELD, held("/w/.git/config"))
 
 
-def test_names_with_any_octet() -> None:
-    sent: list[bytes] = []
-    Edits(sent.append).begin(1, held(os.fsdecode(b"/w\n\xff/.git/config"), mode=0o744).replace())
-    assert request(sent[0])[1:4:2] == (os.fsdecode(b"/w\n\xff/.git/config"), 0o744)
-    assert word(1, GO_ON, "\udcff") == b"1\0-1\0\xff"
+def test_a_name_is_passed_on_byte_for_byte() -> None:
+    sent: list[CallWaits] = []
+    Edits(sent.append).begin(1, held(os.fsdecode(b"/w\n\xff\0/.git/config"), mode=0o744))
+    assert (sent[0].path, sent[0].mode) == (b"/w\n\xff\0/.git/config", 0o744)
 
 
 @pytest.mark.parametrize(

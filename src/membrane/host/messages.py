@@ -1,0 +1,229 @@
+"""What the supervisor, the launcher, pid 1, the spawner, keepers, commands and the gateway say to each other.
+
+Theory of operation
+-------------------
+The supervisor trusts nobody below it: launcher, spawner, pid 1 and keepers are ours, but pid 1, a keeper and a command
+that waits live where the command will, so what they send is bounded by a datagram and holds no record.  They trust
+the supervisor, which made them: what it sends may be long (``channel``) and hold records.
+
+One table for each direction.  A command that waits has the channel of what keeps it: pid 1, or its keeper.  What is
+not expected at its time ends the one that got it, and with that the sandbox.
+"""
+
+from __future__ import annotations
+
+from ..messages import Failure, Message, Table
+from .start import JOB, LATE, START
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..messages import Fd, Fds
+    from .start import Job, Late, Start
+
+LONGEST = 1 << 30  # bytes of a message from the supervisor
+
+
+# ---------------------------------------------------------------- to the launcher
+
+
+class Begin(Message):
+    """What to make."""
+
+    start: Start
+
+
+class MapsWritten(Message):
+    """Of a root caller: the id maps of the outer user namespace stand, and every tree was sent (``Trees``)."""
+
+
+class Trees(Message):
+    """Of a root caller: clones of trees, by the index of their operation in the plan."""
+
+    indices: tuple[int, ...]
+    trees: Fds
+
+
+class HideNames(Message):
+    """Mount masks, and read-only names, over what appeared."""
+
+    late: Late
+
+
+class FreezeFile(Message):
+    """Make a file read-only inside; ``name``: in ``directory``, which pid 1 kept (``DirectoryKept``)."""
+
+    name: str
+    directory: Fd
+
+
+class StartSpawner(Message):
+    """Fork the spawner; ``channel``: its end."""
+
+    channel: Fd
+
+
+# ---------------------------------------------------------------- from the launcher
+
+
+class UserNamespaceMade(Message):
+    """Of a root caller: the outer user namespace waits for its id maps."""
+
+
+class NetworkSockets(Message):
+    """Sockets of the sandbox's network by their roles (``gateway.server``); ``mode``: how traffic is captured."""
+
+    mode: str
+    roles: tuple[str, ...]
+    sockets: Fds
+
+
+class InitStarted(Message):
+    """The network stands, and pid 1 was made."""
+
+    pidfd: Fd
+
+
+class NamesHidden(Message):
+    """One ``HideNames`` is done; ``status``: 0, or how the process ended that could not (and perhaps sent why)."""
+
+    status: int
+
+
+class FileFrozen(Message):
+    """One ``FreezeFile`` is done; ``errno``: 0, or why the file is as it was."""
+
+    errno: int
+
+
+# ---------------------------------------------------------------- to pid 1, to a keeper and to a command that waits
+
+
+class Fill(Message):
+    """What the view still lacks, and the environment of the one command."""
+
+    late: Late
+
+
+class Go(Message):
+    """Call execve(2)."""
+
+
+class RunJob(Message):
+    """Call execve(2) with this, for one of many commands."""
+
+    job: Job
+    stdin: Fd
+    stdout: Fd
+    stderr: Fd
+
+
+class SendSignal(Message):
+    """Signal the command's process group; SIGSTOP stops the whole sandbox."""
+
+    number: int
+
+
+class Resume(Message):
+    """Let the command go on after ``JobStopped``, in the foreground."""
+
+
+# ---------------------------------------------------------------- from pid 1, a keeper or a command that waits
+
+
+class Listening(Message):
+    """A unix socket of the plan listens in the view; in the plan's order."""
+
+    socket: Fd
+
+
+class DirectoryKept(Message):
+    """A directory below a cover, for the file that it is kept for (``plan.model.Keep``)."""
+
+    file: str
+    directory: Fd
+
+
+class ReadsWatched(Message):
+    """What tells first reads of hidden files (inotify(7)), with the number of the file for each watch."""
+
+    watches: tuple[int, ...]
+    files: tuple[int, ...]
+    inotify: Fd
+
+
+class TerminalMade(Message):
+    """The sandbox has a terminal (pty(7))."""
+
+    master: Fd
+
+
+class Ready(Message):
+    """The sender has confined itself and waits.
+
+    ``listener``: of the notifications of its filter (seccomp_unotify(2)); None: there is none, and ``errno`` is why,
+    or 0 where none was asked for.
+    """
+
+    errno: int
+    listener: Fd | None
+
+
+class JobStopped(Message):
+    """The command was stopped from its terminal, and everything in the sandbox with it."""
+
+
+class CommandExited(Message):
+    """``status``: as wait(2) tells it."""
+
+    status: int
+
+
+# ---------------------------------------------------------------- to the spawner
+
+
+class ForkCommand(Message):
+    """``channel``: of its keeper."""
+
+    channel: Fd
+
+
+# ---------------------------------------------------------------- between the gateway and the launcher
+
+
+class MakeSocket(Message):
+    """Make a TCP socket in the sandbox's network namespace; ``family``: as socket(2) takes it."""
+
+    family: int
+
+
+class SocketMade(Message):
+    """The answers come in the order of the questions; None: there is none of this family."""
+
+    socket: Fd | None
+
+
+_RECORDS = {"Start": START, "Late": LATE, "Job": JOB}
+TO_LAUNCHER = Table(
+    "from the supervisor to the launcher",
+    *(Begin, MapsWritten, Trees, HideNames, FreezeFile, StartSpawner),
+    longest=LONGEST,
+    **_RECORDS,
+)
+FROM_LAUNCHER = Table(
+    "from the launcher to the supervisor",
+    *(UserNamespaceMade, NetworkSockets, InitStarted, NamesHidden, FileFrozen, Failure),
+)
+TO_INSIDE = Table(
+    "from the supervisor to pid 1 or a keeper",
+    *(Fill, Go, RunJob, SendSignal, Resume),
+    longest=LONGEST,
+    **_RECORDS,
+)
+FROM_INSIDE = Table(
+    "from pid 1 or a keeper to the supervisor",
+    *(Listening, DirectoryKept, ReadsWatched, TerminalMade, Ready, JobStopped, CommandExited, Failure),
+)
+TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
+FROM_FACTORY = Table("from the launcher to the gateway", SocketMade)
+TO_SPAWNER = Table("from the supervisor to the spawner", ForkCommand)
+FROM_SPAWNER = Table("from the spawner to the supervisor", Ready, Failure)

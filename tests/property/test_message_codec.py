@@ -1,0 +1,122 @@
+"""Every message of our processes: what is sent is what is received, and what is none is refused with the one error."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from membrane.api import wire
+from membrane.host import messages as host
+from membrane.host.start import Job, Late, Start
+from membrane.messages import Malformed, Message, Table
+from membrane.plan.build import build
+from membrane.plan.model import HostFacts, Keep, Mask, Pin
+from membrane.policy.model import Policy
+from membrane.tracer import messages as tracer
+
+PLAN = build(Policy(), HostFacts(1000, 1000, "dev", False, "/home/dev", "/home/dev/.membrane", "/srv/app", "box", ()))
+FROM_BELOW = [host.FROM_LAUNCHER, host.FROM_INSIDE, host.FROM_SPAWNER, host.TO_FACTORY, tracer.FROM_TRACER]
+TABLES = [
+    *FROM_BELOW,
+    *(host.TO_LAUNCHER, host.TO_INSIDE, host.TO_SPAWNER, host.FROM_FACTORY, tracer.TO_TRACER),
+    *(wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR),
+]
+TEXT = st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+FD = st.integers(3, 1 << 20)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": st.integers(-(1 << 63), (1 << 63) - 1),
+    "bool": st.booleans(),
+    "float": st.floats(allow_nan=False),
+    "str": TEXT,
+    "bytes": st.binary(max_size=40),
+    "tuple[int, ...]": st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5).map(tuple),
+    "tuple[str, ...]": st.lists(TEXT, max_size=5).map(tuple),
+    "dict[str, int]": st.dictionaries(TEXT, st.integers(0, 1 << 62), max_size=5),
+    "Json": st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+        max_leaves=9,
+    ),
+    "Fd": FD,
+    "Fd | None": st.none() | FD,
+    "Fds": st.lists(FD, max_size=9).map(tuple),
+    "Start": st.just(Start(PLAN.replace(bindings=()), ("a", "\udcff"), (True, False, True), "id", 0o22)),
+    "Late": st.just(Late((Mask("/a", False), Pin("/b"), Keep("/c", "/d")), (("A", "\udcff"),))),
+    "Job": st.just(Job(("a", "b"), (("A", "b"),), "/", 0o22)),
+    "Watched": st.just(tracer.Watched((("/w", (("a", "b"),)),), ("/x",), (("/w", b"\xff"),))),
+}
+ROWS = [(table, kind) for table in TABLES for kind in table.kinds]
+every_message = pytest.mark.parametrize(("table", "kind"), ROWS, ids=[f"{kind.__name__} {t.name}" for t, kind in ROWS])
+few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def some(kind: type[Message]) -> st.SearchStrategy[Message]:
+    return st.builds(kind, *(VALUES[field] for field in kind.__annotations__.values()))
+
+
+@every_message
+@few
+@given(data=st.data())
+def test_what_is_sent_is_received(table: Table, kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(some(kind))
+    assert table.decode(*table.encode(message)) == message
+
+
+@every_message
+@few
+@given(data=st.data())
+def test_a_piece_or_more_than_a_message_is_none(table: Table, kind: type[Message], data: st.DataObject) -> None:
+    raw, fds = table.encode(data.draw(some(kind)))
+    for cut in {0, 1, len(raw) // 2, len(raw) - 1, data.draw(st.integers(0, len(raw) - 1))} - {len(raw)}:
+        with pytest.raises(Malformed):
+            table.decode(raw[:cut], fds)
+    for worse in ((raw + b"\0", fds), (raw, [*fds, 9]), *([(raw, fds[:-1])] if fds else [])):
+        with pytest.raises(Malformed):
+            table.decode(*worse)
+    with pytest.raises(Malformed):
+        table.decode(bytes((len(table.kinds),)) + raw[1:], fds)
+
+
+@pytest.mark.parametrize("table", [*FROM_BELOW, wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR], ids=lambda table: table.name)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_hostile_bytes_are_a_message_or_the_one_error(table: Table, data: st.DataObject) -> None:
+    raw = data.draw(
+        st.binary(max_size=60)
+        | st.tuples(st.integers(0, len(table.kinds)), st.binary(max_size=60)).map(lambda row: bytes(row[:1]) + row[1])
+    )
+    fds = data.draw(st.lists(FD, max_size=3))
+    try:
+        message = table.decode(raw, fds)
+    except Malformed as error:
+        assert error.target == table.name
+    else:
+        assert type(message) in table.kinds
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_lengths_and_counts_without_content_cost_nothing(table: Table) -> None:
+    """Four gigabytes are announced, and a datagram is there."""
+    for number in range(len(table.kinds)):
+        for filler in (b"", bytes(8), bytes(17), b"\1" * 9):
+            with pytest.raises(Malformed):
+                table.decode(bytes((number,)) + filler + struct.pack("<I", 0xFFFFFFFF) * 40)
+
+
+def test_nothing_from_below_is_a_record_or_longer_than_a_datagram() -> None:
+    """A layout is read by marshal, which trusts its bytes."""
+    for table in (*FROM_BELOW, wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR):
+        assert not table._layouts
+    assert {table.longest for table in FROM_BELOW} == {1 << 16}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"a": }', "\x00", ""])
+def test_json_that_is_none_is_the_one_error(text: str) -> None:
+    data = text.encode()
+    number = wire.FROM_SUPERVISOR.kinds.index(wire.Failed)
+    with pytest.raises(Malformed):
+        wire.FROM_SUPERVISOR.decode(bytes((number,)) + struct.pack("<I", len(data)) + data)

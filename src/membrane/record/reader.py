@@ -17,11 +17,11 @@ import heapq
 import json
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from ..clock import iso
 from ..errors import PolicyError
 from ..escaping import unescape
 from ..events import EventsLost, encode
@@ -101,16 +101,6 @@ def find(state: str, name: str) -> Entry:
     if len(matching) > 1:
         raise PolicyError("find the record", f"{name!r} is the beginning of {len(matching)} ids", fix=fix)
     return matching[0]
-
-
-def iso(nanoseconds: int) -> str:
-    """ISO 8601 in UTC with microseconds."""
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    try:
-        whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    except (ValueError, OverflowError, OSError):
-        whole = "1970-01-01T00:00:00"
-    return f"{whole}.{rest // 1000:06d}Z"
 
 
 def seconds_of(text: str) -> float:

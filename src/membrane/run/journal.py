@@ -22,6 +22,7 @@ from .. import clock
 from ..errors import HostError, InternalError
 from ..escaping import escape
 from ..events import AccessDenied, EventsLost, encode, plain
+from ..lines import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,12 +87,7 @@ def open_for_caller(path: str, flags: int, mode: int) -> int:
 
 def now() -> str:
     """The time of the session as ISO 8601 with microseconds, UTC."""
-    nanoseconds = clock.time_ns()
-    parts = time.gmtime(nanoseconds // 1_000_000_000)
-    return (
-        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
-        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
-    )
+    return clock.iso(clock.time_ns())
 
 
 def is_unreached(error: str) -> bool:
@@ -159,8 +155,6 @@ class Journal:
             self._keep(event.replace(access=plain(event.access)))
         self._count(type(event).__name__)
         if self.wants_all:
-            from ..record.writer import json_text
-
             data = encode(event, time=now(), session=self.session, seq=self.sequence)
             self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
@@ -417,11 +411,10 @@ class Stream:
 
     def _tell_loss(self) -> None:
         """In the place of what is not there; only here, for the record has it."""
-        from ..record.writer import json_text
-
         cause = "who reads the events file was too slow"
-        lost = EventsLost("events file", self._lost, self._since, now(), "session", cause)
-        line = json_text(encode(lost, time=now(), session=self._session, seq=self._last)).encode() + b"\n"
+        at = now()
+        lost = EventsLost("events file", self._lost, self._since, at, "session", cause)
+        line = json_text(encode(lost, time=at, session=self._session, seq=self._last)).encode() + b"\n"
         self._buffer += line
         self._unread += self._lost
         self._lost, self._since = 0, ""

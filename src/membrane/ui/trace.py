@@ -16,6 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .. import clock
 from ..errors import HostError
 from ..record import export, joining, query, reader
 from ..record.summary import colour as may_colour
@@ -91,7 +92,7 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
         rows.append(
             {
                 "id": entry.id,
-                "started": reader.iso(entry.started),
+                "started": clock.iso(entry.started),
                 "running": entry.running,
                 "command": [query.text(word) for word in query.items(head.get("command"))],
                 "workspace": query.text(head.get("workspace")),

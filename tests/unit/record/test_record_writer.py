@@ -65,14 +65,6 @@ def test_large_segments_are_compressed_and_small_ones_are_not(tmp_path: Path) ->
     assert os.path.getsize(os.path.join(large, "session-0001.jsonl.gz")) < 1000 * 40
 
 
-def test_json_text_is_what_json_gives() -> None:
-    value = {"a": ['x\n"\\\u202e', 1, -2.5, True, None, {}], "b": {"ü": []}, "big": 1 << 70}
-    assert record.json_text(value) == json.dumps(value)
-    for bad in (float("nan"), float("inf"), b"x", object()):
-        with pytest.raises(TypeError):
-            record.json_text(bad)
-
-
 # ---------------------------------------------------------------- bounds
 
 

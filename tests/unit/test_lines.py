@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
+from event_samples import NASTY, sample
 
-from membrane import clock, events
-from membrane.events import LONGEST, Binding, ConnectionClosed, FileOpened, NameQuarantined, encode
+from membrane import clock
+from membrane.events import EVENTS, LONGEST, ConnectionClosed, Event, FileOpened, NameQuarantined, encode
 from membrane.lines import _MOST_KEPT, Lines, json_text
-from membrane.value import Value
 
 AT = 1_700_000_000_250_999_999
-NASTY = 'a"\\\x1b\u202e\n\xe9\udcff'
-# A value for each type of a field.
-VALUES: dict[str, Any] = {
-    "str": NASTY,
-    "str | None": None,
-    "int": 1 << 40,
-    "float": 0.001,
-    "bool": True,
-    "tuple[str, ...]": (NASTY, "x" * (LONGEST + 1), ""),
-    "tuple[tuple[str, str], ...]": ((NASTY, "1"), ("True", "b")),
-    "tuple[Binding, ...]": (Binding(NASTY, "m", "bound", True),),
-    "dict[str, int]": {NASTY: 1},
-    "dict[str, Any]": {"kind": "Connect", "host": NASTY, "port": 1, "names": (NASTY,)},
-}
-KINDS = [
-    each for each in vars(events).values() if isinstance(each, type) and "source" in getattr(each, "field_names", ())
-]
 
 
-def sample(kind: type[Value]) -> Any:
-    types = kind.__annotations__
-    return kind(**{name: VALUES.get(types[name], "deny") for name in kind.field_names})
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVENTS.values())
 @pytest.mark.parametrize("digits", [3, 6])
-def test_a_line_of_every_event(kind: type[Value], digits: int) -> None:
+def test_a_line_of_every_event(kind: type[Event], digits: int) -> None:
     event = sample(kind)
     lines = Lines(NASTY, "network", digits)
     for number in (0, 7):

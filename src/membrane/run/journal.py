@@ -3,8 +3,8 @@
 Events of the network process come as JSON lines that are already escaped; they get their number here, so that one
 order joins all sources.  A line is read to know what it is and then passed on as it came, with its number put in.
 Nothing is made that nobody reads: without a record and a file the network process tells its refusals and totals only.
-Who sends an event may send events of its own kinds only (``TOLD_BY``): a broken network process does not write that the
-session ended.
+Who sends an event may send events of its own kinds only (``Event.senders``): a broken network process does not write
+that the session ended.
 
 Nothing here waits for who reads the events file.  It is opened without waiting, and so is a FIFO whose reader comes
 later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and told in its place.
@@ -21,7 +21,7 @@ from _socket import AF_INET, AF_INET6, inet_pton
 from .. import clock
 from ..errors import HostError, InternalError
 from ..escaping import escape
-from ..events import AccessDenied, EventsLost, encode, plain
+from ..events import EVENTS, AccessDenied, EventsLost, encode, plain
 from ..lines import json_text
 
 TYPE_CHECKING = False
@@ -41,21 +41,6 @@ PIECE = 4096  # bytes that a pipe takes at once or not at all (PIPE_BUF, pipe(7)
 AGAIN = 0.1  # seconds from one offer to a slow reader to the next
 LAST_OFFER = 0.3  # seconds that such a reader has for its next piece at the end, and
 LAST_OFFERS = 0.8  # seconds for all of them
-# Which events each process may send.
-TOLD_BY = {
-    "network": frozenset(
-        {
-            *("NameResolved", "ConnectionOpened", "ConnectionClosed", "RequestSeen", "AccessDenied", "AccessAnswered"),
-            *("DefectSeen", "EventsLost"),
-        }
-    ),
-    "tracer": frozenset(
-        {
-            *("ProcessStarted", "ProcessExited", "FileOpened", "FileCreated", "FileRemoved", "FileRenamed"),
-            *("FileChanged", "SocketCalled", "AccessDenied", "EventsLost"),
-        }
-    ),
-}
 SOURCES = {"network": ("network",), "tracer": ("ebpf", "notify")}
 
 
@@ -182,7 +167,7 @@ class Journal:
                     self.bytes_up = max(self._closed_up, int(record["totals"]["bytes_up"]))
                     self.bytes_down = max(self._closed_down, int(record["totals"]["bytes_down"]))
                 return dict(record)
-            if kind not in TOLD_BY[teller] or record["source"] not in SOURCES[teller]:
+            if kind not in EVENTS or teller not in EVENTS[kind].senders or record["source"] not in SOURCES[teller]:
                 raise ValueError("not an event of its own")
             if kind == "AccessDenied":
                 self._keep(AccessDenied(dict(record["access"]), record["reason"], record["rule"], record["hint"]))

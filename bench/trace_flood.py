@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from membrane.record import decode, query
+from membrane.events import EventsLost
+from membrane.record import decode
 from membrane.record import reader as reading
 from membrane.record import spans as raw
 from membrane.record import writer as record
@@ -143,13 +144,13 @@ def measure(rows: bench.Bench, state: str, gigabytes: float, max_size: int, nois
     kept: dict[str, int] = {}
     lost: dict[str, int] = {}
     causes: set[str] = set()
-    for event in found.events():
-        if event["event"] == "EventsLost":
-            lost[str(event["kind"])] = lost.get(str(event["kind"]), 0) + query.number(event["count"])
-            causes.add(str(event.get("cause", "")))
+    for each in found.events():
+        event = each.event
+        if isinstance(event, EventsLost):
+            lost[event.kind] = lost.get(event.kind, 0) + event.count
+            causes.add(event.cause)
         else:
-            source = str(event["source"])
-            kept[source] = kept.get(source, 0) + 1
+            kept[each.source] = kept.get(each.source, 0) + 1
     took = time.perf_counter() - begin
     rows.add(f"{label}: read what is left", [took], "s", "", "")
     rows.add(

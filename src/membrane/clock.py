@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 
 _shift: int | None = None
+_written = (-1, "")  # the second that was written last, and how
 _offset = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -25,6 +26,12 @@ def time_ns() -> int:
 def seconds() -> float:
     """Seconds since the epoch."""
     return time_ns() / 1e9
+
+
+def nanoseconds(seconds: float) -> int:
+    """Seconds since the epoch in nanoseconds; a product of both would lose what a float holds of the fraction."""
+    whole = int(seconds)
+    return whole * 1_000_000_000 + int((seconds - whole) * 1e9)
 
 
 def offset() -> int:
@@ -55,6 +62,24 @@ def _time_namespace() -> int:
         except (OSError, ValueError):
             pass  # a kernel without time namespaces
     return _shift
+
+
+def iso(nanoseconds: int, digits: int = 6) -> str:
+    """ISO 8601 in UTC of nanoseconds since the epoch; the epoch for a time that the C library has no date for.
+
+    Args:
+        digits: of the fraction of a second, at least one; what is beyond is cut off.
+    """
+    global _written
+    second, rest = divmod(nanoseconds, 1_000_000_000)
+    if second != _written[0]:
+        try:
+            parts = time.gmtime(second)
+        except (ValueError, OverflowError, OSError):
+            parts = time.gmtime(0)
+        date = f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}"
+        _written = second, f"{date}T{parts.tm_hour:02}:{parts.tm_min:02}:{parts.tm_sec:02}."
+    return f"{_written[1]}{rest // 10 ** (9 - digits):0{digits}}Z"
 
 
 def adopt(offset_ns: int) -> None:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-Each event is a frozen record.  ``encode`` gives the JSON object of ``--events``, ``trace show --json`` and the
-library; its field names are stable and documented in ``docs/events.md``.  The gateway sends the same
-objects up its control socket; the session fills in ``time``, ``session`` and ``seq``.
+Each event is a frozen record, a subclass of ``Event``; ``EVENTS`` has them all.  ``encode`` gives the JSON object of
+``--events``, ``trace show --json`` and the library; its field names are stable and documented in ``docs/events.md``.
+The gateway sends the same objects up its control socket; the session fills in ``time``, ``session`` and ``seq``.
 
 Text in events comes from inside the sandbox: ``encode`` applies ``escape`` to every string (``escaping``).
 """
@@ -16,7 +16,7 @@ from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypeAlias
+    from typing import Any, ClassVar, Literal, TypeAlias
 
     Client: TypeAlias = tuple[int, int]  # of the network: its port, and the inode of its socket or 0
     Source: TypeAlias = Literal["ebpf", "notify", "network", "mount", "session"]
@@ -42,7 +42,32 @@ class Binding(Value):
     read_back: bool
 
 
-class SessionStarted(Value):
+EVENTS: dict[str, type[Event]] = {}  # by name
+
+
+class Event(Value):
+    """Something that happened: a subclass is the one description of an event.
+
+    Its fields, with their types and in their order, are those of the JSON object: ``lines`` writes them,
+    ``record.recorded`` reads them, and the tables of ``docs/events.md`` are checked against them.
+
+    Args:
+        by: the processes that may send it to the supervisor (``run.journal``); none: it is the supervisor's own.
+    """
+
+    if TYPE_CHECKING:
+        senders: ClassVar[tuple[str, ...]]
+
+        @property
+        def source(self) -> Source: ...
+
+    def __init_subclass__(cls, by: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        cls.senders = by
+        EVENTS[cls.__name__] = cls
+
+
+class SessionStarted(Event):
     version: str
     command: tuple[str, ...]
     workspace: str
@@ -54,7 +79,7 @@ class SessionStarted(Value):
     source: Source = "session"
 
 
-class NameResolved(Value):
+class NameResolved(Event, by=("network",)):
     """``client_port`` and ``client_socket``: of who asked first, as of ``ConnectionOpened``."""
 
     name: str
@@ -66,7 +91,7 @@ class NameResolved(Value):
     client_socket: int = 0
 
 
-class ConnectionOpened(Value):
+class ConnectionOpened(Event, by=("network",)):
     """``id`` joins it with ``ConnectionClosed``; ``address`` is the one that was dialled.
 
     ``client_port`` and ``client_socket`` are of the client: its port, and where ``SocketCalled`` names it, the inode of
@@ -84,7 +109,7 @@ class ConnectionOpened(Value):
     client_socket: int = 0
 
 
-class ConnectionClosed(Value):
+class ConnectionClosed(Event, by=("network",)):
     id: int
     bytes_up: int
     bytes_down: int
@@ -93,7 +118,7 @@ class ConnectionClosed(Value):
     source: Source = "network"
 
 
-class RequestSeen(Value):
+class RequestSeen(Event, by=("network",)):
     """One request of an inspected connection, told when its answer is over.
 
     ``id`` is the connection's; ``number`` counts the requests of an HTTP/1.1 connection and is the stream in HTTP/2.
@@ -123,7 +148,7 @@ class RequestSeen(Value):
     source: Source = "network"
 
 
-class AccessDenied(Value):
+class AccessDenied(Event, by=("network", "tracer")):
     """``access`` is the question as data: ``{"kind": "Connect", "host": ...}``.
 
     ``count``: identical refusals that this event stands for; the first of a series is told at once, the
@@ -145,7 +170,7 @@ class AccessDenied(Value):
         return self.replace(client_port=client[0], client_socket=client[1])
 
 
-class AccessAnswered(Value):
+class AccessAnswered(Event, by=("network",)):
     """Somebody was asked about an access that no rule decides (``--ask``); ``rule`` is what was proposed."""
 
     access: dict[str, Any]
@@ -154,7 +179,7 @@ class AccessAnswered(Value):
     source: Source = "network"
 
 
-class NameQuarantined(Value):
+class NameQuarantined(Event):
     """A name that must not appear was taken away (protected names), ``to`` is where it went."""
 
     path: str
@@ -162,7 +187,7 @@ class NameQuarantined(Value):
     source: Source = "mount"
 
 
-class ProcessStarted(Value):
+class ProcessStarted(Event, by=("tracer",)):
     """A program was executed (execve(2)), or asked for; ``process`` of the event is the process that became it.
 
     In this and the following events ``result`` is empty for success, else the name of the errno.  ``requested``: what
@@ -178,7 +203,7 @@ class ProcessStarted(Value):
     source: Source = "ebpf"
 
 
-class ProcessExited(Value):
+class ProcessExited(Event, by=("tracer",)):
     exit_code: int
     signal: int
     duration_ms: float
@@ -186,7 +211,7 @@ class ProcessExited(Value):
     source: Source = "ebpf"
 
 
-class FileOpened(Value):
+class FileOpened(Event, by=("tracer",)):
     """``flags``: names without ``O_`` in lower case (open(2)): rdonly, wronly, rdwr, creat, trunc, append, ...
 
     ``count``: equal opens that this event stands for, its own included; repetitions are told together.
@@ -201,7 +226,7 @@ class FileOpened(Value):
     count: int = 1
 
 
-class FileCreated(Value):
+class FileCreated(Event, by=("tracer",)):
     """A name made by another call than open(2); ``type``: directory, link, symlink, fifo, socket, device.
 
     ``to``: what a link or a symbolic link leads to.
@@ -216,7 +241,7 @@ class FileCreated(Value):
     source: Source = "ebpf"
 
 
-class FileRemoved(Value):
+class FileRemoved(Event, by=("tracer",)):
     path: str
     directory: bool = False
     result: str = ""
@@ -225,7 +250,7 @@ class FileRemoved(Value):
     source: Source = "ebpf"
 
 
-class FileRenamed(Value):
+class FileRenamed(Event, by=("tracer",)):
     path: str
     to: str
     result: str = ""
@@ -234,7 +259,7 @@ class FileRenamed(Value):
     source: Source = "ebpf"
 
 
-class FileChanged(Value):
+class FileChanged(Event, by=("tracer",)):
     """chmod(2), chown(2), setxattr(2) and their forms: what a file may do or whose it is, not what it holds.
 
     ``change``: ``mode``, ``owner``, ``attribute``, ``attribute removed``.  ``value``: the mode in octal, ``uid:gid`` as
@@ -250,7 +275,7 @@ class FileChanged(Value):
     source: Source = "ebpf"
 
 
-class SocketCalled(Value):
+class SocketCalled(Event, by=("tracer",)):
     """connect(2), bind(2) or a datagram: what the command asked for, before the data plane saw it.
 
     ``family``: inet, inet6, unix, netlink, ...; ``address`` is a path for unix, a leading ``@`` for an abstract name.
@@ -269,7 +294,7 @@ class SocketCalled(Value):
     socket: int = 0
 
 
-class DefectSeen(Value):
+class DefectSeen(Event, by=("network",)):
     """A part of Membrane failed by a defect of ours; what it was about (a connection, a datagram) was refused.
 
     ``where``: ``module:line function`` of the frames of our own code, the innermost last.  ``count``: how many such
@@ -282,7 +307,7 @@ class DefectSeen(Value):
     source: Source = "network"
 
 
-class EventsLost(Value):
+class EventsLost(Event, by=("network", "tracer")):
     """``count`` 0 with a ``cause``: nobody knows how many; who sees events did not say that it had told them all."""
 
     kind: str
@@ -293,7 +318,7 @@ class EventsLost(Value):
     cause: str = ""
 
 
-class SessionEnded(Value):
+class SessionEnded(Event):
     """``incomplete``: why the record may lack events whose number nobody knows; empty when every end is proven."""
 
     exit_code: int
@@ -305,30 +330,6 @@ class SessionEnded(Value):
     left_behind: tuple[str, ...] = ()
     source: Source = "session"
     incomplete: tuple[str, ...] = ()
-
-
-if TYPE_CHECKING:
-    Event: TypeAlias = (
-        SessionStarted
-        | NameResolved
-        | ConnectionOpened
-        | ConnectionClosed
-        | RequestSeen
-        | AccessDenied
-        | AccessAnswered
-        | NameQuarantined
-        | ProcessStarted
-        | ProcessExited
-        | FileOpened
-        | FileCreated
-        | FileRemoved
-        | FileRenamed
-        | FileChanged
-        | SocketCalled
-        | DefectSeen
-        | EventsLost
-        | SessionEnded
-    )
 
 
 def plain(value: Any) -> Any:

@@ -121,12 +121,12 @@ def test_whenever_the_tracer_dies_the_run_ends_and_its_record_can_be_read(box: B
         for entry in entries:
             record = reader.Record(entry.path)
             events = list(record.events())
-            assert not record.running and (events[0]["event"], events[-1]["event"]) == ("SessionStarted", "SessionEnded")  # fmt: skip  # noqa: E501
+            assert not record.running and (events[0].kind, events[-1].kind) == ("SessionStarted", "SessionEnded")  # fmt: skip  # noqa: E501
             # Who did it is told, and that it is not all: nothing here is taken for whole.
             gaps = query.summarise(events).gaps(record.problems)
             assert any("was killed: its last events may be missing" in gap for gap in gaps), (moment, gaps)
             assert reader.verify(entry.path).problems
-            assert next(event["seq"] for event in events if event["source"] == "session") == 1
+            assert next(each.seq for each in events if each.source == "session") == 1
         assert entries or starting  # a run that did not come about has no record
         recorded += len(entries)
         shutil.rmtree(box.state / "trace")
@@ -177,7 +177,7 @@ def test_while_the_tracer_is_stopped_the_command_waits_and_nothing_is_lost(box: 
     assert not query.summarise(events).gaps(record.problems)
     # Once each: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
     made, removed = (
-        list(dict.fromkeys(event["path"] for event in events if event["event"] == kind))
+        list(dict.fromkeys(each.path for each in events if each.kind == kind))
         for kind in ("FileCreated", "FileRemoved")
     )
     assert made == removed == [f"{box.workspace}/d{number}" for number in range(1, len(made) + 1)] and len(made) > 1

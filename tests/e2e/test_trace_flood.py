@@ -10,6 +10,7 @@ from pathlib import Path
 
 from world.box import Box
 
+from membrane.events import EventsLost
 from membrane.record import query, reader
 
 PATIENCE = 240.0
@@ -59,14 +60,12 @@ def test_a_flood_stays_below_the_cap_and_says_what_went(box: Box) -> None:
     verified = reader.verify(entry.path)
     assert verified.problems == () and verified.removed > 0
     # Both ends are there, and every event is, or is said to be gone.
-    made = [os.path.basename(event["path"]) for event in events if event["event"] == "FileCreated"]
+    made = [os.path.basename(each.path) for each in events if each.kind == "FileCreated"]
     # The kernel's ring may run over as well, on a machine with much other work: then it says so.
-    ran_over = any(event["event"] == "EventsLost" and not event.get("cause") for event in events)
+    ran_over = any(each.kind == "EventsLost" and not each.data.get("cause") for each in events)
     assert made[0] == "first" and (made[-1] == "last" or ran_over), made
-    kept = sum(
-        event["event"] in ("FileOpened", "FileRemoved") and event["path"].startswith("/tmp/") for event in events
-    )
-    lost = sum(query.number(event["count"]) for event in events if event["event"] == "EventsLost")
+    kept = sum(each.kind in ("FileOpened", "FileRemoved") and each.path.startswith("/tmp/") for each in events)
+    lost = sum(each.event.count for each in events if isinstance(each.event, EventsLost))
     assert 0 < kept < 2 * FLOOD and kept + lost >= 2 * FLOOD, (kept, lost)
     gaps = query.summarise(events).gaps(record.problems)
     assert any("removed to stay within trace.max_size" in gap for gap in gaps), gaps

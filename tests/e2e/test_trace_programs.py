@@ -168,7 +168,9 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
     assert done.returncode in (0, 123), done  # xargs(1): 123 when a command ended with 1 to 125
     found = {}
     for entry in reader.sessions(str(box.state)):
-        events, problems = read(entry)
+        record = reader.Record(entry.path)
+        typed = list(record.events())
+        events, problems = [event.data for event in typed], record.problems
         first, last = events[0], events[-1]
         assert (first["event"], last["event"], problems, entry.running) == ("SessionStarted", "SessionEnded", [], False)
         number = int(first["command"][-1])
@@ -177,7 +179,7 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
         assert (last["exit_code"], last["lost"]) == (number % 7, 0)
         verified = reader.verify(entry.path)
         assert verified.closed and not verified.problems and not verified.lost, (number, verified)
-        summary = query.summarise(joining.joined(events)).data(problems)
+        summary = query.summarise(joining.joined(typed)).data(problems)
         assert not summary["gaps"], summary["gaps"]
         wanted = {f"d{number}", f"f{number}", f"m{number}"} | ({f"c{number}"} if number % 10 == 0 else set())
         assert written(box, summary) | {f"f{number}"} == wanted, number
@@ -192,8 +194,3 @@ def test_a_hundred_short_runs_at_once_have_a_whole_record_each_and_nothing_of_an
     # As a person would look at one of them.
     done = box.run("trace", "verify", found[RUNS - 1])
     assert done.returncode == 0 and found[RUNS - 1] in done.stdout
-
-
-def read(entry: reader.Entry) -> tuple[list[dict[str, Any]], list[str]]:
-    found = reader.Record(entry.path)
-    return list(found.events()), found.problems

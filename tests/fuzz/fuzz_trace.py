@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from membrane import clock
 from membrane.events import encode
 from membrane.record import decode as d
 from membrane.record import spans
@@ -17,7 +18,7 @@ def fuzz_decode(data: bytes) -> None:
         number += 1
         assert isinstance(time, int)
         encode(event, time="", session="", seq=number, process=process)
-        d.iso(time)
+        clock.iso(time)
     assert number <= len(data) // 8
     assert 0 <= decoder.torn <= len(data)
     assert len(decoder._paths) <= 2 * number + 2

@@ -30,8 +30,9 @@ from membrane.policy import globs, url_paths
 from membrane.policy.decide import Decider
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, HttpRequest
-from membrane.record import joining, learn, query
+from membrane.record import joining, learn, query, recorded
 from membrane.record.formats import html, tracee_json
+from membrane.record.recorded import Recorded
 from membrane.workspace import gitconfig, protect
 
 AT_MOST = 9.0  # times the work for four times the input: between linear (4) and the square (16)
@@ -225,10 +226,10 @@ RECORDS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def _read(reader: Callable[[list[dict[str, Any]]], object]) -> Callable[[str, int], Work]:
+def _read(reader: Callable[[list[Recorded]], object]) -> Callable[[str, int], Work]:
     def make(kind: str, size: int) -> Work:
         first = _event(0, "SessionStarted", command=["p"], workspace="/w", trace_source="ebpf, network")
-        events = [first, *map(RECORDS[kind], range(1, size))]
+        events = list(map(recorded.parse, [first, *map(RECORDS[kind], range(1, size))]))
         return lambda: reader(events)
 
     return make

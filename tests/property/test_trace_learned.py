@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from membrane.policy.hosts import canonical_host, parse_address
 from membrane.policy.load import Source, load
 from membrane.policy.model import Malformed
-from membrane.record import query
+from membrane.record import recorded
 from membrane.record.learn import LEARNED_REASONS, learn
 
 # Pieces of YAML, of our own comments and rules, and of what ends a line for some reader.
@@ -62,7 +62,7 @@ LINE = re.compile(
 
 
 def canonical(value: Any) -> str:
-    text = query.text(value)
+    text = recorded.text(value)
     try:
         return canonical_host(text)
     except Malformed:
@@ -80,15 +80,14 @@ def plain(path: str) -> str:
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
 def test_every_line_is_ours_and_every_rule_is_of_something_tried(events: list[dict[str, Any]]) -> None:
-    events = [query.typed(event) for event in events]
-    text = learn([events])
+    text = learn([[recorded.parse(event) for event in events]])
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
         assert LINE.fullmatch(line) and line.isprintable(), ascii(line)
     policy = load([Source("user", "learned.yaml", text, "/w")], presets={"default": ""}, home="/home/u").policy
     told = [each for event in events for each in (event, event.get("access") or {})]
     hosts = {canonical(each.get(name)) for each in told for name in ("host", "name", "address")} - {""}
-    paths = {plain(query.text(each.get("path"))) for each in told}
+    paths = {plain(recorded.text(each.get("path"))) for each in told}
     for rule in policy.allow:
         assert rule.kind in ("host", "network") and "*" not in rule.text
         assert rule.host in hosts if rule.kind == "host" else any(host in rule.text for host in hosts), rule.text

@@ -64,9 +64,9 @@ def made(state: Path, kind: str) -> tuple[Path, Path, list[int]]:
 def names(path: Path) -> tuple[list[str], reader.Record]:
     found = reader.Record(str(path))
     events = list(found.events())
-    assert all(isinstance(event["event"], str) for event in events)
+    assert all(isinstance(event.kind, str) for event in events)
     kinds = ("NameResolved", "FileOpened")
-    return [query.text(event.get("name") or event.get("path")) for event in events if event["event"] in kinds], found
+    return [getattr(event.event, "name", event.path) for event in events if event.kind in kinds], found
 
 
 @pytest.mark.parametrize("kind", ["open lines", "open spans", "closed lines", "closed spans", "packed lines", "chain"])

@@ -58,7 +58,7 @@ def test_it_goes_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, step:
     assert first <= second < first + HOUR // 2
     assert abs(clock.seconds() - second / 1e9) < 60
     assert abs(clock.was_set_by() - step) < HOUR // 60
-    assert journal.now()[:16] in {reader.iso(at)[:16] for at in (first, clock.time_ns())}
+    assert journal.now()[:16] in {clock.iso(at)[:16] for at in (first, clock.time_ns())}
     told = NetworkJournal("s")
     told.note({"x": 1})
     assert abs(told._clock() - second / 1e9) < 60
@@ -102,3 +102,20 @@ def test_sessions_of_a_time_to_come_are_older_than_all_others(tmp_path: Path) ->
     assert reader.find(str(tmp_path), "@last").id == "last"
     assert record.prune(str(tmp_path), keep=2) == ["future"]
     assert record.prune(str(tmp_path), keep=1) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "digits", "text"),
+    [
+        (0, 6, "1970-01-01T00:00:00.000000Z"),
+        (1_700_000_000_250_999_999, 6, "2023-11-14T22:13:20.250999Z"),
+        (1_700_000_000_250_999_999, 3, "2023-11-14T22:13:20.250Z"),
+        (1_700_000_000_000_000_999, 9, "2023-11-14T22:13:20.000000999Z"),
+        (-1, 6, "1969-12-31T23:59:59.999999Z"),
+        (1 << 64, 3, "2554-07-21T23:34:33.709Z"),
+        (1 << 200, 6, "1970-01-01T00:00:00.835301Z"),  # a time of no calendar: a record may hold any number
+    ],
+)
+def test_a_time_as_text(nanoseconds: int, digits: int, text: str) -> None:
+    assert clock.iso(nanoseconds, digits) == text
+    assert clock.iso(nanoseconds, digits) == text  # of the same second

@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import struct
 
+from ..clock import iso
 from ..events import (
     AccessDenied,
     EventsLost,
@@ -370,18 +371,6 @@ def count(data: bytes) -> int:
         found += not word & _DISCARDED and length >= size
         position += 8 + ((length + 7) & ~7)
     return found
-
-
-def iso(time_ns: int) -> str:
-    """Time of day in ns as ISO 8601, UTC, microseconds."""
-    import datetime
-
-    epoch = datetime.datetime(1970, 1, 1)  # naive: the result is written with a Z
-    try:
-        moment = epoch + datetime.timedelta(microseconds=time_ns // 1000)
-    except OverflowError:
-        moment = epoch
-    return f"{moment.isoformat(timespec='microseconds')}Z"
 
 
 def _text(raw: bytes) -> str:

@@ -17,20 +17,21 @@ from typing import Any, BinaryIO
 from . import joining
 from .formats import otlp, tracee_json
 from .reader import Follower, Record
+from .recorded import Recorded
 
 FORMATS = ("tracee", "events", "ocsf", "otlp")
 POLL = 0.2  # seconds between two looks at a record that is written
 
 
-def lines(events: Iterable[dict[str, Any]], form: str) -> Iterator[str]:
+def lines(events: Iterable[Recorded], form: str) -> Iterator[str]:
     """``events`` in the format ``form``, one line each.
 
     Raises:
         KeyError: there is no such format.
     """
-    makers: dict[str, Callable[[Iterable[dict[str, Any]]], Iterable[dict[str, Any]]]] = {
+    makers: dict[str, Callable[[Iterable[Recorded]], Iterable[dict[str, Any]]]] = {
         "tracee": tracee_json.convert,
-        "events": iter,
+        "events": lambda events: (each.data for each in events),
         "ocsf": otlp.ocsf,
         "otlp": otlp.otlp,
     }
@@ -69,7 +70,7 @@ def write_log(path: str, destination: str) -> None:
         raise
 
 
-def arriving(path: str) -> Iterator[dict[str, Any]]:
+def arriving(path: str) -> Iterator[Recorded]:
     """The events of a record as they are written, with their processes, until nobody writes any more."""
     follower = Follower(path)
     joiner, programs = joining.Joiner(), joining.Once()

@@ -14,9 +14,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from .query import MOST, items, number, text
+from ..events import (
+    AccessDenied,
+    ConnectionClosed,
+    ConnectionOpened,
+    NameResolved,
+    Process,
+    ProcessStarted,
+    RequestSeen,
+    SessionStarted,
+    SocketCalled,
+)
+from .query import MOST
+from .recorded import Recorded, asked
 
 TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
 NEAR = 5.0  # seconds between a call and the connection that it made
@@ -31,100 +42,96 @@ class Joiner:
     """Gives events of the network the process that caused them; ``add`` them in order."""
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[float, str, int, dict[str, Any], int]] = deque(maxlen=1024)
+        self._calls: deque[tuple[float, str, int, Process, int]] = deque(maxlen=1024)
         self._names: dict[str, str] = {}  # the address that was answered: its name
-        self._connections: dict[int, dict[str, Any]] = {}
-        self._refusals: dict[tuple[str, ...], tuple[float, dict[str, Any]]] = {}  # what was refused to whom
+        self._connections: dict[int, tuple[ConnectionOpened, Process | None]] = {}
+        self._refusals: dict[tuple[str, ...], tuple[float, Process]] = {}  # what was refused to whom
         # Local port, or inode of the socket: process, where the tracer saw it.
-        self._ports: dict[int, dict[str, Any]] = {}
-        self._sockets: dict[int, dict[str, Any]] = {}
+        self._ports: dict[int, Process] = {}
+        self._sockets: dict[int, Process] = {}
 
-    def add(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The event, with ``process`` and ``joined`` where they were found; ``host`` where the connection has one."""
-        kind = event["event"]
-        process = event.get("process")
-        if kind == "NameResolved":
+    def add(self, each: Recorded) -> Recorded:
+        """The event, with its process where that was found, and the host of its connection."""
+        event, process = each.event, each.process
+        if isinstance(event, NameResolved):
             if len(self._names) < MOST:
-                self._names[text(event.get("address"))] = text(event.get("name"))
+                self._names[event.address] = event.name
             if process is None:
-                event = self._with(event, self._client(event) or self._asker(_seconds(event), "", 53))
-        elif kind == "SocketCalled" and isinstance(process, dict) and event.get("call") in CONNECTING:
-            address = text(event.get("address"))
-            name = self._names.get(address)
-            if name:
-                event = {**event, "host": name}
-            socket = number(event.get("socket"))
-            self._calls.append((_seconds(event), name or address, number(event.get("port")), process, socket))
-            _remember(self._ports, number(event.get("local_port")), process)
-            _remember(self._sockets, socket, process)
-        elif process is None and kind == "ConnectionOpened":
-            event = self._with(event, self._opener(event))
+                return each.by(self._client(event) or self._asker(_seconds(each), "", 53))
+        elif isinstance(event, SocketCalled):
+            if process is not None and event.call in CONNECTING:
+                name = self._names.get(event.address)
+                self._calls.append((_seconds(each), name or event.address, event.port, process, event.socket))
+                _remember(self._ports, event.local_port, process)
+                _remember(self._sockets, event.socket, process)
+                return each.towards(name) if name else each
+        elif process is not None:
+            return each
+        elif isinstance(event, ConnectionOpened):
+            each = each.by(self._opener(_seconds(each), event))
             if len(self._connections) < MOST:
-                self._connections[number(event.get("id"))] = event
-        elif process is None and kind in ("ConnectionClosed", "RequestSeen"):
-            opened = self._connections.get(number(event.get("id")))
-            if opened is not None:
-                event = self._with(event, opened.get("process"))
-                if kind == "ConnectionClosed":
-                    event = {**event, "host": opened.get("host"), "port": opened.get("port")}
-                    del self._connections[number(event.get("id"))]
-        elif process is None and kind == "AccessDenied":
-            event = self._with(event, self._refused(event))
-        return event
+                self._connections[event.id] = event, each.process
+        elif isinstance(event, RequestSeen):
+            if event.id in self._connections:
+                return each.by(self._connections[event.id][1])
+        elif isinstance(event, ConnectionClosed):
+            if event.id in self._connections:
+                opened, process = self._connections.pop(event.id)
+                return each.by(process).towards(opened.host, opened.port)
+        elif isinstance(event, AccessDenied):
+            return each.by(self._refused(_seconds(each), event))
+        return each
 
-    @staticmethod
-    def _with(event: dict[str, Any], process: Any) -> dict[str, Any]:
-        return {**event, "process": process, "joined": True} if isinstance(process, dict) else event
-
-    def _refused(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def _refused(self, at: float, event: AccessDenied) -> Process | None:
         """Who wanted what was refused.
 
         Repetitions, which are told together later, are of who was first: the port of that client may be another's
         by then.
         """
-        access, at = event.get("access"), _seconds(event)
-        if not isinstance(access, dict):
-            return self._client(event)
-        kind, port = text(access.get("kind")), number(access.get("port"))
-        named = kind == "NameQuery"
-        target = text(access.get("name" if named else "host")) or text(access.get("address"))
-        what = kind, target, str(port), text(access.get("method")), text(access.get("path"))
-        key = (*what, str(number(event.get("client_port"))), str(number(event.get("client_socket"))))
+        access = asked(event.access)
+        named = access.kind == "NameQuery"
+        target = (access.name if named else access.host) or access.address
+        what = access.kind, target, str(access.port), access.method, access.path
+        key = (*what, str(event.client_port), str(event.client_socket))
         known = self._refusals.get(key)
         if known is not None and 0 <= at - known[0] <= TOGETHER:
             return known[1]
         process = self._client(event)
-        if process is None and kind in ("Connect", "NameQuery"):
-            process = self._asker(at, "" if named else target, 53 if named else port)
+        if process is None and access.kind in ("Connect", "NameQuery"):
+            process = self._asker(at, "" if named else target, 53 if named else access.port)
         if process is not None and (known is not None or len(self._refusals) < MOST):
             self._refusals[key] = (at, process)
         return process
 
-    def _client(self, event: dict[str, Any]) -> dict[str, Any] | None:
+    def _client(self, event: NameResolved | ConnectionOpened | AccessDenied) -> Process | None:
         """By the socket; it may open several (datagrams).  By the port, which may be another's tomorrow."""
-        known = self._sockets.get(number(event.get("client_socket")))
-        return known if known is not None else self._ports.get(number(event.get("client_port")))
+        known = self._sockets.get(event.client_socket)
+        return known if known is not None else self._ports.get(event.client_port)
 
-    def _opener(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        if event.get("protocol") == "exposed":
+    def _opener(self, at: float, event: ConnectionOpened) -> Process | None:
+        if event.protocol == "exposed":
             return None  # its client is no process of the sandbox
-        at, port = _seconds(event), number(event.get("port"))
-        socket = number(event.get("client_socket"))
         known = self._client(event)
         if known is not None:
             for index, call in enumerate(self._calls):
-                if call[2] == port and call[3] is known:
+                if call[2] == event.port and call[3] is known:
                     del self._calls[index]  # it is used
                     break
             return known
-        host, address = text(event.get("host")), text(event.get("address"))
-        found = self._caller(at, host, port, socket) or self._caller(at, address, port, socket)
-        if found is None and event.get("protocol") != "udp":
+        places = event.host, event.address
+        for target in places:
+            found = self._caller(at, target, event.port, event.client_socket)
+            if found is not None:
+                return found
+        if event.protocol != "udp":
             # No TCP connection without a call: the descriptor was another socket's when the kernel took it (dup2(2)).
-            found = next((who for target in (host, address) if target and (who := self._asker(at, target, port))), None)
-        return found
+            for target in filter(None, places):
+                found = self._asker(at, target, event.port)
+                if found is not None:
+                    return found
+        return None
 
-    def _caller(self, at: float, target: str, port: int, socket: int) -> dict[str, Any] | None:
+    def _caller(self, at: float, target: str, port: int, socket: int) -> Process | None:
         """The first call to ``target`` that was not used yet and is not too old, by no other socket; it is used now."""
         for index, (when, where, to, process, own) in enumerate(self._calls):
             if own and socket and own != socket:
@@ -134,16 +141,15 @@ class Joiner:
                 return process
         return None
 
-    def _asker(self, at: float, target: str, port: int) -> dict[str, Any] | None:
+    def _asker(self, at: float, target: str, port: int) -> Process | None:
         """Who made the last call to ``target`` (any, if empty) before something was refused."""
-        process: dict[str, Any]
         for when, where, to, process, _socket in reversed(self._calls):
             if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
                 return process
         return None
 
 
-def _remember(known: dict[int, dict[str, Any]], key: int, process: dict[str, Any]) -> None:
+def _remember(known: dict[int, Process], key: int, process: Process) -> None:
     """The newest ``CALLS``: a command can make any number of calls that open nothing."""
     if not key:
         return
@@ -153,22 +159,22 @@ def _remember(known: dict[int, dict[str, Any]], key: int, process: dict[str, Any
     known[key] = process
 
 
-def _seconds(event: dict[str, Any]) -> float:
+def _seconds(event: Recorded) -> float:
     """Seconds of the day are enough to compare what is close."""
-    at = text(event.get("time"))
+    at = event.time
     try:
         return int(at[11:13]) * 3600 + int(at[14:16]) * 60 + float(at[17:].removesuffix("Z"))
     except ValueError:
         return 0.0
 
 
-def joined(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def joined(events: Iterable[Recorded]) -> Iterator[Recorded]:
     """``events`` with the processes that caused them (see ``Joiner``), each program that was executed once."""
     joiner = Joiner()
     return map(joiner.add, once(events))
 
 
-def once(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def once(events: Iterable[Recorded]) -> Iterator[Recorded]:
     """``events``, each program that was executed once (see ``Once``)."""
     programs = Once()
     for event in events:
@@ -184,46 +190,43 @@ class Once:
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Any, Any], tuple[int, dict[str, Any]]] = {}
+        self._held: dict[tuple[int, int], tuple[int, Recorded]] = {}
         self._kernel = False  # does it tell what happened?
         self._count = 0
 
-    def add(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+    def add(self, each: Recorded) -> list[Recorded]:
         """The next event; those that can be given now, in order."""
-        held, kind, process = self._held, event["event"], event.get("process")
+        held, event, process = self._held, each.event, each.process
         self._count += 1
-        if kind == "SessionStarted":
-            self._kernel = "ebpf" in text(event.get("trace_source"))
+        if isinstance(event, SessionStarted):
+            self._kernel = "ebpf" in event.trace_source
         out = []
         while held and self._count - next(iter(held.values()))[0] > FOLLOWS:  # in order of age
             out.append(held.pop(next(iter(held)))[1])
-        if self._kernel and kind == "ProcessStarted" and isinstance(process, dict):
-            who = process.get("pid"), process.get("start")
+        if self._kernel and isinstance(event, ProcessStarted) and process is not None:
+            who = process.pid, process.start
             before = held.pop(who)[1] if who in held else None
-            if event.get("source") == "notify" and event.get("requested") is True:
-                held[who] = self._count, event
+            if each.source == "notify" and event.requested:
+                held[who] = self._count, each
                 return [*out, before] if before is not None else out
-            if before is not None and event.get("source") == "ebpf" and _is_of(before, event):
-                return [*out, _merged(before, event)]
             if before is not None:
+                asked_for = before.event
+                if isinstance(asked_for, ProcessStarted) and each.source == "ebpf" and _is_of(asked_for, event):
+                    return [*out, each.asked_for(asked_for)]
                 out.append(before)
-        return [*out, event]
+        return [*out, each]
 
-    def rest(self) -> list[dict[str, Any]]:
+    def rest(self) -> list[Recorded]:
         """At the end: the requests that nothing followed."""
         out = [event for _at, event in self._held.values()]
         self._held.clear()
         return out
 
 
-def _merged(asked: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
-    return {**done, "asked": {"path": text(asked.get("path")), "argv": items(asked.get("argv"))}}
-
-
-def _is_of(asked: dict[str, Any], done: dict[str, Any]) -> bool:
+def _is_of(asked: ProcessStarted, done: ProcessStarted) -> bool:
     """Is this what became of that request?  Else one of them was lost, and both are given."""
-    path, wanted, have = text(done.get("path")), items(asked.get("argv")), items(done.get("argv"))
-    if path != text(asked.get("path")) and not path.startswith("/dev/fd/"):
+    wanted, have = asked.argv, done.argv
+    if done.path != asked.path and not done.path.startswith("/dev/fd/"):
         return False
     last = len(have) - 1  # which may be cut
-    return last < 0 or (have[:last] == wanted[:last] and text([*wanted, ""][last]).startswith(text(have[last])))
+    return last < 0 or (have[:last] == wanted[:last] and [*wanted, ""][last].startswith(have[last]))

@@ -21,10 +21,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..escaping import visible
+from ..events import (
+    AccessDenied,
+    ConnectionClosed,
+    ConnectionOpened,
+    FileOpened,
+    NameResolved,
+    RequestSeen,
+    SessionStarted,
+)
 from ..policy.hosts import canonical_host, parse_address
 from ..policy.model import Malformed
 from ..policy.reasons import REASONS
-from .query import MOST, number, program_of, text
+from .query import DENIED_RESULTS, MOST
+from .recorded import Asked, Recorded, asked
 
 # Refusals that mean "no rule yet"; all others are somebody's decision or a floor.
 LEARNED_REASONS = frozenset(reason for reason in REASONS.values() if reason.learned)
@@ -72,8 +82,8 @@ class _Destination:
         self.asked = 0
         self.refused = 0
 
-    def add(self, event: dict[str, Any]) -> None:
-        name = program_of(event)
+    def add(self, name: str) -> None:
+        """``name``: of the process that tried."""
         if name and len(self.by) < 4 and re.fullmatch(r"[\w.+-]{1,15}", name):
             self.by[name] = None
 
@@ -102,19 +112,18 @@ class Learner:
         self._connections.clear()
         self._requests_of.clear()
 
-    def add(self, event: dict[str, Any]) -> None:
+    def add(self, each: Recorded) -> None:
         """Take one event."""
-        handler = getattr(self, f"_on_{event['event']}", None)
+        handler = getattr(self, f"_on_{each.kind}", None)
         if handler is not None:
-            handler(event)
+            handler(each.program, each.event)
 
     # ------------------------------------------------------------ collecting
 
     def _leave_out(self, why: str, count: int = 1) -> None:
         self._left_out[why] = self._left_out.get(why, 0) + count
 
-    def _host(self, value: Any) -> _Destination | None:
-        name = text(value)
+    def _host(self, name: str) -> _Destination | None:
         try:
             canonical = canonical_host(name)
         except Malformed:
@@ -129,100 +138,90 @@ class Learner:
             return None
         return self._hosts.setdefault(canonical, _Destination())
 
-    def _on_SessionStarted(self, event: dict[str, Any]) -> None:
-        self._workspace = text(event.get("workspace"))
+    def _on_SessionStarted(self, _by: str, event: SessionStarted) -> None:
+        self._workspace = event.workspace
 
-    def _on_NameResolved(self, event: dict[str, Any]) -> None:
-        found = self._host(event.get("name"))
+    def _on_NameResolved(self, by: str, event: NameResolved) -> None:
+        found = self._host(event.name)
         if found is not None:
             found.asked += 1
-            found.add(event)
+            found.add(by)
 
-    def _on_ConnectionOpened(self, event: dict[str, Any]) -> None:
-        host = event.get("host") or event.get("address")
-        self._connect(event, host, number(event.get("port")), text(event.get("protocol")))
+    def _on_ConnectionOpened(self, by: str, event: ConnectionOpened) -> None:
+        host = event.host or event.address
+        self._connect(by, host, event.port, event.protocol)
         if len(self._connections) < MOST:
-            protocol = text(event.get("protocol"))
-            self._connections[number(event.get("id"))] = (text(host), number(event.get("port")), protocol)
+            self._connections[event.id] = host, event.port, event.protocol
 
-    def _connect(self, event: dict[str, Any], host: Any, port: int, protocol: str) -> _Destination | None:
+    def _connect(self, by: str, host: str, port: int, protocol: str) -> _Destination | None:
         found = self._host(host)
         if found is None or not 0 < port < 65536:
             return None
         key = ("udp" if protocol == "udp" else "tcp", port)
         found.ports[key] = found.ports.get(key, 0) + 1
         found.assumed = False
-        found.add(event)
+        found.add(by)
         return found
 
-    def _on_ConnectionClosed(self, event: dict[str, Any]) -> None:
-        identity = number(event.get("id"))
-        opened = self._connections.pop(identity, None)
-        if opened is not None and identity not in self._requests_of:
+    def _on_ConnectionClosed(self, _by: str, event: ConnectionClosed) -> None:
+        opened = self._connections.pop(event.id, None)
+        if opened is not None and event.id not in self._requests_of:
             host, port, protocol = opened
             found = self._host(host)
             if found is not None and protocol not in ("http/1.1", "h2"):
                 found.uninspected.add(port)
-        self._requests_of.discard(identity)
+        self._requests_of.discard(event.id)
 
-    def _on_RequestSeen(self, event: dict[str, Any]) -> None:
-        if event.get("verdict") == "allow":
+    def _on_RequestSeen(self, by: str, event: RequestSeen) -> None:
+        if event.verdict == "allow":
             if len(self._requests_of) < MOST:
-                self._requests_of.add(number(event.get("id")))
-            self._request(event, event)
+                self._requests_of.add(event.id)
+            self._request(by, event, 1)
 
-    def _request(self, event: dict[str, Any], source: dict[str, Any]) -> None:
-        found = self._host(source.get("host"))
-        method, path = text(source.get("method")), path_pattern(text(source.get("path")))
-        port, scheme = number(source.get("port")), text(source.get("scheme"))
+    def _request(self, by: str, request: RequestSeen | Asked, count: int) -> None:
+        found = self._host(request.host)
+        method, path, port, scheme = request.method, path_pattern(request.path), request.port, request.scheme
         if found is None:
             return
         if not _METHOD.fullmatch(method) or not path or scheme not in ("http", "https") or not 0 < port < 65536:
             self._leave_out("malformed requests")
             return
-        found.add(event)
+        found.add(by)
         found.assumed = False
         seen = found.requests.setdefault((port, scheme), {})
         if (method, path) in seen or len(seen) < MOST:
-            seen[method, path] = seen.get((method, path), 0) + max(1, number(event.get("count")))
+            seen[method, path] = seen.get((method, path), 0) + count
 
-    def _on_AccessDenied(self, event: dict[str, Any]) -> None:
-        access, reason = event.get("access"), text(event.get("reason"))
-        count = max(1, number(event.get("count")))
-        if not isinstance(access, dict):
-            return
+    def _on_AccessDenied(self, by: str, event: AccessDenied) -> None:
+        access, reason, count = asked(event.access), event.reason, max(1, event.count)
         if reason not in LEARNED_REASONS:
             self._leave_out(f"refused as {reason}" if re.fullmatch(r"[A-Za-z -]{1,40}", reason) else "refused", count)
-            return
-        kind = access.get("kind")
-        if kind == "NameQuery":
-            found = self._host(access.get("name"))
+        elif access.kind == "NameQuery":
+            found = self._host(access.name)
             if found is not None:
                 found.refused += count
-                found.add(event)
-        elif kind == "Connect":
-            host = access.get("host") or access.get("address")
-            found = self._connect(event, host, number(access.get("port")), text(access.get("protocol")))
+                found.add(by)
+        elif access.kind == "Connect":
+            found = self._connect(by, access.host or access.address, access.port, access.protocol)
             if found is not None:
                 found.refused += count
-                found.uninspected.add(number(access.get("port")))
-        elif kind == "HttpRequest":
-            self._request(event, access)
-        elif kind == "SocketAccess":
-            self._personal(self._sockets, event, text(access.get("path")), count, False)
-        elif kind == "PathAccess" and text(access.get("path")).startswith("/"):
-            self._personal(self._paths, event, text(access.get("path")), count, access.get("operation") == "write")
+                found.uninspected.add(access.port)
+        elif access.kind == "HttpRequest":
+            self._request(by, access, count)
+        elif access.kind == "SocketAccess":
+            self._personal(self._sockets, by, access.path, count, False)
+        elif access.kind == "PathAccess" and access.path.startswith("/"):
+            self._personal(self._paths, by, access.path, count, access.operation == "write")
 
-    def _on_FileOpened(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
-        if event.get("result") not in ("EACCES", "EPERM", "EROFS"):
+    def _on_FileOpened(self, by: str, event: FileOpened) -> None:
+        if event.result not in DENIED_RESULTS:
             return
-        if self._workspace and (path + "/").startswith(self._workspace + "/"):
+        if self._workspace and (event.path + "/").startswith(self._workspace + "/"):
             self._leave_out("refused files of the workspace")
             return
-        self._personal(self._paths, event, path, 1, False)
+        self._personal(self._paths, by, event.path, 1, False)
 
-    def _personal(self, table: dict[str, list[Any]], event: dict[str, Any], path: str, count: int, write: bool) -> None:
+    def _personal(self, table: dict[str, list[Any]], by: str, path: str, count: int, write: bool) -> None:
         if not path.startswith("/") or not path.isprintable() or "\\" in path or "/../" in path + "/":
             self._leave_out("paths that cannot be written down", count)
             return
@@ -234,7 +233,7 @@ class Learner:
         elif _SECRET.search(path):
             self._leave_out("paths named like secrets", count)
         elif path in table or len(table) < 256:
-            row = table.setdefault(path, [0, False, program_of(event)])
+            row = table.setdefault(path, [0, False, by])
             row[0] += count
             row[1] = row[1] or write
 
@@ -311,7 +310,7 @@ def _common(paths: list[str]) -> list[str]:
     return sorted({"/".join(path.split("/")[:3]) or "/" for path in paths})[:MOST_PATHS] if paths else ["/"]
 
 
-def learn(runs: Iterable[Iterable[dict[str, Any]]]) -> str:
+def learn(runs: Iterable[Iterable[Recorded]]) -> str:
     """The policy that admits what all ``runs`` tried."""
     learner = Learner()
     for events in runs:

@@ -2,11 +2,9 @@
 
 Theory of operation
 -------------------
-Events are the JSON objects of ``docs/events.md``, in order; every function takes an iterable and keeps a bounded
-amount of it.  A process is its pid with its start time, never the pid alone.
-
-Everything in an event is text from inside the sandbox or a number that it chose.  ``typed`` is the one place where the
-types of fields are checked: ``reading`` gives nothing that did not pass it.
+Events come in order and typed (``recorded``); every function takes an iterable and keeps a bounded amount of it.  A
+process is its pid with its start time, never the pid alone.  Everything in an event is text from inside the sandbox or
+a number that it chose.
 """
 
 from __future__ import annotations
@@ -15,10 +13,32 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..events import (
+    AccessDenied,
+    Binding,
+    ConnectionClosed,
+    ConnectionOpened,
+    DefectSeen,
+    EventsLost,
+    FileChanged,
+    FileCreated,
+    FileOpened,
+    FileRemoved,
+    FileRenamed,
+    NameQuarantined,
+    NameResolved,
+    ProcessExited,
+    ProcessStarted,
+    RequestSeen,
+    SessionEnded,
+    SessionStarted,
+    SocketCalled,
+)
 from ..value import Value
 from ..workspace.names import Protected
 from ..workspace.protect import PROTECTED, fold
 from . import walls
+from .recorded import Recorded, asked
 from .summary import target_of
 
 MOST = 10_000  # different things of one kind that a summary keeps apart
@@ -51,180 +71,44 @@ _MADE_EXECUTABLE = "it was made executable"
 LATER = tuple((re.compile(pattern), why) for pattern, why in _LATER)
 
 
-def text(value: Any) -> str:
-    """A string field, also where it was cut; empty for anything else."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        return str(value["text"]) + "..."
-    return ""
-
-
-def number(value: Any) -> int:
-    """A count, 0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return 0
-    return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
-
-
-def items(value: Any) -> list[Any]:
-    """A list field."""
-    return value if isinstance(value, list) else []
-
-
-_WORDS = [
-    "source",
-    "result",
-    "verdict",
-    "family",
-    "call",
-    "protocol",
-    "type",
-    "kind",
-    "cause",
-    "reason",
-    "method",
-    "scheme",
-    "error",
-    "sni",
-    "rule",
-    "hint",
-    "session",
-    "query",
-    "trace_source",
-    "change",
-    "value",
-    "version",
-    "identity",
-    "policy_digest",
-    "start",
-    "end",
-]
-_TEXTS = ["path", "to", "cwd", "workspace", "host", "name", "address"]
-_NUMBERS = [
-    "seq",
-    "port",
-    "id",
-    "number",
-    "count",
-    "bytes_up",
-    "bytes_down",
-    "exit_code",
-    "signal",
-    "parent",
-    "client_port",
-    "client_socket",
-    "local_port",
-    "socket",
-    "status",
-    "denied",
-    "lost",
-    "duration_ms",
-    "max_rss_kb",
-]
-_LISTS = ["argv", "command", "flags", "left_behind", "levels", "incomplete", "where"]
-_LARGEST = 1 << 63
-
-
-def _as_text(value: Any) -> Any:
-    return value if isinstance(value, str) or value is None else {"text": text(value)} if text(value) else ""
-
-
-def _as_number(value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
-        return 0
-    return value
-
-
-def _as_process(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return None
-    numbers = {name: number(_as_number(value.get(name))) for name in ("pid", "start")}
-    return {**numbers, "name": text(value.get("name")), "exe": text(value.get("exe"))}
-
-
-def _as_access(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return {}
-    return {
-        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
-        for name, item in value.items()
-    }
-
-
-_TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(_WORDS, lambda value: None if value is None else text(value)),
-    **dict.fromkeys(_TEXTS, _as_text),
-    **dict.fromkeys(_NUMBERS, _as_number),
-    **dict.fromkeys(_LISTS, lambda value: [text(item) for item in items(value)]),
-    "process": _as_process,
-    "access": _as_access,
-}
-
-
-def typed(event: dict[str, Any]) -> dict[str, Any]:
-    """The event with every known field of its type, and null or empty where it was of another."""
-    types = _TYPES
-    return {name: types[name](value) if name in types else value for name, value in event.items()}
-
-
-def process_of(event: dict[str, Any]) -> tuple[int, int] | None:
-    """Who did it: pid and start time."""
-    process = event.get("process")
-    if not isinstance(process, dict) or not number(process.get("pid")):
-        return None
-    return number(process["pid"]), number(process.get("start"))
-
-
-def program_of(event: dict[str, Any]) -> str:
-    """The name of the process, empty where it is not known."""
-    process = event.get("process")
-    return text(process.get("name")) if isinstance(process, dict) else ""
-
-
-def is_denied(event: dict[str, Any]) -> bool:
+def is_denied(each: Recorded) -> bool:
     """Was something refused, by the policy or by the kernel in its name?"""
-    kind = event["event"]
-    if kind in ("AccessDenied", "NameQuarantined"):
+    if isinstance(each.event, AccessDenied | NameQuarantined):
         return True
-    return event.get("verdict") == "deny" or event.get("result") in DENIED_RESULTS
+    return each.verdict == "deny" or each.result in DENIED_RESULTS
 
 
-def path_of(event: dict[str, Any]) -> str:
+def path_of(each: Recorded) -> str:
     """The path that it is about, empty where there is none."""
-    if event["event"] == "AccessDenied":
-        access = event.get("access")
-        return text(access.get("path")) if isinstance(access, dict) and access.get("kind") != "HttpRequest" else ""
-    if event["event"] == "RequestSeen":
-        return ""
-    return text(event.get("path"))
+    event = each.event
+    if isinstance(event, AccessDenied):
+        access = asked(event.access)
+        return "" if access.kind == "HttpRequest" else access.path
+    return "" if isinstance(event, RequestSeen) else each.path
 
 
-def request_url(event: dict[str, Any]) -> str:
+def request_url(scheme: str, host: str, port: int, path: str) -> str:
     """The URL of a request, with the port where it is not the scheme's own."""
-    scheme, host, port = text(event.get("scheme")), text(event.get("host")), number(event.get("port"))
     host = f"[{host}]" if ":" in host else host
     place = host if port in (0, {"http": 80, "https": 443}.get(scheme)) else f"{host}:{port}"
-    return f"{scheme}://{place}{text(event.get('path'))}"
+    return f"{scheme}://{place}{path}"
 
 
-def host_of(event: dict[str, Any]) -> str:
+def host_of(each: Recorded) -> str:
     """The host that it is about: a name or an address."""
-    source = event
-    if event["event"] == "AccessDenied":
-        access = event.get("access")
-        source = access if isinstance(access, dict) else {}
-    elif (event["event"] == "SocketCalled" and event.get("family") not in ("inet", "inet6")) or event["event"] not in (
-        "NameResolved",
-        "ConnectionOpened",
-        "ConnectionClosed",
-        "RequestSeen",
-        "SocketCalled",
-    ):
-        return ""
-    return text(source.get("host")) or text(source.get("name")) or text(source.get("address"))
+    event = each.event
+    if isinstance(event, AccessDenied):
+        access = asked(event.access)
+        return access.host or access.name or access.address
+    if isinstance(event, NameResolved):
+        return event.name or event.address
+    if isinstance(event, ConnectionOpened):
+        return event.host or event.address
+    if isinstance(event, RequestSeen):
+        return event.host
+    if isinstance(event, SocketCalled) and event.family in ("inet", "inet6"):
+        return each.host or event.address
+    return each.host if isinstance(event, ConnectionClosed) else ""
 
 
 # ---------------------------------------------------------------- choosing
@@ -254,42 +138,40 @@ class Chooser:
         self._host = wanted.host.lower().rstrip(".")
         self._since, self._until = wanted.since.removesuffix("Z"), wanted.until.removesuffix("Z")
 
-    def takes(self, event: dict[str, Any]) -> bool:
+    def takes(self, each: Recorded) -> bool:
         """Is this one of those that are wanted?"""
         wanted = self._wanted
-        if wanted.pid and not self._in_tree(event):
+        if wanted.pid and not self._in_tree(each):
             return False
-        if self._kinds and not any(_is_kind(event["event"], kind) for kind in self._kinds):
+        if self._kinds and not any(_is_kind(each.kind, kind) for kind in self._kinds):
             return False
-        if wanted.denied and not is_denied(event):
+        if wanted.denied and not is_denied(each):
             return False
-        if wanted.program and program_of(event) != wanted.program:
+        if wanted.program and each.program != wanted.program:
             return False
-        if self._host and not _is_host(host_of(event).lower(), self._host):
+        if self._host and not _is_host(host_of(each).lower(), self._host):
             return False
-        if self._path is not None:
-            paths = (path_of(event), text(event.get("to")))
-            if not any(each and self._path.matches(each) for each in paths):
-                return False
-        at = text(event.get("time")).removesuffix("Z")
+        if self._path is not None and not any(path and self._path.matches(path) for path in (path_of(each), each.to)):
+            return False
+        at = each.time.removesuffix("Z")
         if self._since and at < self._since:
             return False
         return not self._until or at <= self._until or at.startswith(self._until)
 
-    def _in_tree(self, event: dict[str, Any]) -> bool:
-        who = process_of(event)
+    def _in_tree(self, each: Recorded) -> bool:
+        who, event = each.who, each.event
         if who is None:
             return False
-        if event["event"] == "ProcessStarted" and number(event.get("parent")) in self._tree:
+        if isinstance(event, ProcessStarted) and event.parent in self._tree:
             self._tree.add(who[0])
         if who[0] not in self._tree:
             return False
-        if event["event"] == "ProcessExited" and who[0] != self._wanted.pid:
+        if isinstance(event, ProcessExited) and who[0] != self._wanted.pid:
             self._tree.discard(who[0])  # the number may be given to a stranger
         return True
 
 
-def chosen(events: Iterable[dict[str, Any]], wanted: Filter) -> Iterator[dict[str, Any]]:
+def chosen(events: Iterable[Recorded], wanted: Filter) -> Iterator[Recorded]:
     """Those of ``events`` that ``wanted`` asks for."""
     return filter(Chooser(wanted).takes, events)
 
@@ -426,9 +308,9 @@ class Summary:
     """What a run comes to; ``add`` its events in order, then ask ``data``."""
 
     def __init__(self) -> None:
-        self.session: dict[str, Any] = {}
-        self.ended: dict[str, Any] = {}
-        self.first = self.last = ""
+        self.started: tuple[Recorded, SessionStarted] | None = None
+        self.ended: tuple[Recorded, SessionEnded] | None = None
+        self.first = ""
         self.sources: set[str] = set()
         self.counts: dict[str, int] = {}
         self.defects = 0  # failures by a defect of ours
@@ -438,110 +320,102 @@ class Summary:
         self._open: dict[int, dict[str, Any]] = {}
         self._workspace = ""
         self._directories: set[str] = set()  # that were made: their mode bits make nothing executable
-        self._requested = False
 
-    def add(self, event: dict[str, Any]) -> None:
+    def add(self, each: Recorded) -> None:
         """Take one event."""
-        kind = event["event"]
-        at = text(event["time"])
-        self.first = self.first or at
-        self.last = max(self.last, at)
-        self.sources.add(text(event.get("source")))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self._requested = self._requested or event.get("requested") is True
-        handler = getattr(self, f"_on_{kind}", None)
+        self.first = self.first or each.time
+        self.sources.add(each.source)
+        self.counts[each.kind] = self.counts.get(each.kind, 0) + 1
+        handler = getattr(self, f"_on_{each.kind}", None)
         if handler is not None:
-            handler(event)
+            handler(each, each.event)
 
-    def _on_SessionStarted(self, event: dict[str, Any]) -> None:
-        self.session = self.session or event
-        self._workspace = text(self.session.get("workspace"))
+    def _on_SessionStarted(self, each: Recorded, event: SessionStarted) -> None:
+        if self.started is None:
+            self.started = each, event
+            self._workspace = event.workspace
 
-    def _on_SessionEnded(self, event: dict[str, Any]) -> None:
-        self.ended = event
+    def _on_SessionEnded(self, each: Recorded, event: SessionEnded) -> None:
+        self.ended = each, event
 
-    def _on_ProcessStarted(self, event: dict[str, Any]) -> None:
-        path, asked = text(event.get("path")), event.get("asked")
-        if path.startswith("/dev/fd/") and isinstance(asked, dict):
-            path = text(asked.get("path")) or path  # a program that was executed by its descriptor
-        row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": event.get("argv")})
-        row["count" if not event.get("result") else "failed"] += 1
+    def _on_ProcessStarted(self, each: Recorded, event: ProcessStarted) -> None:
+        path = event.path
+        if path.startswith("/dev/fd/") and each.request is not None:
+            path = each.request.path or path  # a program that was executed by its descriptor
+        row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": list(event.argv)})
+        row["count" if not event.result else "failed"] += 1
 
-    def _wrote(self, event: dict[str, Any], how: str, path: str, why: str = "") -> None:
+    def _wrote(self, each: Recorded, how: str, path: str, why: str = "") -> None:
         """``why``: something may run it later, whatever its name is."""
-        if event.get("result"):
-            if event.get("result") in DENIED_RESULTS:
-                self._kernel_refused(event, path, "write")
+        if each.result:
+            if each.result in DENIED_RESULTS:
+                self._kernel_refused(each, path, "write")
             return
         if self._is_temporary(path) or not path:
             return
-        row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": program_of(event)})
+        row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": each.program})
         row["count"] += 1
         if how not in row["how"] and len(row["how"]) < 8:
             row["how"].append(how)
-        if event.get("outside_workspace"):
+        if getattr(each.event, "outside_workspace", False):
             row["outside_workspace"] = True
         if how == "removed":
             self._later.rows.pop(path, None)
         elif why := why or runs_later(path):
-            self._later.row(path, lambda: {"path": path, "why": why, "by": program_of(event)})
+            self._later.row(path, lambda: {"path": path, "why": why, "by": each.program})
 
     def _is_temporary(self, path: str) -> bool:
         """A workspace below /tmp is none."""
         inside = bool(self._workspace) and f"{path}/".startswith(self._workspace.rstrip("/") + "/")
         return is_temporary(path) and not inside
 
-    def _on_FileOpened(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
-        if WRITING & {flag for flag in items(event.get("flags")) if isinstance(flag, str)}:
-            self._wrote(event, "written", path)
-        elif event.get("result"):
-            if event.get("result") in DENIED_RESULTS:
-                self._kernel_refused(event, path, "read")
-        elif event.get("outside_workspace") and not self._is_temporary(path):
+    def _on_FileOpened(self, each: Recorded, event: FileOpened) -> None:
+        path = event.path
+        if WRITING.intersection(event.flags):
+            self._wrote(each, "written", path)
+        elif event.result:
+            if event.result in DENIED_RESULTS:
+                self._kernel_refused(each, path, "read")
+        elif event.outside_workspace and not self._is_temporary(path):
             top = next((prefix for prefix in SYSTEM if path.startswith(prefix)), "")
             key = f"{top}**" if top else path
-            row = self._read.row(key, lambda: {"path": key, "count": 0, "by": program_of(event)})
+            row = self._read.row(key, lambda: {"path": key, "count": 0, "by": each.program})
             row["count"] += 1
 
-    def _on_FileCreated(self, event: dict[str, Any]) -> None:
-        path, kind = text(event.get("path")), text(event.get("type"))
-        if kind == "directory" and len(self._directories) < MOST:
-            self._directories.add(path)
-        self._wrote(event, f"created {kind}".strip(), path)
+    def _on_FileCreated(self, each: Recorded, event: FileCreated) -> None:
+        if event.type == "directory" and len(self._directories) < MOST:
+            self._directories.add(event.path)
+        self._wrote(each, f"created {event.type}".strip(), event.path)
 
-    def _on_FileChanged(self, event: dict[str, Any]) -> None:
-        path, change, value = (text(event.get(name)) for name in ("path", "change", "value"))
-        if change == "mode" and path not in self._directories:
-            if _executable(value):
-                self._wrote(event, f"mode {value}", path, _MADE_EXECUTABLE)
+    def _on_FileChanged(self, each: Recorded, event: FileChanged) -> None:
+        path = event.path
+        if event.change == "mode" and path not in self._directories:
+            if _executable(event.value):
+                self._wrote(each, f"mode {event.value}", path, _MADE_EXECUTABLE)
                 return
-            if not event.get("result") and self._later.rows.get(path, {}).get("why") == _MADE_EXECUTABLE:
+            if not event.result and self._later.rows.get(path, {}).get("why") == _MADE_EXECUTABLE:
                 del self._later.rows[path]
-        self._wrote(event, f"{change} {value}", path)
+        self._wrote(each, f"{event.change} {event.value}", path)
 
-    def _on_FileRemoved(self, event: dict[str, Any]) -> None:
-        self._wrote(event, "removed", text(event.get("path")))
+    def _on_FileRemoved(self, each: Recorded, event: FileRemoved) -> None:
+        self._wrote(each, "removed", event.path)
 
-    def _on_FileRenamed(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
-        why = text(self._later.rows.get(path, {}).get("why"))
-        self._wrote(event, "removed", path)
-        self._wrote(event, "renamed", text(event.get("to")), why if why == _MADE_EXECUTABLE else "")
+    def _on_FileRenamed(self, each: Recorded, event: FileRenamed) -> None:
+        why = self._later.rows.get(event.path, {}).get("why")
+        self._wrote(each, "removed", event.path)
+        self._wrote(each, "renamed", event.to, _MADE_EXECUTABLE if why == _MADE_EXECUTABLE else "")
 
-    def _on_NameQuarantined(self, event: dict[str, Any]) -> None:
-        path = text(event.get("path"))
-        self._moved.row(path, lambda: {"path": path, "to": text(event.get("to"))})
+    def _on_NameQuarantined(self, _each: Recorded, event: NameQuarantined) -> None:
+        self._moved.row(event.path, lambda: {"path": event.path, "to": event.to})
 
-    def _on_ConnectionOpened(self, event: dict[str, Any]) -> None:
-        host, port = text(event.get("host")) or text(event.get("address")), number(event.get("port"))
-        protocol = text(event.get("protocol"))
+    def _on_ConnectionOpened(self, each: Recorded, event: ConnectionOpened) -> None:
+        host = event.host or event.address
         row = self._connections.row(
-            (host, port, protocol == "udp"),
+            (host, event.port, event.protocol == "udp"),
             lambda: {
                 "host": host,
-                "port": port,
-                "protocol": protocol,
+                "port": event.port,
+                "protocol": event.protocol,
                 "count": 0,
                 "bytes_up": 0,
                 "bytes_down": 0,
@@ -550,84 +424,65 @@ class Summary:
             },
         )
         row["count"] += 1
-        name = program_of(event)
+        name = each.program
         if name and name not in row["by"] and len(row["by"]) < 8:
             row["by"].append(name)
         if len(self._open) < MOST:
-            self._open[number(event.get("id"))] = row
+            self._open[event.id] = row
 
-    def _on_ConnectionClosed(self, event: dict[str, Any]) -> None:
-        row = self._open.pop(number(event.get("id")), None)
+    def _on_ConnectionClosed(self, _each: Recorded, event: ConnectionClosed) -> None:
+        row = self._open.pop(event.id, None)
         if row is not None:
-            row["bytes_up"] += number(event.get("bytes_up"))
-            row["bytes_down"] += number(event.get("bytes_down"))
-            row["errors"] += bool(event.get("error"))
+            row["bytes_up"] += event.bytes_up
+            row["bytes_down"] += event.bytes_down
+            row["errors"] += bool(event.error)
 
-    def _on_RequestSeen(self, event: dict[str, Any]) -> None:
-        key = tuple(text(event.get(name)) for name in ("method", "scheme", "host", "path", "verdict"))
-        row = self._requests.row(
-            (*key, number(event.get("port"))),
-            lambda: {
-                **dict(zip(("method", "scheme", "host", "path", "verdict"), key, strict=True)),
-                "port": number(event.get("port")),
-                "count": 0,
-                "status": [],
-            },
-        )
+    def _on_RequestSeen(self, _each: Recorded, event: RequestSeen) -> None:
+        key = {name: getattr(event, name) for name in ("method", "scheme", "host", "path", "verdict", "port")}
+        row = self._requests.row(tuple(key.values()), lambda: {**key, "count": 0, "status": []})
         row["count"] += 1
-        status = number(event.get("status"))
-        if status not in row["status"] and len(row["status"]) < 8:
-            row["status"].append(status)
+        if event.status not in row["status"] and len(row["status"]) < 8:
+            row["status"].append(event.status)
 
-    def _on_AccessDenied(self, event: dict[str, Any]) -> None:
-        access = event.get("access")
-        if not isinstance(access, dict):
-            return
-        target, reason = asked(access), text(event.get("reason"))
+    def _on_AccessDenied(self, each: Recorded, event: AccessDenied) -> None:
+        target = target_of(event.access)
         row = self._refused.row(
-            (target, reason),
+            (target, event.reason),
             lambda: {
                 "target": target,
-                "reason": reason,
+                "reason": event.reason,
                 "count": 0,
-                "allow": event.get("hint"),
-                "rule": event.get("rule"),
-                "by": program_of(event),
+                "allow": event.hint,
+                "rule": event.rule,
+                "by": each.program,
             },
         )
-        row["count"] += max(1, number(event.get("count")))
+        row["count"] += max(1, event.count)
 
-    def _kernel_refused(self, event: dict[str, Any], path: str, operation: str) -> None:
-        result = text(event.get("result"))
+    def _kernel_refused(self, each: Recorded, path: str, operation: str) -> None:
         row = self._refused.row(
-            (path, result, operation),
+            (path, each.result, operation),
             lambda: {
                 "target": path,
-                "reason": f"{operation}: {result}",
+                "reason": f"{operation}: {each.result}",
                 "count": 0,
                 "allow": None,
                 "rule": None,
-                "by": program_of(event),
+                "by": each.program,
             },
         )
         row["count"] += 1
 
-    def _on_DefectSeen(self, event: dict[str, Any]) -> None:
-        self.defects += max(1, number(event.get("count")))
+    def _on_DefectSeen(self, _each: Recorded, event: DefectSeen) -> None:
+        self.defects += max(1, event.count)
 
-    def _on_EventsLost(self, event: dict[str, Any]) -> None:
-        key = (text(event.get("source")), text(event.get("kind")), text(event.get("cause")))
+    def _on_EventsLost(self, each: Recorded, event: EventsLost) -> None:
         row = self._lost.row(
-            key,
-            lambda: {
-                "kind": text(event.get("kind")),
-                "cause": text(event.get("cause")),
-                "count": 0,
-                "start": text(event.get("start")),
-            },
+            (each.source, event.kind, event.cause),
+            lambda: {"kind": event.kind, "cause": event.cause, "count": 0, "start": event.start},
         )
-        row["count"] += number(event.get("count"))
-        row["end"] = text(event.get("end"))
+        row["count"] += event.count
+        row["end"] = event.end
 
     # ------------------------------------------------------------ answer
 
@@ -642,12 +497,13 @@ class Summary:
         ]
         # Of these nobody knows how many there are.
         ends = [f"{row['kind']}: {row['cause']}" for row in self._lost.rows.values() if not row["count"]]
-        ends += [line for line in map(text, items(self.ended.get("incomplete"))) if line not in ends]
+        if self.ended is not None:
+            ends += [line for line in self.ended[1].incomplete if line not in ends]
         out += [f"events may be missing: {line}" for line in ends]
         if self.defects and not self.ended:
             out.append(f"events may be missing: network: {self.defects} failures by a defect")
         out += list(problems)
-        if not self.session:
+        if self.started is None:
             out.append("the beginning of the session is missing")
         if not self.ended:
             out.append("the session is still running" if running else "the end of the session is missing")
@@ -667,26 +523,23 @@ class Summary:
 
     def blind(self) -> list[str]:
         """What the sources of this record cannot see at all."""
-        source = text(self.session.get("trace_source"))
+        source = "" if self.started is None else self.started[1].trace_source
         if "ebpf" in source or "ebpf" in self.sources:
             return []
         if "notify" in source or "notify" in self.sources:
             return [
                 "results of calls are predictions (source: notify)",
                 "files that were only read, unless trace: full",
-                *(
-                    text(binding.get("mechanism"))
-                    for binding in items(self.session.get("assurance"))
-                    if isinstance(binding, dict) and binding.get("rule") == "trace"
-                ),
+                *(binding.mechanism for binding in self._assurance("trace")),
             ]
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
 
     def silent(self) -> list[str]:
         """The walls of whose refusals this record has no event, as the session said when it began."""
-        bindings = [each for each in items(self.session.get("assurance")) if isinstance(each, dict)]
-        told = [text(each.get("mechanism")) for each in bindings if each.get("rule") == walls.RULE]
-        return [wall for line in told for wall in line.split("; ")]
+        return [wall for binding in self._assurance(walls.RULE) for wall in binding.mechanism.split("; ")]
+
+    def _assurance(self, rule: str) -> list[Binding]:
+        return [] if self.started is None else [each for each in self.started[1].assurance if each.rule == rule]
 
     def data(self, problems: Iterable[str] = (), running: bool = False) -> dict[str, Any]:
         """The whole answer, as JSON can hold it.
@@ -697,24 +550,25 @@ class Summary:
         """
         gaps = self.gaps(problems, running)
         blind = self.blind()
-        ended = self.ended
+        started, ended = self.started, self.ended
+        session = started or ended
         left = list(self._later.rows.values())
         known = {row["path"] for row in left}
         left += [
             {"path": path, "why": "a protected name that could not be moved away", "by": ""}
-            for path in map(text, items(ended.get("left_behind")))
+            for path in (ended[1].left_behind if ended else ())
             if path not in known
         ]
         return {
-            "session": text(self.session.get("session")) or text(ended.get("session")),
-            "command": [text(word) for word in items(self.session.get("command"))],
-            "workspace": text(self.session.get("workspace")),
-            "trace_source": text(self.session.get("trace_source")),
-            "started": text(self.session.get("time")) or self.first,
-            "ended": text(ended.get("time")) or None,
-            "exit_code": ended.get("exit_code"),
-            "signal": ended.get("signal"),
-            "duration_ms": ended.get("duration_ms"),
+            "session": session[0].session if session else "",
+            "command": list(started[1].command) if started else [],
+            "workspace": self._workspace,
+            "trace_source": started[1].trace_source if started else "",
+            "started": started[0].time if started else self.first,
+            "ended": ended[0].time if ended else None,
+            "exit_code": ended[1].exit_code if ended else None,
+            "signal": ended[1].signal if ended else None,
+            "duration_ms": ended[1].duration_ms if ended else None,
             "events": self.counts,
             "programs": sorted(self._programs.rows.values(), key=lambda row: -row["count"]),
             "written": list(self._written.rows.values()),
@@ -733,16 +587,9 @@ class Summary:
         }
 
 
-def asked(access: dict[str, Any]) -> str:
-    """What was asked for in an ``AccessDenied``."""
-    plain = {name: text(value) if isinstance(value, (str, dict)) else value for name, value in access.items()}
-    plain["port"] = number(access.get("port"))
-    return target_of(plain)
-
-
-def summarise(events: Iterable[dict[str, Any]]) -> Summary:
+def summarise(events: Iterable[Recorded]) -> Summary:
     """All of ``events`` in one summary."""
     summary = Summary()
-    for event in events:
-        summary.add(event)
+    for each in events:
+        summary.add(each)
     return summary

@@ -17,16 +17,17 @@ import heapq
 import json
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from ..clock import iso
 from ..errors import PolicyError
 from ..escaping import unescape
-from ..events import EventsLost, encode
+from ..events import EventsLost, SessionEnded, SessionStarted, encode
 from ..value import Value
-from .query import items, text, typed
+from . import recorded
+from .recorded import Recorded
 from .writer import SEGMENT, by_age, digest, directory_of, is_written, started
 
 LONGEST_LINE = 2 << 20  # bytes of one JSON line
@@ -103,16 +104,6 @@ def find(state: str, name: str) -> Entry:
     return matching[0]
 
 
-def iso(nanoseconds: int) -> str:
-    """ISO 8601 in UTC with microseconds."""
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    try:
-        whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    except (ValueError, OverflowError, OSError):
-        whole = "1970-01-01T00:00:00"
-    return f"{whole}.{rest // 1000:06d}Z"
-
-
 def seconds_of(text: str) -> float:
     """Seconds since the epoch of an ISO 8601 time in UTC; 0.0 for what is none."""
     from datetime import datetime
@@ -154,21 +145,20 @@ class Record:
                 found.setdefault(name[:-6], {})
         return {source: [by[number] for number in sorted(by)] for source, by in sorted(found.items())}
 
-    def first(self) -> dict[str, Any]:
-        """The first event of the session itself, which says what was run and where; empty when it cannot be read."""
+    def ends(self) -> tuple[SessionStarted | None, SessionEnded | None]:
+        """What the session itself said first and last, read without the rest; None where that cannot be read."""
         names = self.sources().get("session", [])
-        try:
-            return (parse(read_segment(self.path, names[0]).partition(b"\n")[0]) or {}) if names else {}
-        except (OSError, zlib.error, ValueError):
-            return {}
+        first = _line_of(self.path, names[0], 0) if names else None
+        last = _line_of(self.path, names[-1], -1) if names else None
+        return first if isinstance(first, SessionStarted) else None, last if isinstance(last, SessionEnded) else None
 
     def workspace(self) -> str:
         """The workspace of the session, empty when it is not known; the name as it was, not as events write it."""
-        started = self.first()
-        return unescape(text(started.get("workspace"))) if started.get("event") == "SessionStarted" else ""
+        started, _ended = self.ends()
+        return unescape(started.workspace) if started is not None else ""
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """All events as JSON objects, in order."""
+    def events(self) -> Iterator[Recorded]:
+        """All events, in order."""
         streams = []
         self.closed = True
         for number, (source, names) in enumerate(self.sources().items()):
@@ -183,8 +173,8 @@ class Record:
             yield event
 
     def _ordered(
-        self, stream: int, events: Iterator[dict[str, Any]], source: str
-    ) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+        self, stream: int, events: Iterator[Recorded], source: str
+    ) -> Iterator[tuple[str, int, int, Recorded]]:
         latest = ""
         back = 0.0
         for number, event in enumerate(events):
@@ -196,7 +186,7 @@ class Record:
         if back > _STEP_BACK:
             self.problems.append(f"the clock was set back by {back:.0f} s: times of {source} are not in order")
 
-    def _of_source(self, source: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    def _of_source(self, source: str, names: list[str]) -> Iterator[Recorded]:
         bad = 0
         for index, name in enumerate(names):
             data = self._segment(name)
@@ -219,7 +209,7 @@ class Record:
         if bad:
             self.problems.append(f"{bad} lines of {source} are no events")
 
-    def _spans(self, source: str, name: str, data: bytes) -> Iterator[dict[str, Any]]:
+    def _spans(self, source: str, name: str, data: bytes) -> Iterator[Recorded]:
         try:
             from .decode import Decoder  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
@@ -231,7 +221,7 @@ class Record:
         unknown = decoder.unknown
         try:
             for at, event, process in decoder.decode(data):
-                yield encode(event, time=iso(at), session=self.id, seq=0, process=process)
+                yield recorded.parse(encode(event, time=iso(at), session=self.id, seq=0, process=process))
         except Exception as error:  # a decoder of hostile bytes must not end the reading of all else
             self.problems.append(f"{name} cannot be decoded: {type(error).__name__}: {error}")
             return
@@ -253,10 +243,19 @@ class Record:
             return None
 
 
-def _moment(event: dict[str, Any]) -> str:
+def _moment(event: Recorded) -> str:
     """For comparing: the gateway writes milliseconds, and what caused an event lies before it."""
-    at = str(event["time"]).removesuffix("Z")
+    at = event.time.removesuffix("Z")
     return f"{at}999" if at[-4:-3] == "." else at
+
+
+def _line_of(path: str, name: str, number: int) -> Any:
+    """The event in the first (0) or the last line (-1) of a segment, None where there is none that can be read."""
+    try:
+        event = parse(read_segment(path, name).rstrip(b"\n").split(b"\n")[number])
+    except (OSError, zlib.error, ValueError):
+        return None
+    return event and event.event
 
 
 def read_segment(path: str, name: str) -> bytes:
@@ -287,7 +286,7 @@ def _read(path: str) -> bytes:
     return data
 
 
-def parse(line: bytes) -> dict[str, Any] | None:
+def parse(line: bytes) -> Recorded | None:
     """One line as an event, or None."""
     if len(line) > LONGEST_LINE:
         return None
@@ -297,7 +296,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str) or not isinstance(event.get("time"), str):
         return None
-    return typed(event)
+    return recorded.parse(event)
 
 
 # ---------------------------------------------------------------- chains
@@ -333,7 +332,7 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
 
 
-def chain_losses(path: str, source: str) -> tuple[list[dict[str, Any]], bool, list[str]]:
+def chain_losses(path: str, source: str) -> tuple[list[Recorded], bool, list[str]]:
     """What the chain of a source says was lost, as ``EventsLost``; whether it has its end; what is wrong with it."""
     entries, problems, _digest = _chain(path, source)
     events = []
@@ -344,9 +343,8 @@ def chain_losses(path: str, source: str) -> tuple[list[dict[str, Any]], bool, li
             count = _number(entry["lost"] if kind == "lost" else entry.get("records"))
             first, last = iso(_number(entry.get("first"))), iso(_number(entry.get("last")))
             cause = str(entry.get("cause", "")) if kind == "lost" else "removed to stay within trace.max_size"
-            lost = EventsLost(source, count, first, last)
-            event = encode(lost, time=last, session=os.path.basename(path), seq=0)
-            events.append({**event, "cause": cause})
+            lost = EventsLost(source, count, first, last, cause=cause)
+            events.append(recorded.parse(encode(lost, time=last, session=os.path.basename(path), seq=0)))
     ends = [entry for entry in entries if entry.get("closed") is True]
     if ends and isinstance(ahead := ends[-1].get("clock"), int):
         way = "forward" if ahead > 0 else "back"
@@ -405,18 +403,11 @@ def _unproven(record: Record, sources: dict[str, list[str]], lost: int) -> tuple
     Args:
         lost: events that are counted as lost; the last one of the session may be among them.
     """
-    out = []
-    watched = text(record.first().get("trace_source")).replace(",", " ").split()
-    out += [f"{name}: it has no files" for name in watched if name != "network" and name not in sources]
-    names = sources.get("session", [])
-    last: dict[str, Any] = {}
-    try:
-        if names:
-            last = parse(read_segment(record.path, names[-1]).rstrip(b"\n").rpartition(b"\n")[2]) or {}
-    except (OSError, zlib.error, ValueError):
-        pass  # told already
-    if last.get("event") == "SessionEnded":
-        out += map(text, items(last.get("incomplete")))
+    started, ended = record.ends()
+    watched = started.trace_source.replace(",", " ").split() if started is not None else []
+    out = [f"{name}: it has no files" for name in watched if name != "network" and name not in sources]
+    if ended is not None:
+        out += ended.incomplete
     elif not lost:
         out.append("session: its last event is not the end of the session")
     return tuple(out)
@@ -433,9 +424,9 @@ class Follower:
         self._seen: dict[str, int] = {}  # bytes taken of each segment, by its name without .gz
         self._done: set[str] = set()  # those that were packed and taken
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[Recorded]:
         """The new events, in order."""
-        out = []
+        out: list[Recorded] = []
         for source, names in self.record.sources().items():
             for name in names:
                 plain = name.removesuffix(".gz")

@@ -33,6 +33,7 @@ import time
 
 from ..clock import time_ns, was_set_by
 from ..errors import HostError
+from ..lines import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,39 +54,6 @@ FORMAT = 1
 def directory_of(state: str, session: str = "") -> str:
     """Where the record of ``session`` lies, or all records."""
     return os.path.join(state, "trace", session) if session else os.path.join(state, "trace")
-
-
-def json_text(value: Any) -> str:
-    """``json.dumps(value)`` for plain values: the json package costs more than the start of a run may.
-
-    Raises:
-        TypeError: a value that JSON has no form for, NaN included.
-    """
-    if isinstance(value, str):
-        return _quoted(value)
-    if value is None:
-        return "null"
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, float) and value - value == 0:
-        return float.__repr__(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join([f"{_quoted(str(key))}: {json_text(item)}" for key, item in value.items()]) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join([json_text(item) for item in value]) + "]"
-    raise TypeError(f"not plain: {type(value).__name__}")
-
-
-def _quoted(text: str) -> str:
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    from _json import encode_basestring_ascii  # a library to load, which most short runs need not
-
-    return encode_basestring_ascii(text)
 
 
 def digest(data: bytes) -> str:

@@ -3,8 +3,8 @@
 Events of the gateway come as JSON lines that are already escaped; they get their number here, so that one
 order joins all sources.  A line is read to know what it is and then passed on as it came, with its number put in.
 Nothing is made that nobody reads: without a record and a file the gateway tells its refusals and totals only.
-Who sends an event may send events of its own kinds only (``TOLD_BY``): a broken gateway does not write that the
-session ended.
+Who sends an event may send events of its own kinds only (``Event.senders``): a broken gateway does not write
+that the session ended.
 
 Nothing here waits for who reads the events file.  It is opened without waiting, and so is a FIFO whose reader comes
 later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and told in its place.
@@ -21,7 +21,8 @@ from _socket import AF_INET, AF_INET6, inet_pton
 from .. import clock
 from ..errors import HostError, InternalError
 from ..escaping import escape
-from ..events import AccessDenied, EventsLost, encode, plain
+from ..events import EVENTS, AccessDenied, EventsLost, encode, plain
+from ..lines import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,21 +41,6 @@ PIECE = 4096  # bytes that a pipe takes at once or not at all (PIPE_BUF, pipe(7)
 AGAIN = 0.1  # seconds from one offer to a slow reader to the next
 LAST_OFFER = 0.3  # seconds that such a reader has for its next piece at the end, and
 LAST_OFFERS = 0.8  # seconds for all of them
-# Which events each process may send.
-TOLD_BY = {
-    "network": frozenset(
-        {
-            *("NameResolved", "ConnectionOpened", "ConnectionClosed", "RequestSeen", "AccessDenied", "AccessAnswered"),
-            *("DefectSeen", "EventsLost"),
-        }
-    ),
-    "tracer": frozenset(
-        {
-            *("ProcessStarted", "ProcessExited", "FileOpened", "FileCreated", "FileRemoved", "FileRenamed"),
-            *("FileChanged", "SocketCalled", "AccessDenied", "EventsLost"),
-        }
-    ),
-}
 SOURCES = {"network": ("network",), "tracer": ("ebpf", "notify")}
 
 
@@ -86,12 +72,7 @@ def open_for_caller(path: str, flags: int, mode: int) -> int:
 
 def now() -> str:
     """The time of the session as ISO 8601 with microseconds, UTC."""
-    nanoseconds = clock.time_ns()
-    parts = time.gmtime(nanoseconds // 1_000_000_000)
-    return (
-        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
-        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
-    )
+    return clock.iso(clock.time_ns())
 
 
 def is_unreached(error: str) -> bool:
@@ -159,8 +140,6 @@ class Journal:
             self._keep(event.replace(access=plain(event.access)))
         self._count(type(event).__name__)
         if self.wants_all:
-            from ..record.writer import json_text
-
             data = encode(event, time=now(), session=self.session, seq=self.sequence)
             self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
@@ -188,7 +167,7 @@ class Journal:
                     self.bytes_up = max(self._closed_up, int(record["totals"]["bytes_up"]))
                     self.bytes_down = max(self._closed_down, int(record["totals"]["bytes_down"]))
                 return dict(record)
-            if kind not in TOLD_BY[teller] or record["source"] not in SOURCES[teller]:
+            if kind not in EVENTS or teller not in EVENTS[kind].senders or record["source"] not in SOURCES[teller]:
                 raise ValueError("not an event of its own")
             if kind == "AccessDenied":
                 self._keep(AccessDenied(dict(record["access"]), record["reason"], record["rule"], record["hint"]))
@@ -417,11 +396,10 @@ class Stream:
 
     def _tell_loss(self) -> None:
         """In the place of what is not there; only here, for the record has it."""
-        from ..record.writer import json_text
-
         cause = "who reads the events file was too slow"
-        lost = EventsLost("events file", self._lost, self._since, now(), "session", cause)
-        line = json_text(encode(lost, time=now(), session=self._session, seq=self._last)).encode() + b"\n"
+        at = now()
+        lost = EventsLost("events file", self._lost, self._since, at, "session", cause)
+        line = json_text(encode(lost, time=at, session=self._session, seq=self._last)).encode() + b"\n"
         self._buffer += line
         self._unread += self._lost
         self._lost, self._since = 0, ""

@@ -52,11 +52,11 @@ from ..events import (
     access_as_data,
 )
 from ..host import notify, seccomp, syscalls, unixsockets
+from ..lines import Lines
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
-from .lines import Lines
 from .locks import INDEX, LOCK, Locks
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
@@ -165,6 +165,7 @@ class Notifications:
         self._flows: set[tuple[int, int, int, str, int]] = set()  # datagrams that were told, by who, socket and place
         self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
         self._lines = Lines(scope.session, self.name)
+        self._sequence = 0
         self.counts = self._lines.counts
         self._decider: Any = None
         self._preventions: dict[str, Prevention] = {}  # by the tree
@@ -989,7 +990,8 @@ class Notifications:
             self._told_at = 0.0
         queue, self._queue = self._queue, []
         for now, process, event in queue:
-            line = self._lines.line(now, process, event)
+            self._sequence += 1
+            line = self._lines.line(now, self._sequence, process, event).encode() + b"\n"
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)

@@ -37,6 +37,7 @@ from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, failure, pair
 from ..host.confine import give_up_privileges
 from ..host.facts import effective_capabilities
+from ..lines import json_text
 from ..messages import Failure
 from ..value import Value
 from . import messages as m
@@ -522,12 +523,11 @@ class _Loop:
         self._told = told
         if not self._live:
             return
-        from ..record.decode import Decoder, iso
-        from ..record.writer import json_text
+        from ..record.decode import Decoder
 
         self._decoder = self._decoder or Decoder(self._scope.workspace)
         for at, event, process in self._decoder.decode(piece):
-            record = encode(event, time=iso(at), session=self._scope.session, seq=0, process=process)
+            record = encode(event, time=clock.iso(at), session=self._scope.session, seq=0, process=process)
             line = (json_text(record) + "\n").encode("ascii")
             if len(line) <= min(self._room, LARGEST_BATCH):
                 self._room -= len(line)
@@ -620,11 +620,9 @@ class _Loop:
         for kind, count in (*self._lost.items(), *more.items()):
             if not count:
                 continue
-            start = _text(self._lost_since or now)
-            event = EventsLost(kind, count, start, _text(now), source="notify")
-            record = encode(event, time=_text(now), session=self._scope.session, seq=0)
-            from ..record.writer import json_text
-
+            start = clock.iso(self._lost_since or now)
+            event = EventsLost(kind, count, start, clock.iso(now), source="notify")
+            record = encode(event, time=clock.iso(now), session=self._scope.session, seq=0)
             line = (json_text(record) + "\n").encode("ascii")
             if self._store is not None:
                 self._record()  # before it: the record is in order
@@ -646,11 +644,3 @@ class _Nowhere:
 
 
 _TWO_SECONDS = (2).to_bytes(8, "little") + bytes(8)  # struct timeval
-
-
-def _text(nanoseconds: int) -> str:
-    parts = time.gmtime(nanoseconds // 1_000_000_000)
-    return (
-        f"{parts.tm_year:04}-{parts.tm_mon:02}-{parts.tm_mday:02}T{parts.tm_hour:02}:{parts.tm_min:02}:"
-        f"{parts.tm_sec:02}.{nanoseconds // 1000 % 1_000_000:06}Z"
-    )

@@ -16,7 +16,7 @@ import select
 import time
 
 from ..host import notify
-from .lines import value_text
+from ..lines import value_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -270,7 +270,7 @@ def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, ski
         seen += 1
         if seen <= skip:
             continue
-        shown = _bounded(event, _DEEPEST)
+        shown = _bounded(event.data, _DEEPEST)
         length = len(json.dumps(shown))
         if length > _LONGEST_ANSWER:  # one event alone: its name and time are left
             shown = {name: shown[name] for name in ("event", "time")} | {"left_out": length}

@@ -8,6 +8,7 @@ repository or from inside a sandbox is escaped.  JSON is one object whose field 
 
 from __future__ import annotations
 
+from .. import clock
 from ..escaping import escape
 from ..events import access_as_data, plain
 from ..policy import reasons
@@ -393,15 +394,6 @@ def age(seconds: float) -> str:
     return f"{whole}s"
 
 
-def iso_time(seconds: float) -> str:
-    """Unix seconds as ISO 8601 in UTC with milliseconds."""
-    import time
-
-    whole = int(seconds)
-    milliseconds = int((seconds - whole) * 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
-
-
 def sessions(records: Sequence[SessionRecord], now: float, home: str) -> list[str]:
     """The text of ``membrane ps``: the living sessions, newest last."""
     if not records:
@@ -435,7 +427,7 @@ def sessions_data(records: Sequence[SessionRecord]) -> dict[str, Any]:
             {
                 "id": record.id,
                 "pid": record.pid,
-                "started": iso_time(record.started),
+                "started": clock.iso(clock.nanoseconds(record.started), 3),
                 "workspace": record.workspace,
                 "command": list(record.command),
                 "trace_source": record.trace_source,

@@ -16,8 +16,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .. import clock
 from ..errors import HostError
 from ..record import export, joining, query, reader
+from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
 from ..record.summary import shorten, tilde
 from . import trace_text
@@ -87,18 +89,18 @@ def wanted(invocation: Invocation) -> query.Filter:
 def _list(invocation: Invocation, state: str, home: str) -> int:
     rows: list[dict[str, Any]] = []
     for entry in reader.sessions(state):
-        head, tail = _ends(entry)
+        started, ended = reader.Record(entry.path).ends()
         rows.append(
             {
                 "id": entry.id,
-                "started": reader.iso(entry.started),
+                "started": clock.iso(entry.started),
                 "running": entry.running,
-                "command": [query.text(word) for word in query.items(head.get("command"))],
-                "workspace": query.text(head.get("workspace")),
-                "trace_source": query.text(head.get("trace_source")),
-                "exit_code": tail.get("exit_code"),
-                "denied": query.number(tail.get("denied")),
-                "lost": query.number(tail.get("lost")),
+                "command": list(started.command) if started else [],
+                "workspace": started.workspace if started else "",
+                "trace_source": started.trace_source if started else "",
+                "exit_code": ended.exit_code if ended else None,
+                "denied": ended.denied if ended else 0,
+                "lost": ended.lost if ended else 0,
                 "bytes": sum(
                     os.stat(os.path.join(entry.path, name), follow_symlinks=False).st_size
                     for name in os.listdir(entry.path)
@@ -121,32 +123,12 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
     return 0
 
 
-def _ends(entry: reader.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first and the last event of the session itself, read without the rest."""
-    record = reader.Record(entry.path)
-    names = record.sources().get("session", [])
-    head: dict[str, Any] = {}
-    tail: dict[str, Any] = {}
-    try:
-        if names:
-            first = reader.read_segment(entry.path, names[0])
-            last = first if len(names) == 1 else reader.read_segment(entry.path, names[-1])
-            head = reader.parse(first.partition(b"\n")[0]) or {}
-            tail = reader.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
-    except Exception:  # a record that cannot be read is listed without what it would say
-        return {}, {}
-    return (
-        head if head.get("event") == "SessionStarted" else {},
-        tail if tail.get("event") == "SessionEnded" else {},
-    )
-
-
 def _show(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
     chosen = wanted(invocation)
     colour = may_colour(sys.stdout, os.environ)
 
-    def line(event: dict[str, Any]) -> str:
-        return json.dumps(event) if invocation.has("json") else trace_text.event_line(event, colour)
+    def line(each: Recorded) -> str:
+        return json.dumps(each.data) if invocation.has("json") else trace_text.event_line(each, colour)
 
     if invocation.has("follow"):
         for event in query.chosen(export.arriving(entry.path), chosen):

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..record.query import asked, is_denied, items, number, process_of, program_of, request_url, text
-from ..record.summary import shorten, tilde
+from ..record.query import is_denied, request_url
+from ..record.summary import shorten, target_of, tilde
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from .. import events as e
+    from ..record.recorded import Recorded
 
 WIDE = 160  # characters of one value before it is cut in the middle
 MOST_ROWS = 20  # of one section of a summary
@@ -26,118 +29,103 @@ def size(octets: int) -> str:
     return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
 
 
-def _show(value: Any, wide: int = WIDE) -> str:
-    return shorten(text(value), wide)
+def _show(value: str, wide: int = WIDE) -> str:
+    return shorten(value, wide)
 
 
-def _endpoint(host: Any, port: Any) -> str:
+def _endpoint(host: str, port: int) -> str:
     name = _show(host)
-    return f"[{name}]:{number(port)}" if ":" in name else f"{name}:{number(port)}"
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
 
-def _argv(event: dict[str, Any], key: str) -> str:
-    return shorten(" ".join(text(word) for word in items(event.get(key))), WIDE)
+def _more(value: str | None) -> str:
+    """What is said only where there is something to say."""
+    return f"  {_show(value)}" if value else ""
 
 
-def _started(event: dict[str, Any]) -> str:
-    return (
-        f"{_argv(event, 'command')}  in {_show(event.get('workspace'))}  traced by {_show(event.get('trace_source'))}"
-    )
+def _repeated(count: int) -> str:
+    return f" ({count} times)" if count > 1 else ""
 
 
-def _process_started(event: dict[str, Any]) -> str:
-    return f"{_argv(event, 'argv') or _show(event.get('path'))}  in {_show(event.get('cwd'))}"
+def _started(_each: Recorded, event: e.SessionStarted) -> str:
+    words = _show(" ".join(event.command))
+    return f"{words}  in {_show(event.workspace)}  traced by {_show(event.trace_source)}"
 
 
-def _ended(event: dict[str, Any]) -> str:
-    signal = number(event.get("signal"))
-    how = f"signal {signal}" if signal else f"exit {number(event.get('exit_code'))}"
-    return f"{how} after {number(event.get('duration_ms'))} ms"
+def _process_started(_each: Recorded, event: e.ProcessStarted) -> str:
+    return f"{_show(' '.join(event.argv)) or _show(event.path)}  in {_show(event.cwd)}"
 
 
-def _opened(event: dict[str, Any]) -> str:
-    flags = ",".join(text(flag) for flag in items(event.get("flags")))
-    return f"{_show(event.get('path'))}  {shorten(flags, 60)}"
+def _ended(_each: Recorded, event: e.SessionEnded | e.ProcessExited) -> str:
+    how = f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
+    return f"{how} after {int(event.duration_ms)} ms"
 
 
-def _created(event: dict[str, Any]) -> str:
-    to = f" -> {_show(event.get('to'))}" if event.get("to") else ""
-    return f"{_show(event.get('type'))} {_show(event.get('path'))}{to}"
+def _opened(_each: Recorded, event: e.FileOpened) -> str:
+    return f"{_show(event.path)}  {_show(','.join(event.flags), 60)}"
 
 
-def _moved(event: dict[str, Any]) -> str:
-    return f"{_show(event.get('path'))} -> {_show(event.get('to'))}"
+def _created(_each: Recorded, event: e.FileCreated) -> str:
+    to = f" -> {_show(event.to)}" if event.to else ""
+    return f"{_show(event.type)} {_show(event.path)}{to}"
 
 
-def _changed(event: dict[str, Any]) -> str:
-    return f"{_show(event.get('path'))}  {_show(event.get('change'))} {_show(event.get('value'))}"
+def _moved(_each: Recorded, event: e.FileRenamed | e.NameQuarantined) -> str:
+    return f"{_show(event.path)} -> {_show(event.to)}"
 
 
-def _called(event: dict[str, Any]) -> str:
-    address = _show(event.get("address"))
-    if event.get("family") in ("inet", "inet6"):
-        address = _endpoint(event.get("address"), event.get("port"))
-    name = f"  ({_show(event.get('host'))})" if event.get("host") else ""
-    return f"{_show(event.get('call'))} {_show(event.get('family'))} {address}{name}"
+def _changed(_each: Recorded, event: e.FileChanged) -> str:
+    return f"{_show(event.path)}  {_show(event.change)} {_show(event.value)}"
 
 
-def _resolved(event: dict[str, Any]) -> str:
-    return f"{_show(event.get('name'))} {_show(event.get('type'))} {_show(event.get('address'))}"
+def _called(each: Recorded, event: e.SocketCalled) -> str:
+    address = _endpoint(event.address, event.port) if event.family in ("inet", "inet6") else _show(event.address)
+    name = f"  ({_show(each.host)})" if each.host else ""
+    return f"{_show(event.call)} {_show(event.family)} {address}{name}"
 
 
-def _connected(event: dict[str, Any]) -> str:
-    where = _endpoint(event.get("host") or event.get("address"), event.get("port"))
-    return f"#{number(event.get('id'))} {_show(event.get('protocol'))} {where}  {_show(event.get('address'))}"
+def _resolved(_each: Recorded, event: e.NameResolved) -> str:
+    return f"{_show(event.name)} {_show(event.type)} {_show(event.address)}"
 
 
-def _closed(event: dict[str, Any]) -> str:
-    where = f" {_endpoint(event.get('host'), event.get('port'))}" if event.get("host") else ""
-    error = f"  {_show(event.get('error'))}" if event.get("error") else ""
-    up, down = number(event.get("bytes_up")), number(event.get("bytes_down"))
-    return f"#{number(event.get('id'))}{where}  up {size(up)}, down {size(down)}{error}"
+def _connected(_each: Recorded, event: e.ConnectionOpened) -> str:
+    where = _endpoint(event.host or event.address, event.port)
+    return f"#{event.id} {_show(event.protocol)} {where}  {_show(event.address)}"
 
 
-def _request(event: dict[str, Any]) -> str:
-    error = f"  {_show(event.get('error'))}" if event.get("error") else ""
-    return (
-        f"#{number(event.get('id'))} {_show(event.get('method'))} {shorten(request_url(event), 2 * WIDE)}"
-        f"  {number(event.get('status'))}{error}"
-    )
+def _closed(each: Recorded, event: e.ConnectionClosed) -> str:
+    where = f" {_endpoint(each.host, each.port)}" if each.host else ""
+    return f"#{event.id}{where}  up {size(event.bytes_up)}, down {size(event.bytes_down)}{_more(event.error)}"
 
 
-def _denied(event: dict[str, Any]) -> str:
-    access = event.get("access")
-    what = shorten(asked(access), WIDE) if isinstance(access, dict) else ""
-    count = number(event.get("count"))
-    times = f" ({count} times)" if count > 1 else ""
-    hint = f"  {_show(event.get('hint'))}" if event.get("hint") else ""
-    rule = f"  {_show(event.get('rule'))}" if event.get("rule") else ""
-    return f"{what}{times}  {_show(event.get('reason'))}{hint or rule}"
+def _request(_each: Recorded, event: e.RequestSeen) -> str:
+    url = shorten(request_url(event.scheme, event.host, event.port, event.path), 2 * WIDE)
+    return f"#{event.id} {_show(event.method)} {url}  {event.status}{_more(event.error)}"
 
 
-def _defect(event: dict[str, Any]) -> str:
-    where = items(event.get("where"))
-    count = number(event.get("count"))
-    times = f" ({count} times)" if count > 1 else ""
-    return f"{_show(event.get('error'))} at {_show(where[-1] if where else '')}{times}"
+def _denied(_each: Recorded, event: e.AccessDenied) -> str:
+    what = _show(target_of(event.access))
+    return f"{what}{_repeated(event.count)}  {_show(event.reason)}{_more(event.hint or event.rule)}"
 
 
-def _lost(event: dict[str, Any]) -> str:
-    cause = f"  {_show(event.get('cause'))}" if event.get("cause") else ""
-    window = f"{_show(event.get('start'))} .. {_show(event.get('end'))}"
-    if not number(event.get("count")) and cause:
-        return f"perhaps some of {_show(event.get('kind'))}{cause}"
-    return f"{number(event.get('count'))} of {_show(event.get('kind'))}  {window}{cause}"
+def _defect(_each: Recorded, event: e.DefectSeen) -> str:
+    return f"{_show(event.error)} at {_show(event.where[-1] if event.where else '')}{_repeated(event.count)}"
 
 
-_TEXTS = {
+def _lost(_each: Recorded, event: e.EventsLost) -> str:
+    if not event.count and event.cause:
+        return f"perhaps some of {_show(event.kind)}{_more(event.cause)}"
+    return f"{event.count} of {_show(event.kind)}  {_show(event.start)} .. {_show(event.end)}{_more(event.cause)}"
+
+
+_TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "SessionStarted": _started,
     "SessionEnded": _ended,
     "ProcessStarted": _process_started,
     "ProcessExited": _ended,
     "FileOpened": _opened,
     "FileCreated": _created,
-    "FileRemoved": lambda event: _show(event.get("path")),
+    "FileRemoved": lambda _each, event: _show(event.path),
     "FileRenamed": _moved,
     "FileChanged": _changed,
     "NameQuarantined": _moved,
@@ -152,19 +140,16 @@ _TEXTS = {
 }
 
 
-def event_line(event: dict[str, Any], colour: bool = False) -> str:
+def event_line(each: Recorded, colour: bool = False) -> str:
     """One event as one line: time, who, what."""
-    who = process_of(event)
-    name = shorten(f"{program_of(event)}[{who[0]}]" if who else text(event.get("source")), 24)
-    make = _TEXTS.get(event["event"])
-    body = make(event) if make is not None else ""
-    result = f"  {_show(event.get('result'))}" if event.get("result") else ""
-    asked_only = "  (requested)" if event.get("requested") is True else ""
-    at = shorten(text(event.get("time"))[11:23], 12)
-    kind = shorten(event["event"], 18)
-    line = f"{at:<12}  {name:<18} {kind:<17} {body}{result}{asked_only}"
+    name = shorten(f"{each.program}[{each.who[0]}]" if each.who else each.source, 24)
+    make = _TEXTS.get(each.kind)
+    body = make(each, each.event) if make is not None else ""
+    asked_only = "  (requested)" if each.requested else ""
+    at, kind = shorten(each.time[11:23], 12), shorten(each.kind, 18)
+    line = f"{at:<12}  {name:<18} {kind:<17} {body}{_more(each.result)}{asked_only}"
     if colour:
-        if is_denied(event):
+        if is_denied(each):
             return f"{_RED}{line}{_PLAIN}"
         return f"{_DIM}{line[:12]}{_PLAIN}{line[12:]}"
     return line
@@ -181,20 +166,24 @@ def _rows(lines: list[str], title: str, rows: list[str], empty: str = "none") ->
 
 
 def _times(row: dict[str, Any]) -> str:
-    return f"  {number(row.get('count'))} times" if number(row.get("count")) > 1 else ""
+    return f"  {row['count']} times" if row["count"] > 1 else ""
 
 
 def _by(row: dict[str, Any]) -> str:
-    by = row.get("by")
+    by = row["by"]
     names = by if isinstance(by, list) else [by] if by else []
-    return f"  by {shorten(', '.join(map(text, names)), 60)}" if names else ""
+    return f"  by {shorten(', '.join(names), 60)}" if names else ""
+
+
+def _url(row: dict[str, Any]) -> str:
+    return request_url(row["scheme"], row["host"], row["port"], row["path"])
 
 
 def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) -> list[str]:
     """The text of ``membrane trace summary``."""
 
-    def path(value: Any) -> str:
-        return shorten(tilde(text(value), home), 100)
+    def path(value: str) -> str:
+        return shorten(tilde(value, home), 100)
 
     blind = bool(data["not_seen"]) and not data["programs"]
     unseen = "not seen, there was no tracer" if blind else "none"
@@ -202,10 +191,10 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     how = "not over"
     if data["ended"]:
         how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
-        how += f" after {number(data['duration_ms']) / 1000:.1f} s"
+        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     lines = [
-        f"{shorten(text(data['session']), 64)}  {command}",
-        f"  {shorten(text(data['started']), 30)}  {how}  in {path(data['workspace'])}"
+        f"{shorten(data['session'], 64)}  {command}",
+        f"  {shorten(data['started'], 30)}  {how}  in {path(data['workspace'])}"
         f"  traced by {_show(data['trace_source'])}",
     ]
     complete = "complete" if data["complete"] else "INCOMPLETE" if data["gaps"] else "complete for what it can see"
@@ -235,14 +224,13 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     _rows(lines, "connected to", connections)
     if data["requests"]:
         requests = [
-            f"{_show(row['method'])} {shorten(request_url(row), 100)}"
+            f"{_show(row['method'])} {shorten(_url(row), 100)}"
             f"  {', '.join(map(str, row['status']))}{_times(row)}" + ("  refused" if row["verdict"] == "deny" else "")
             for row in data["requests"]
         ]
         _rows(lines, "requests", requests)
     refused = [
-        f"{path(row['target'])}  {_show(row['reason'])}{_times(row)}{_by(row)}"
-        + (f"  {_show(row['allow'])}" if row["allow"] else f"  {_show(row['rule'])}" if row["rule"] else "")
+        f"{path(row['target'])}  {_show(row['reason'])}{_times(row)}{_by(row)}" + _more(row["allow"] or row["rule"])
         for row in data["refused"]
     ]
     _rows(lines, "refused", refused)

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..record import export, joining, query, reader
+from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
 from ..record.summary import shorten, tilde
 from . import trace_text
@@ -54,7 +55,7 @@ class Arrivals:
         self._joiner = joining.Joiner()
         self._chooser = query.Chooser(wanted)
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[Recorded]:
         """The chosen ones of those that came since the last call."""
         out = []
         for event in self._follower.poll():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from membrane import clock
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
-from membrane.gateway.journal import BURST, QUEUE, RATE, WINDOW, Journal, stamp
+from membrane.gateway.journal import BURST, DIGITS, QUEUE, RATE, WINDOW, Journal
 
 
 class Clock:
@@ -13,6 +14,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def stamp(seconds: float) -> str:
+    return clock.iso(clock.nanoseconds(seconds), DIGITS)
 
 
 def lines(journal: Journal) -> list[dict]:

@@ -9,29 +9,31 @@ import pytest
 from membrane.policy.decide import decide
 from membrane.policy.load import Source, load
 from membrane.policy.model import Allow, Connect, HttpRequest, NameQuery, Policy, SocketAccess
+from membrane.record import recorded
 from membrane.record.learn import Learner, component, learn
+from membrane.record.recorded import Recorded
 
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
 
 
-def event(kind: str, /, **fields: Any) -> dict[str, Any]:
+def event(kind: str, /, **fields: Any) -> Recorded:
     head = {"time": "2026-01-02T03:04:05.000Z", "session": "s", "seq": 1, "event": kind, "source": "network"}
-    return {**head, "process": CURL, **fields}
+    return recorded.parse({**head, "process": CURL, **fields})
 
 
-def denied(reason: str = "name not allowed", count: int = 1, **access: Any) -> dict[str, Any]:
+def denied(reason: str = "name not allowed", count: int = 1, **access: Any) -> Recorded:
     return event("AccessDenied", access=access, reason=reason, rule=None, hint="", count=count)
 
 
-def opened(number: int, host: str, port: int, protocol: str = "tls", address: str = "") -> dict[str, Any]:
+def opened(number: int, host: str, port: int, protocol: str = "tls", address: str = "") -> Recorded:
     return event("ConnectionOpened", id=number, protocol=protocol, host=host, address=address, port=port)
 
 
-def closed(number: int) -> dict[str, Any]:
+def closed(number: int) -> Recorded:
     return event("ConnectionClosed", id=number, bytes_up=1, bytes_down=1, duration_ms=1.0, error="")
 
 
-def request(number: int, method: str, path: str, host: str = "api.example", port: int = 443) -> dict[str, Any]:
+def request(number: int, method: str, path: str, host: str = "api.example", port: int = 443) -> Recorded:
     fields = {"method": method, "scheme": "https", "host": host, "port": port, "path": path, "status": 200}
     return event("RequestSeen", id=number, number=1, verdict="allow", query="?key=SECRETQUERY", **fields)
 
@@ -40,7 +42,7 @@ def read(text: str) -> Policy:
     return load([Source("user", "learned.yaml", text, "/w")], presets={"default": ""}, home="/home/u").policy
 
 
-def learned(*events: dict[str, Any]) -> tuple[str, Policy]:
+def learned(*events: Recorded) -> tuple[str, Policy]:
     text = learn([events])
     return text, read(text)
 
@@ -228,7 +230,9 @@ def test_text_from_inside_can_not_add_a_rule() -> None:
         denied("socket not allowed", kind="SocketAccess", path=f"/run/{evil}"),
         denied("not in the view", kind="PathAccess", path=f"/opt/{evil}", operation="read"),
         denied(f"name not allowed{evil}", kind="NameQuery", name="b.example", type="A"),
-        {**denied(kind="NameQuery", name="c.example", type="A"), "process": {**CURL, "name": evil}},
+        recorded.parse(
+            {**denied(kind="NameQuery", name="c.example", type="A").data, "process": {**CURL, "name": evil}}
+        ),
     )
     assert {rule.kind for rule in policy.allow} == {"host"}
     assert "**" not in text

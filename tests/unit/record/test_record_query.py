@@ -6,19 +6,25 @@ from typing import Any
 
 import pytest
 
-from membrane.record import joining, query
+from membrane.record import joining, query, recorded
+from membrane.record.recorded import Recorded
 
 SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
 OTHER = {"pid": 50, "start": 90, "name": "make", "exe": "/usr/bin/make"}
 
 
-def event(kind: str, at: float = 0.0, process: Any = None, /, **fields: Any) -> dict[str, Any]:
+def event(kind: str, at: float = 0.0, process: Any = None, /, **fields: Any) -> Recorded:
     stamp = f"2026-01-02T03:{int(at) // 60:02}:{at % 60:06.3f}Z"
-    return {"time": stamp, "session": "s", "seq": 1, "event": kind, "source": "x", "process": process, **fields}
+    head = {"time": stamp, "session": "s", "seq": 1, "event": kind, "source": "x", "process": process}
+    return recorded.parse({**head, **fields})
 
 
-def denied(at: float = 0.0, reason: str = "name not allowed", **access: Any) -> dict[str, Any]:
+def changed(each: Recorded, **fields: Any) -> Recorded:
+    return recorded.parse({**each.data, **fields})
+
+
+def denied(at: float = 0.0, reason: str = "name not allowed", **access: Any) -> Recorded:
     return event("AccessDenied", at, access=access, reason=reason, rule=None, hint='allow: ["h:443"]', count=1)
 
 
@@ -49,7 +55,7 @@ RUN = [
 ]  # fmt: skip
 
 
-def take(**wanted: Any) -> list[dict[str, Any]]:
+def take(**wanted: Any) -> list[Recorded]:
     return list(query.chosen(joining.joined(RUN), query.Filter(**wanted)))
 
 
@@ -81,7 +87,7 @@ def take(**wanted: Any) -> list[dict[str, Any]]:
 )
 def test_choosing(wanted: dict[str, Any], count: int) -> None:
     found = take(**wanted)
-    assert len(found) == count, [(each["event"], each["process"]) for each in found]
+    assert len(found) == count, [(each.kind, each.data["process"]) for each in found]
 
 
 def test_a_reused_pid_is_a_stranger() -> None:
@@ -91,7 +97,7 @@ def test_a_reused_pid_is_a_stranger() -> None:
         RUN[-2],  # curl is over
         event("FileOpened", 20, again, path="/w/x", flags=["rdonly"], result=""),
     ]
-    assert [each["event"] for each in query.chosen(events, query.Filter(pid=10))] == [
+    assert [each.kind for each in query.chosen(events, query.Filter(pid=10))] == [
         "ProcessStarted",
         "ProcessStarted",
         "ProcessExited",
@@ -99,29 +105,29 @@ def test_a_reused_pid_is_a_stranger() -> None:
 
 
 def test_one_id_joins_process_name_connection_and_request() -> None:
-    by_kind = {each["event"]: each for each in joining.joined(RUN) if each["event"] != "FileOpened"}
+    by_kind = {each.kind: each for each in joining.joined(RUN) if each.kind != "FileOpened"}
     for kind in ("ConnectionOpened", "RequestSeen", "ConnectionClosed"):
-        assert by_kind[kind]["process"] == CURL
-        assert by_kind[kind]["joined"] is True
-    assert by_kind["SocketCalled"]["host"] == "h.example"
-    assert by_kind["ConnectionClosed"]["host"] == "h.example"
-    assert by_kind["SessionEnded"]["process"] is None
+        assert by_kind[kind].data["process"] == CURL
+        assert by_kind[kind].data["joined"] is True
+    assert by_kind["SocketCalled"].data["host"] == "h.example"
+    assert by_kind["ConnectionClosed"].data["host"] == "h.example"
+    assert by_kind["SessionEnded"].process is None
 
 
 def test_connections_of_two_processes_are_told_apart() -> None:
     """The first call belongs to the first connection; a call is used once; what is too old belongs to nobody."""
     name = event("NameResolved", 0, name="h", type="A", verdict="allow", address="198.18.0.1")
 
-    def call(at: float, process: Any) -> dict[str, Any]:
+    def call(at: float, process: Any) -> Recorded:
         fields = {"call": "connect", "family": "inet", "address": "198.18.0.1", "port": 443, "result": ""}
         return event("SocketCalled", at, process, **fields)
 
-    def opened(at: float, number: int) -> dict[str, Any]:
+    def opened(at: float, number: int) -> Recorded:
         return event("ConnectionOpened", at, id=number, protocol="tls", host="h", address="203.0.113.1", port=443)
 
     events = [name, call(1, SHELL), call(1.1, CURL), opened(1.2, 1), opened(1.3, 2), opened(1.4, 3)]
     events += [call(2, OTHER), opened(30, 4)]
-    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each.data["process"] for each in joining.joined(events) if each.kind == "ConnectionOpened"]
     assert found == [SHELL, CURL, None, None]
 
 
@@ -134,11 +140,11 @@ def test_a_port_or_a_socket_joins_exactly(ours: str, theirs: str) -> None:
         event("ConnectionOpened", 1, id=1, protocol="tls", host="h", address="", port=443, **{theirs: 4002}),
         event("ConnectionOpened", 1, id=2, protocol="tls", host="h", address="", port=443, **{theirs: 4001}),
     ]
-    found = [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
+    found = [each.data["process"] for each in joining.joined(events) if each.kind == "ConnectionOpened"]
     assert found == [CURL, SHELL]
 
 
-def called(process: dict[str, Any], at: float = 1, **fields: Any) -> dict[str, Any]:
+def called(process: dict[str, Any], at: float = 1, **fields: Any) -> Recorded:
     """A call to one place."""
     return event(
         "SocketCalled",
@@ -153,11 +159,11 @@ def called(process: dict[str, Any], at: float = 1, **fields: Any) -> dict[str, A
     )
 
 
-def openers(*events: dict[str, Any]) -> list[Any]:
-    return [each["process"] for each in joining.joined(events) if each["event"] == "ConnectionOpened"]
+def openers(*events: Recorded) -> list[Any]:
+    return [each.data["process"] for each in joining.joined(events) if each.kind == "ConnectionOpened"]
 
 
-def connection(number: int, at: float = 1, **fields: Any) -> dict[str, Any]:
+def connection(number: int, at: float = 1, **fields: Any) -> Recorded:
     return event("ConnectionOpened", at, id=number, protocol="tls", host="h", address="198.18.0.1", port=443, **fields)
 
 
@@ -174,7 +180,7 @@ def test_calls_that_open_nothing_take_no_place_away(ours: str) -> None:
 
 def test_a_guess_is_no_call_by_another_socket() -> None:
     assert openers(called(SHELL, socket=11), called(CURL), connection(1, client_socket=22)) == [CURL]
-    datagrams = {**connection(1, client_socket=22), "protocol": "udp"}  # sendto(2) without a call that is seen
+    datagrams = changed(connection(1, client_socket=22), protocol="udp")  # sendto(2) without a call that is seen
     assert openers(called(SHELL, socket=11), datagrams) == [None]
     assert openers(called(SHELL, socket=11), connection(1)) == [SHELL]  # whose socket is not known
 
@@ -182,7 +188,7 @@ def test_a_guess_is_no_call_by_another_socket() -> None:
 def test_a_descriptor_that_was_swapped_during_the_call_hides_nobody() -> None:
     events = [called(OTHER, at=1, socket=10), called(SHELL, at=1.1, socket=11)]
     assert openers(*events, connection(1, at=1.2, client_socket=22)) == [SHELL]
-    elsewhere = {**connection(1, at=1.2, client_socket=22), "host": "", "address": ""}
+    elsewhere = changed(connection(1, at=1.2, client_socket=22), host="", address="")
     assert openers(*events, elsewhere) == [None]
 
 
@@ -195,7 +201,7 @@ def test_a_refusal_with_its_client_is_of_that(kind: str, theirs: dict[str, int])
         called(CURL, local_port=4002, socket=12),
         event("AccessDenied", 1, access=access, reason="", rule=None, hint=None, count=1, **theirs),
     ]
-    assert list(joining.joined(events))[-1]["process"] == SHELL
+    assert list(joining.joined(events))[-1].data["process"] == SHELL
 
 
 @pytest.mark.parametrize("kind", ["Connect", "NameQuery", "HttpRequest"])
@@ -212,14 +218,14 @@ def test_the_repetitions_of_a_refusal_are_of_who_was_first(kind: str) -> None:
         event("AccessDenied", 1.4, count=3, **told),
         event("AccessDenied", 20, count=1, **told),  # the first of a new series
     ]
-    found = [each["process"] for each in joining.joined(events) if each["event"] == "AccessDenied"]
+    found = [each.data["process"] for each in joining.joined(events) if each.kind == "AccessDenied"]
     assert found == [SHELL, CURL, SHELL, CURL]
 
 
 def test_who_comes_from_outside_is_no_process_of_the_sandbox() -> None:
     opened = connection(1, client_port=4001)
     assert openers(called(SHELL, local_port=4001), opened) == [SHELL]
-    assert openers(called(SHELL, local_port=4001), {**opened, "protocol": "exposed"}) == [None]
+    assert openers(called(SHELL, local_port=4001), changed(opened, protocol="exposed")) == [None]
 
 
 def test_a_socket_with_two_flows_is_one_s_own() -> None:
@@ -238,29 +244,29 @@ def test_a_refused_name_is_of_who_asked_last() -> None:
         denied(1.5, kind="NameQuery", name="no.example", type="A"),  # the repetitions
         denied(1.6, kind="NameQuery", name="else.example", type="A"),
     ]
-    assert [(query.process_of(each) or [0])[0] for each in list(joining.joined(events))[4:]] == [
+    assert [(each.who or [0])[0] for each in list(joining.joined(events))[4:]] == [
         CURL["pid"],
         other["pid"],
     ]
-    assert query.process_of(list(joining.joined(events))[2]) == (CURL["pid"], CURL["start"])
+    assert list(joining.joined(events))[2].who == (CURL["pid"], CURL["start"])
 
 
 STARTED = event("SessionStarted", 0, command=["x"], workspace="/w", trace_source="ebpf, notify, network")
 
 
-def asked(at: float, path: str, *argv: str, process: Any = CURL) -> dict[str, Any]:
+def asked(at: float, path: str, *argv: str, process: Any = CURL) -> Recorded:
     made = event("ProcessStarted", at, process, argv=list(argv), path=path, result="", requested=True)
-    return {**made, "source": "notify"}
+    return changed(made, source="notify")
 
 
-def done(at: float, path: str, *argv: str, result: str = "", process: Any = CURL) -> dict[str, Any]:
+def done(at: float, path: str, *argv: str, result: str = "", process: Any = CURL) -> Recorded:
     made = event("ProcessStarted", at, process, argv=list(argv), path=path, result=result, requested=False)
-    return {**made, "source": "ebpf"}
+    return changed(made, source="ebpf")
 
 
-def programs(*events: dict[str, Any]) -> list[tuple[str, str, bool]]:
+def programs(*events: Recorded) -> list[tuple[str, str, bool]]:
     found = joining.joined([STARTED, *events])
-    return [(e["source"], e["path"], "asked" in e) for e in found if e["event"] == "ProcessStarted"]
+    return [(e.source, e.path, "asked" in e.data) for e in found if e.kind == "ProcessStarted"]
 
 
 def test_a_program_that_two_sources_tell_of_is_one_event() -> None:
@@ -285,8 +291,8 @@ def test_what_does_not_belong_together_stays_two_events() -> None:
     assert len(programs(first, first, done(2, "/dev/fd/4", "x"))) == 2
     far = [event("FileOpened", 3, CURL, path="/w/a", flags=[])] * (joining.FOLLOWS + 1)
     assert len(programs(first, *far, done(2, "/dev/fd/4", "x"))) == 2
-    alone = [{**STARTED, "trace_source": "notify, network"}, first, first]
-    assert [e["event"] for e in joining.joined(alone)] == ["SessionStarted", "ProcessStarted", "ProcessStarted"]
+    alone = [changed(STARTED, trace_source="notify, network"), first, first]
+    assert [e.kind for e in joining.joined(alone)] == ["SessionStarted", "ProcessStarted", "ProcessStarted"]
 
 
 def test_an_allowed_name_is_of_who_asked() -> None:
@@ -297,10 +303,10 @@ def test_an_allowed_name_is_of_who_asked() -> None:
     ]
     name = event("NameResolved", 1.2, name="h", type="A", verdict="allow", address="198.18.0.16")
     for fields, who in (({"client_socket": 7}, CURL), ({"client_socket": 8}, OTHER), ({}, OTHER)):
-        *_calls, resolved = joining.joined([*calls, {**name, **fields}])
-        assert resolved["process"] == who and resolved["joined"] is True
+        *_calls, resolved = joining.joined([*calls, changed(name, **fields)])
+        assert resolved.data["process"] == who and resolved.data["joined"] is True
     (unknown,) = joining.joined([name])
-    assert unknown["process"] is None
+    assert unknown.process is None
 
 
 @pytest.mark.parametrize("call", ["sendto", "sendmsg", "sendmmsg"])
@@ -308,8 +314,8 @@ def test_a_connection_that_is_opened_by_sending_is_of_who_sent(call: str) -> Non
     sent = event("SocketCalled", 1, CURL, call=call, family="inet", address="203.0.113.9", port=80, socket=7)
     refused = denied(1.1, "address not allowed", kind="Connect", host="", address="203.0.113.9", port=80)
     for fields in ({"client_socket": 7}, {}):
-        *_call, joined = joining.joined([sent, {**refused, **fields}])
-        assert joined["process"] == CURL
+        *_call, joined = joining.joined([sent, changed(refused, **fields)])
+        assert joined.data["process"] == CURL
 
 
 def test_the_summary_answers_every_question() -> None:
@@ -342,7 +348,7 @@ def test_what_is_missing_makes_it_incomplete() -> None:
     assert not with_loss["complete"]
     assert with_loss["gaps"] == ["7 events of FileOpened were lost (ring full) between a and b"]
     unproven = event("EventsLost", 9, kind="network", count=0, start="a", end="b", cause="it was killed")
-    ended = {**RUN[-1], "incomplete": ["network: it was killed", "notify: gone"]}
+    ended = changed(RUN[-1], incomplete=["network: it was killed", "notify: gone"])
     for events in ([*RUN[:-1], unproven, ended], [*RUN[:-1], ended, unproven]):
         assert query.summarise(events).data()["gaps"] == [
             "events may be missing: network: it was killed",
@@ -352,7 +358,7 @@ def test_what_is_missing_makes_it_incomplete() -> None:
     assert no_end["gaps"] == ["the end of the session is missing"]
     assert query.summarise(RUN[:-1]).data(running=True)["gaps"] == ["the session is still running"]
     assert query.summarise(RUN).data(["torn"])["gaps"] == ["torn"]
-    untraced = query.summarise([{**RUN[0], "trace_source": "network"}, RUN[-1]]).data()
+    untraced = query.summarise([changed(RUN[0], trace_source="network"), RUN[-1]]).data()
     assert not untraced["complete"]
     assert untraced["gaps"] == []
     assert "no tracer" in untraced["not_seen"][0]
@@ -392,7 +398,7 @@ def test_a_removed_file_is_not_left_behind() -> None:
 
 
 def test_a_file_that_was_made_executable_may_run_later() -> None:
-    def mode(at: float, path: str, value: str, result: str = "") -> dict[str, Any]:
+    def mode(at: float, path: str, value: str, result: str = "") -> Recorded:
         return event("FileChanged", at, SHELL, path=path, change="mode", value=value, result=result)
 
     events = [

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from membrane.record import recorded
 from membrane.record.formats import otlp, tracee_json
+from membrane.record.recorded import Recorded
 
 # As published, https://noperator.dev/posts/membrane/ (only the file name became stdin).
 RECIPE = """
@@ -29,12 +31,13 @@ CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
 _count = iter(range(1, 10_000))
 
 
-def event(kind: str, process: Any = CURL, /, **fields: Any) -> dict[str, Any]:
+def event(kind: str, process: Any = CURL, /, **fields: Any) -> Recorded:
     stamp = f"2026-01-02T03:04:05.{next(_count):06}Z"
-    return {"time": stamp, "session": "s", "seq": 1, "event": kind, "source": "ebpf", "process": process, **fields}
+    head = {"time": stamp, "session": "s", "seq": 1, "event": kind, "source": "ebpf", "process": process}
+    return recorded.parse({**head, **fields})
 
 
-def run_jq(events: list[dict[str, Any]]) -> list[str]:
+def run_jq(events: list[Recorded]) -> list[str]:
     text = "".join(json.dumps(line) + "\n" for line in tracee_json.convert(events))
     done = subprocess.run(["jq", "-rs", RECIPE], input=text, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.splitlines()
@@ -84,7 +87,7 @@ def test_without_a_tracer_it_prints_what_is_known() -> None:
     ]
 
 
-def converted(*events: dict[str, Any]) -> list[dict[str, Any]]:
+def converted(*events: Recorded) -> list[dict[str, Any]]:
     return list(tracee_json.convert([TRACED, *events]))
 
 
@@ -122,12 +125,12 @@ def test_ocsf_and_otlp() -> None:
     assert (refusal["class_uid"], refusal["type_uid"], refusal["disposition_id"]) == (4001, 400101, 2)
     assert refusal["dst_endpoint"] == {"hostname": "h", "ip": "", "port": 9}
     assert (process["class_uid"], process["process"]["cmd_line"]) == (1007, "curl h")
-    assert process["unmapped"] == started
+    assert process["unmapped"] == started.data
     [log] = list(otlp.otlp([denied]))
     [resource] = log["resourceLogs"]
     [found] = resource["scopeLogs"][0]["logRecords"]
-    assert (found["severityText"], json.loads(found["body"]["stringValue"])) == ("WARN", denied)
-    assert found["timeUnixNano"] == str(tracee_json.nanoseconds(denied["time"]))
+    assert (found["severityText"], json.loads(found["body"]["stringValue"])) == ("WARN", denied.data)
+    assert found["timeUnixNano"] == str(tracee_json.nanoseconds(denied.time))
 
 
 def test_changed_modes_owners_and_attributes_keep_the_names_of_their_calls() -> None:

@@ -33,7 +33,7 @@ def run(place: Path, script: object, policy: Policy | None = None, **how: object
 def events(place: Path, outcome: Outcome) -> list[dict[str, object]]:
     entry = reader.find(str(place / "state"), outcome.session)
     assert reader.verify(entry.path).problems == ()
-    return list(reader.Record(entry.path).events())
+    return [event.data for event in reader.Record(entry.path).events()]
 
 
 def test_a_run_asks_in_this_order_and_returns_the_status(tmp_path: Path) -> None:

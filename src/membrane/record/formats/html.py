@@ -17,8 +17,25 @@ from html import escape as html_escape
 from typing import Any
 
 from ...escaping import visible
-from ..query import Summary, asked, is_denied, items, number, process_of, program_of, request_url, text
-from ..summary import shorten, tilde
+from ...events import (
+    AccessDenied,
+    ConnectionClosed,
+    ConnectionOpened,
+    DefectSeen,
+    EventsLost,
+    FileChanged,
+    FileOpened,
+    NameResolved,
+    ProcessExited,
+    ProcessStarted,
+    RequestSeen,
+    SessionEnded,
+    SessionStarted,
+    SocketCalled,
+)
+from ..query import Summary, host_of, is_denied, request_url
+from ..recorded import Recorded
+from ..summary import shorten, target_of, tilde
 
 MOST_EVENTS = 2000  # in the timeline
 MOST_PROCESSES = 2000  # in the tree
@@ -65,7 +82,7 @@ td[data-l]:not(:first-child)::before{content:attr(data-l) " ";color:var(--soft)}
 
 def _safe(value: Any, wide: int = WIDE) -> str:
     """Any value as text of the page: visible, cut, escaped."""
-    return html_escape(shorten(value if isinstance(value, str) else text(value), wide), quote=True)
+    return html_escape(shorten(value if isinstance(value, str) else "", wide), quote=True)
 
 
 def _cell(value: Any, kind: str = "") -> str:
@@ -102,38 +119,36 @@ def _size(octets: int) -> str:
     return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
 
 
-def _about(event: dict[str, Any]) -> str:
+def _about(each: Recorded) -> str:
     """What an event says, in a few words."""
-    kind = event["event"]
-    if kind in ("SessionStarted", "ProcessStarted"):
-        words = items(event.get("command" if kind == "SessionStarted" else "argv"))
-        return " ".join(text(word) for word in words) or text(event.get("path"))
-    if kind in ("SessionEnded", "ProcessExited"):
-        signal = number(event.get("signal"))
-        return f"signal {signal}" if signal else f"exit {number(event.get('exit_code'))}"
-    if kind == "AccessDenied":
-        access = event.get("access")
-        return f"{asked(access) if isinstance(access, dict) else ''}  {text(event.get('reason'))}"
-    if kind == "RequestSeen":
-        return f"{text(event.get('method'))} {request_url(event)}  {number(event.get('status'))}"
-    if kind in ("ConnectionOpened", "ConnectionClosed", "SocketCalled"):
-        where = text(event.get("host")) or text(event.get("address"))
-        sizes = ""
-        if kind == "ConnectionClosed":
-            sizes = f"  up {_size(number(event.get('bytes_up')))}, down {_size(number(event.get('bytes_down')))}"
-        return f"{where}:{number(event.get('port'))}{sizes}" if event.get("port") else f"{where}{sizes}"
-    if kind == "NameResolved":
-        return f"{text(event.get('name'))} {text(event.get('type'))} {text(event.get('address'))}"
-    if kind == "EventsLost":
-        count = number(event.get("count")) or "perhaps some"
-        return f"{count} of {text(event.get('kind'))}  {text(event.get('cause'))}"
-    if kind == "DefectSeen":
-        return f"{text(event.get('error'))} at {', '.join(map(text, items(event.get('where'))[-1:]))}"
-    if kind == "FileChanged":
-        return f"{text(event.get('path'))}  {text(event.get('change'))} {text(event.get('value'))}"
-    to = f" -> {text(event.get('to'))}" if event.get("to") else ""
-    flags = f"  {','.join(text(flag) for flag in items(event.get('flags')))}" if event.get("flags") else ""
-    return f"{text(event.get('path'))}{to}{flags}"
+    event = each.event
+    if isinstance(event, SessionStarted):
+        return " ".join(event.command)
+    if isinstance(event, ProcessStarted):
+        return " ".join(event.argv) or event.path
+    if isinstance(event, SessionEnded | ProcessExited):
+        return f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
+    if isinstance(event, AccessDenied):
+        return f"{target_of(event.access)}  {event.reason}"
+    if isinstance(event, RequestSeen):
+        return f"{event.method} {request_url(event.scheme, event.host, event.port, event.path)}  {event.status}"
+    if isinstance(event, ConnectionOpened | SocketCalled):
+        where = host_of(each) or event.address
+        return f"{where}:{event.port}" if event.port else where
+    if isinstance(event, ConnectionClosed):
+        where = f"{each.host}:{each.port}" if each.port else each.host
+        return f"{where}  up {_size(event.bytes_up)}, down {_size(event.bytes_down)}"
+    if isinstance(event, NameResolved):
+        return f"{event.name} {event.type} {event.address}"
+    if isinstance(event, EventsLost):
+        return f"{event.count or 'perhaps some'} of {event.kind}  {event.cause}"
+    if isinstance(event, DefectSeen):
+        return f"{event.error} at {', '.join(event.where[-1:])}"
+    if isinstance(event, FileChanged):
+        return f"{event.path}  {event.change} {event.value}"
+    if isinstance(event, FileOpened) and event.flags:
+        return f"{event.path}  {','.join(event.flags)}"
+    return f"{each.path} -> {each.to}" if each.to else each.path
 
 
 class _Tree:
@@ -144,26 +159,25 @@ class _Tree:
         self._by_pid: dict[int, tuple[int, int]] = {}
         self.beyond = 0
 
-    def add(self, event: dict[str, Any]) -> None:
-        who = process_of(event)
+    def add(self, each: Recorded) -> None:
+        who, event = each.who, each.event
         if who is None:
             return
         node = self.nodes.get(who)
         if node is None:
             if len(self.nodes) >= MOST_PROCESSES:
-                self.beyond += event["event"] == "ProcessStarted"
+                self.beyond += isinstance(event, ProcessStarted)
                 return
-            node = self.nodes[who] = {"programs": [], "end": "", "parent": None, "denied": 0, "name": program_of(event)}
-        if event["event"] == "ProcessStarted":
+            node = self.nodes[who] = {"programs": [], "end": "", "parent": None, "denied": 0, "name": each.program}
+        if isinstance(event, ProcessStarted):
             if node["parent"] is None:
-                node["parent"] = self._by_pid.get(number(event.get("parent")))
+                node["parent"] = self._by_pid.get(event.parent)
             if len(node["programs"]) < 8:
-                result = text(event.get("result"))
-                node["programs"].append(_about(event) + (f"  {result}" if result else ""))
-        elif event["event"] == "ProcessExited":
-            node["end"] = _about(event)
+                node["programs"].append(_about(each) + (f"  {event.result}" if event.result else ""))
+        elif isinstance(event, ProcessExited):
+            node["end"] = _about(each)
         self._by_pid[who[0]] = who
-        node["denied"] += is_denied(event)
+        node["denied"] += is_denied(each)
 
     def html(self) -> str:
         children: dict[Any, list[tuple[int, int]]] = {}
@@ -223,7 +237,7 @@ def _seconds(stamp: str) -> float:
     return nanoseconds(stamp) / 1e9
 
 
-def make(events: Iterable[dict[str, Any]], problems: list[str], *, running: bool = False, home: str = "") -> str:
+def make(events: Iterable[Recorded], problems: list[str], *, running: bool = False, home: str = "") -> str:
     """The page.
 
     Args:
@@ -233,42 +247,41 @@ def make(events: Iterable[dict[str, Any]], problems: list[str], *, running: bool
         home: the caller's home directory, shown as ``~``.
     """
     summary, tree = Summary(), _Tree()
-    first: list[tuple[int, dict[str, Any]]] = []
-    rest: list[tuple[int, dict[str, Any]]] = []
+    first: list[tuple[int, Recorded]] = []
+    rest: list[tuple[int, Recorded]] = []
     times: list[tuple[float, bool]] = []
     total = 0
-    for event in events:
+    for each in events:
         total += 1
-        summary.add(event)
-        tree.add(event)
-        denied = is_denied(event)
-        important = denied or event["event"] in _FIRST
-        kept = first if important else rest
+        summary.add(each)
+        tree.add(each)
+        denied = is_denied(each)
+        kept = first if denied or each.kind in _FIRST else rest
         if len(kept) < MOST_EVENTS:
-            kept.append((total, event))
+            kept.append((total, each))
         if len(times) < 50_000:
-            times.append((_seconds(text(event["time"])), denied))
+            times.append((_seconds(each.time), denied))
     data = summary.data(problems, running)
     shown = sorted([*first, *rest[: MOST_EVENTS - len(first)]], key=lambda pair: pair[0])
-    return _page(data, tree, [event for _number, event in shown], times, total, home)
+    return _page(data, tree, [each for _number, each in shown], times, total, home)
 
 
 def _page(
     data: dict[str, Any],
     tree: _Tree,
-    events: list[dict[str, Any]],
+    events: list[Recorded],
     times: list[tuple[float, bool]],
     total: int,
     home: str,
 ) -> str:
-    def path(value: Any) -> str:
-        return tilde(text(value), home)
+    def path(value: str) -> str:
+        return tilde(value, home)
 
     command = " ".join(data["command"])
     how = "not over"
     if data["ended"]:
-        how = f"signal {number(data['signal'])}" if data["signal"] else f"exit {number(data['exit_code'])}"
-        how += f" after {number(data['duration_ms']) / 1000:.1f} s"
+        how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
+        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     gaps = [*data["gaps"], *(f"not seen: {gap}" for gap in data["not_seen"])]
     complete = (
         "The record is complete."
@@ -290,7 +303,7 @@ def _page(
     ]
     requests = [
         f"<tr{' class=bad' if row['verdict'] == 'deny' else ''}>{_cell(row['method'])}"
-        f"{_cell(request_url(row), 'm')}"
+        f"{_cell(request_url(row['scheme'], row['host'], row['port'], row['path']), 'm')}"
         f"{_cell(', '.join(map(str, row['status'])))}{_cell(row['count'])}</tr>"
         for row in data["requests"]
     ]
@@ -317,10 +330,10 @@ def _page(
         for row in data["programs"]
     ]
     timeline = [
-        f"<tr{' class=bad' if is_denied(event) else ''}>{_cell(text(event['time'])[11:23], 't')}"
-        f"{_cell(_who(event), 'k')}{_cell(event['event'], 'k')}"
-        f"{_cell(path(_about(event)) + ('  ' + text(event.get('result')) if event.get('result') else ''), 'm')}</tr>"
-        for event in events
+        f"<tr{' class=bad' if is_denied(each) else ''}>{_cell(each.time[11:23], 't')}"
+        f"{_cell(_who(each), 'k')}{_cell(each.kind, 'k')}"
+        f"{_cell(path(_about(each)) + (f'  {each.result}' if each.result else ''), 'm')}</tr>"
+        for each in events
     ]
     hidden = f'<p class="n">{total - len(events)} of {total} events are not shown here: membrane trace show</p>'
     rows = "".join(timeline)
@@ -357,6 +370,5 @@ def _page(
     )
 
 
-def _who(event: dict[str, Any]) -> str:
-    who = process_of(event)
-    return f"{visible(program_of(event))}[{who[0]}]" if who else text(event.get("source"))
+def _who(each: Recorded) -> str:
+    return f"{visible(each.program)}[{each.who[0]}]" if each.who else each.source

@@ -14,7 +14,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..query import host_of, is_denied, items, number, path_of, program_of, text
+from ...events import AccessDenied, ConnectionClosed, NameResolved, ProcessStarted, RequestSeen
+from ..query import host_of, is_denied, path_of
+from ..recorded import Asked, Recorded, asked
 from .tracee_json import nanoseconds
 
 _VERSION = "1.3.0"
@@ -43,79 +45,66 @@ _OF_ACCESS = {
 }
 
 
-def ocsf(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def ocsf(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
     """OCSF objects of ``events``."""
-    for event in events:
-        access = event.get("access")
-        access = access if isinstance(access, dict) else {}
-        kind = event["event"]
-        if kind == "AccessDenied":
-            class_, category, activity = _OF_ACCESS.get(text(access.get("kind")), (0, 0, 0))
+    for each in events:
+        event = each.event
+        access = asked(event.access) if isinstance(event, AccessDenied) else None
+        if access is not None:
+            class_, category, activity = _OF_ACCESS.get(access.kind, (0, 0, 0))
         else:
-            class_, category, activity = _CLASSES.get(kind, (0, 0, 0))
-        denied = is_denied(event)
-        process = event.get("process")
+            class_, category, activity = _CLASSES.get(each.kind, (0, 0, 0))
+        denied = is_denied(each)
         out: dict[str, Any] = {
             "class_uid": class_,
             "category_uid": category,
             "activity_id": activity,
             "type_uid": class_ * 100 + activity,
-            "time": nanoseconds(text(event["time"])) // 1_000_000,
+            "time": nanoseconds(each.time) // 1_000_000,
             "severity_id": 3 if denied else 1,
-            "status_id": 2 if denied or event.get("result") else 1,
+            "status_id": 2 if denied or each.result else 1,
             "metadata": {
                 "version": _VERSION,
                 "product": {"name": "Membrane", "vendor_name": "Membrane"},
-                "uid": f"{text(event.get('session'))}/{text(event.get('source'))}/{number(event.get('seq'))}",
-                "event_code": kind,
+                "uid": f"{each.session}/{each.source}/{each.seq}",
+                "event_code": each.kind,
             },
-            "unmapped": event,
+            "unmapped": each.data,
         }
         if denied:
-            out.update(action_id=2, disposition_id=2, status_detail=text(event.get("reason") or event.get("result")))
-        if isinstance(process, dict):
-            actor = {
-                "pid": number(process.get("pid")),
-                "name": text(process.get("name")),
-                "file": {"path": text(process.get("exe"))},
-            }
+            reason = event.reason if isinstance(event, AccessDenied) else each.result
+            out.update(action_id=2, disposition_id=2, status_detail=reason)
+        if each.process is not None:
+            who = each.process
+            actor = {"pid": who.pid, "name": who.name, "file": {"path": who.exe}}
             if class_ == 1007:
-                argv = " ".join(text(word) for word in items(event.get("argv")))
+                argv = " ".join(event.argv) if isinstance(event, ProcessStarted) else ""
                 out["process"] = {**actor, "cmd_line": argv} if argv else actor
             else:
                 out["actor"] = {"process": actor}
         if class_ == 1001:
-            path = path_of(event)
+            path = path_of(each)
             out["file"] = {"path": path, "name": path.rpartition("/")[2], "type_id": 0}
-            if event.get("to"):
-                out["file_result"] = {"path": text(event.get("to")), "type_id": 0}
+            if each.to:
+                out["file_result"] = {"path": each.to, "type_id": 0}
+        # What a refusal is about has the fields of what it would have been.
+        about = access or event
         if class_ in (4001, 4002):
-            source = access or event
             out["dst_endpoint"] = {
-                "hostname": host_of(event),
-                "ip": text(source.get("address")),
-                "port": number(source.get("port")),
+                "hostname": host_of(each),
+                "ip": getattr(about, "address", ""),
+                "port": getattr(about, "port", each.port),
             }
-            if kind == "ConnectionClosed":
-                out["traffic"] = {
-                    "bytes_out": number(event.get("bytes_up")),
-                    "bytes_in": number(event.get("bytes_down")),
-                }
-        if class_ == 4002:
-            source = access or event
-            url = {
-                "scheme": text(source.get("scheme")),
-                "hostname": text(source.get("host")),
-                "port": number(source.get("port")),
-                "path": text(source.get("path")),
-            }
-            out["http_request"] = {"http_method": text(source.get("method")), "url": url}
-            out["http_response"] = {"code": number(event.get("status"))}
-        if class_ == 4003:
-            source = access or event
-            out["query"] = {"hostname": text(source.get("name")), "type": text(source.get("type"))}
-            if event.get("address"):
-                out["answers"] = [{"rdata": text(event.get("address"))}]
+            if isinstance(event, ConnectionClosed):
+                out["traffic"] = {"bytes_out": event.bytes_up, "bytes_in": event.bytes_down}
+        if isinstance(about, RequestSeen) or (isinstance(about, Asked) and class_ == 4002):
+            url = {"scheme": about.scheme, "hostname": about.host, "port": about.port, "path": about.path}
+            out["http_request"] = {"http_method": about.method, "url": url}
+            out["http_response"] = {"code": about.status if isinstance(about, RequestSeen) else 0}
+        if isinstance(about, NameResolved) or (isinstance(about, Asked) and class_ == 4003):
+            out["query"] = {"hostname": about.name, "type": about.type}
+            if isinstance(about, NameResolved) and about.address:
+                out["answers"] = [{"rdata": about.address}]
         yield out
 
 
@@ -127,22 +116,21 @@ def _attribute(key: str, value: Any) -> dict[str, Any]:
     return {"key": key, "value": {"stringValue": str(value)}}
 
 
-def otlp(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def otlp(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
     """OTLP ``LogsData`` objects of ``events``, one for each."""
-    for event in events:
-        at = str(nanoseconds(text(event["time"])))
-        denied = is_denied(event)
+    for each in events:
+        at = str(nanoseconds(each.time))
+        denied = is_denied(each)
         attributes = [
-            _attribute("event.name", event["event"]),
-            _attribute("membrane.source", text(event.get("source"))),
-            _attribute("membrane.seq", number(event.get("seq"))),
+            _attribute("event.name", each.kind),
+            _attribute("membrane.source", each.source),
+            _attribute("membrane.seq", each.seq),
             _attribute("membrane.denied", denied),
         ]
-        process = event.get("process")
-        if isinstance(process, dict):
-            attributes.append(_attribute("process.pid", number(process.get("pid"))))
-            attributes.append(_attribute("process.executable.name", program_of(event)))
-        for key, value in (("file.path", path_of(event)), ("server.address", host_of(event))):
+        if each.process is not None:
+            attributes.append(_attribute("process.pid", each.process.pid))
+            attributes.append(_attribute("process.executable.name", each.program))
+        for key, value in (("file.path", path_of(each)), ("server.address", host_of(each))):
             if value:
                 attributes.append(_attribute(key, value))
         record = {
@@ -150,12 +138,12 @@ def otlp(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "observedTimeUnixNano": at,
             "severityNumber": 13 if denied else 9,  # WARN, INFO
             "severityText": "WARN" if denied else "INFO",
-            "body": {"stringValue": json.dumps(event)},
+            "body": {"stringValue": json.dumps(each.data)},
             "attributes": attributes,
         }
         resource = [
             _attribute("service.name", "membrane"),
-            _attribute("membrane.session", text(event.get("session"))),
+            _attribute("membrane.session", each.session),
         ]
         yield {
             "resourceLogs": [

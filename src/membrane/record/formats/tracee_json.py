@@ -21,7 +21,23 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from ..query import DENIED_RESULTS, items, number, text
+from ...events import (
+    AccessDenied,
+    ConnectionOpened,
+    FileChanged,
+    FileCreated,
+    FileOpened,
+    FileRemoved,
+    FileRenamed,
+    NameResolved,
+    Process,
+    ProcessExited,
+    ProcessStarted,
+    SessionStarted,
+    SocketCalled,
+)
+from ..query import DENIED_RESULTS
+from ..recorded import Recorded, asked
 
 # Names of open(2) flags as ``FileOpened`` writes them, and their numbers on x86-64 and arm64 but for the last four.
 FLAGS = {
@@ -57,6 +73,7 @@ _IDS = {
     "security_socket_bind": "737",
     "net_packet_dns": "2010",
 }
+_NOBODY = Process(0, 0, "", "")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -102,18 +119,14 @@ class Converter:
     def __init__(self) -> None:
         self.traced = False
 
-    def convert(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """What Tracee would have written for ``event``; often nothing."""
-        kind = event["event"]
-        if kind == "SessionStarted":
-            source = text(event.get("trace_source"))
-            self.traced = "ebpf" in source or "notify" in source
-        handler = getattr(self, f"_{kind}", None)
-        return [] if handler is None else handler(event)
+    def convert(self, each: Recorded) -> list[dict[str, Any]]:
+        """What Tracee would have written for one event; often nothing."""
+        handler = getattr(self, f"_on_{each.kind}", None)
+        return [] if handler is None else handler(each, each.event)
 
     def _make(
         self,
-        event: dict[str, Any],
+        each: Recorded,
         name: str,
         arguments: list[dict[str, Any]],
         *,
@@ -121,29 +134,28 @@ class Converter:
         syscall: str = "",
         value: int = 0,
     ) -> dict[str, Any]:
-        process = event.get("process")
-        process = process if isinstance(process, dict) else {}
-        pid, parent = number(process.get("pid")), number(event.get("parent"))
+        process = each.process or _NOBODY
+        parent = each.event.parent if isinstance(each.event, ProcessStarted) else 0
         code = getattr(errno, result, 1) if result else 0
         out = {
-            "timestamp": nanoseconds(text(event.get("time"))),
+            "timestamp": nanoseconds(each.time),
             "threadStartTime": 0,
             "processorId": 0,
-            "processId": pid,
+            "processId": process.pid,
             "cgroupId": 0,
-            "threadId": pid,
+            "threadId": process.pid,
             "parentProcessId": parent,
-            "hostProcessId": pid,
-            "hostThreadId": pid,
+            "hostProcessId": process.pid,
+            "hostThreadId": process.pid,
             "hostParentProcessId": parent,
             "userId": 0,
             "mountNamespace": 0,
             "pidNamespace": 0,
-            "processName": text(process.get("name")),
-            "executable": {"path": text(process.get("exe"))},
+            "processName": process.name,
+            "executable": {"path": process.exe},
             "hostName": "",
-            "containerId": text(event.get("session")),
-            "container": {"id": text(event.get("session"))},
+            "containerId": each.session,
+            "container": {"id": each.session},
             "kubernetes": {},
             "eventId": _IDS.get(name, "0"),
             "eventName": name,
@@ -158,23 +170,23 @@ class Converter:
             "parentEntityId": 0,
             "args": arguments,
         }
-        if result in DENIED_RESULTS or event["event"] == "AccessDenied":
+        if result in DENIED_RESULTS or isinstance(each.event, AccessDenied):
             out["denied"] = True
-        if event.get("requested") is True:
+        if each.requested:
             out["requested"] = True
         return out
 
     # ------------------------------------------------------------ processes
 
-    def _SessionStarted(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        command = [text(word) for word in items(event.get("command"))]
+    def _on_SessionStarted(self, each: Recorded, event: SessionStarted) -> list[dict[str, Any]]:
+        self.traced = "ebpf" in event.trace_source or "notify" in event.trace_source
+        command = list(event.command)
         if self.traced or not command:
             return []
-        name = command[0].rpartition("/")[2][:15]
-        started = {**event, "process": {"pid": 0, "name": name, "exe": command[0]}}
-        return [self._exec(started, command[0], command, text(event.get("workspace")))]
+        started = each.replace(process=Process(0, 0, command[0].rpartition("/")[2][:15], command[0]))
+        return [self._exec(started, command[0], command, event.workspace)]
 
-    def _exec(self, event: dict[str, Any], path: str, argv: list[str], cwd: str) -> dict[str, Any]:
+    def _exec(self, each: Recorded, path: str, argv: list[str], cwd: str) -> dict[str, Any]:
         arguments = [
             _argument("cmdpath", "string", path),
             _argument("pathname", "string", path),
@@ -195,31 +207,30 @@ class Converter:
             _argument("env", "[]string", []),
             _argument("pwd", "string", cwd),
         ]
-        return self._make(event, "sched_process_exec", arguments, syscall="execve")
+        return self._make(each, "sched_process_exec", arguments, syscall="execve")
 
-    def _ProcessStarted(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        argv = [text(word) for word in items(event.get("argv"))]
-        path, result = text(event.get("path")), text(event.get("result"))
-        if result:
-            arguments = [_argument("pathname", "string", path), _argument("argv", "[]string", argv)]
-            return [self._make(event, "execve", arguments, result=result, syscall="execve")]
-        return [self._exec(event, path, argv, text(event.get("cwd")))]
+    def _on_ProcessStarted(self, each: Recorded, event: ProcessStarted) -> list[dict[str, Any]]:
+        argv = list(event.argv)
+        if event.result:
+            arguments = [_argument("pathname", "string", event.path), _argument("argv", "[]string", argv)]
+            return [self._make(each, "execve", arguments, result=event.result, syscall="execve")]
+        return [self._exec(each, event.path, argv, event.cwd)]
 
-    def _ProcessExited(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+    def _on_ProcessExited(self, each: Recorded, event: ProcessExited) -> list[dict[str, Any]]:
         arguments = [
-            _argument("exit_code", "int", number(event.get("exit_code"))),
-            _argument("signal_code", "int", number(event.get("signal"))),
+            _argument("exit_code", "int", event.exit_code),
+            _argument("signal_code", "int", event.signal),
             _argument("process_group_exit", "bool", True),
         ]
-        return [self._make(event, "sched_process_exit", arguments)]
+        return [self._make(each, "sched_process_exit", arguments)]
 
     # ------------------------------------------------------------ files
 
-    def _FileOpened(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        path, result = text(event.get("path")), text(event.get("result"))
+    def _on_FileOpened(self, each: Recorded, event: FileOpened) -> list[dict[str, Any]]:
+        path, result = event.path, event.result
         flags = 0
-        for flag in items(event.get("flags")):
-            flags |= FLAGS.get(flag, 0) if isinstance(flag, str) else 0
+        for flag in event.flags:
+            flags |= FLAGS.get(flag, 0)
         if result:
             arguments = [
                 _argument("dirfd", "int", -100),
@@ -227,7 +238,7 @@ class Converter:
                 _argument("flags", "int", flags),
                 _argument("mode", "mode_t", 0),
             ]
-            return [self._make(event, "openat", arguments, result=result, syscall="openat")]
+            return [self._make(each, "openat", arguments, result=result, syscall="openat")]
         arguments = [
             _argument("pathname", "string", path),
             _argument("flags", "int", flags),
@@ -236,43 +247,43 @@ class Converter:
             _argument("ctime", "unsigned long", 0),
             _argument("syscall_pathname", "string", path),
         ]
-        return [self._make(event, "security_file_open", arguments, syscall="openat")]
+        return [self._make(each, "security_file_open", arguments, syscall="openat")]
 
-    def _FileRemoved(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        path, result = text(event.get("path")), text(event.get("result"))
+    def _on_FileRemoved(self, each: Recorded, event: FileRemoved) -> list[dict[str, Any]]:
+        path, result = event.path, event.result
         arguments = [_argument("pathname", "string", path)]
-        call = "rmdir" if event.get("directory") is True else "unlinkat"
+        call = "rmdir" if event.directory else "unlinkat"
         if result or call == "rmdir":
-            return [self._make(event, call, arguments, result=result, syscall=call)]
+            return [self._make(each, call, arguments, result=result, syscall=call)]
         arguments += [
             _argument("inode", "unsigned long", 0),
             _argument("dev", "dev_t", 0),
             _argument("ctime", "unsigned long", 0),
         ]
-        return [self._make(event, "security_inode_unlink", arguments, syscall=call)]
+        return [self._make(each, "security_inode_unlink", arguments, syscall=call)]
 
-    def _FileRenamed(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        old, new, result = text(event.get("path")), text(event.get("to")), text(event.get("result"))
+    def _on_FileRenamed(self, each: Recorded, event: FileRenamed) -> list[dict[str, Any]]:
+        old, new, result = event.path, event.to, event.result
         if result:
             arguments = [_argument("oldpath", "string", old), _argument("newpath", "string", new)]
-            return [self._make(event, "renameat2", arguments, result=result, syscall="renameat2")]
+            return [self._make(each, "renameat2", arguments, result=result, syscall="renameat2")]
         arguments = [_argument("old_path", "string", old), _argument("new_path", "string", new)]
-        return [self._make(event, "security_inode_rename", arguments, syscall="renameat2")]
+        return [self._make(each, "security_inode_rename", arguments, syscall="renameat2")]
 
-    def _FileCreated(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        kind = text(event.get("type"))
+    def _on_FileCreated(self, each: Recorded, event: FileCreated) -> list[dict[str, Any]]:
+        kind = event.type
         call = {"directory": "mkdirat", "link": "linkat", "symlink": "symlinkat"}.get(kind, "mknodat")
-        arguments = [_argument("pathname", "string", text(event.get("path")))]
+        arguments = [_argument("pathname", "string", event.path)]
         if kind in ("link", "symlink"):
             arguments = [
-                _argument("oldpath" if kind == "link" else "target", "string", text(event.get("to"))),
-                _argument("newpath" if kind == "link" else "linkpath", "string", text(event.get("path"))),
+                _argument("oldpath" if kind == "link" else "target", "string", event.to),
+                _argument("newpath" if kind == "link" else "linkpath", "string", event.path),
             ]
-        return [self._make(event, call, arguments, result=text(event.get("result")), syscall=call)]
+        return [self._make(each, call, arguments, result=event.result, syscall=call)]
 
-    def _FileChanged(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        change, value = text(event.get("change")), text(event.get("value"))
-        path = _argument("pathname", "string", text(event.get("path")))
+    def _on_FileChanged(self, each: Recorded, event: FileChanged) -> list[dict[str, Any]]:
+        change, value = event.change, event.value
+        path = _argument("pathname", "string", event.path)
         if change == "mode":
             call, rest = "fchmodat", [_argument("mode", "mode_t", _number(value, 8))]
         elif change == "owner":
@@ -287,11 +298,11 @@ class Converter:
             call = "setxattr" if change == "attribute" else "removexattr"
             rest = [_argument("name", "string", value)]
             path["name"] = "path"
-        return [self._make(event, call, [path, *rest], result=text(event.get("result")), syscall=call)]
+        return [self._make(each, call, [path, *rest], result=event.result, syscall=call)]
 
     # ------------------------------------------------------------ network
 
-    def _connect(self, event: dict[str, Any], address: dict[str, str], name: str, result: str) -> dict[str, Any]:
+    def _connect(self, each: Recorded, address: dict[str, str], name: str, result: str) -> dict[str, Any]:
         arguments = [
             _argument("sockfd", "int", -1),
             _argument("type", "int", 1),
@@ -300,31 +311,31 @@ class Converter:
         if name:
             arguments.append(_argument("remote_name", "string", name))
         if result:
-            return self._make(event, "connect", arguments, result=result, syscall="connect")
-        return self._make(event, "security_socket_connect", arguments, syscall="connect")
+            return self._make(each, "connect", arguments, result=result, syscall="connect")
+        return self._make(each, "security_socket_connect", arguments, syscall="connect")
 
-    def _SocketCalled(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        address = _address(text(event.get("family")), text(event.get("address")), number(event.get("port")))
-        call, result = text(event.get("call")), text(event.get("result"))
+    def _on_SocketCalled(self, each: Recorded, event: SocketCalled) -> list[dict[str, Any]]:
+        address = _address(event.family, event.address, event.port)
+        call, result = event.call, event.result
         if result == "EINPROGRESS":
             result = ""  # it was let through
         if call == "connect":
-            return [self._connect(event, address, text(event.get("host")), result)]
+            return [self._connect(each, address, each.host, result)]
         arguments = [_argument("sockfd", "int", -1)]
         if call == "bind":
             arguments.append(_argument("local_addr", "SockAddr", address))
             name = "bind" if result else "security_socket_bind"
-            return [self._make(event, name, arguments, result=result, syscall="bind")]
+            return [self._make(each, name, arguments, result=result, syscall="bind")]
         arguments.append(_argument("dest_addr", "SockAddr", address))
-        return [self._make(event, "sendto", arguments, result=result, syscall="sendto")]
+        return [self._make(each, "sendto", arguments, result=result, syscall="sendto")]
 
-    def _ConnectionOpened(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+    def _on_ConnectionOpened(self, each: Recorded, event: ConnectionOpened) -> list[dict[str, Any]]:
         if self.traced:
             return []
-        address = _address("", text(event.get("address")), number(event.get("port")))
-        return [self._connect(event, address, text(event.get("host")), "")]
+        address = _address("", event.address, event.port)
+        return [self._connect(each, address, event.host, "")]
 
-    def _dns(self, event: dict[str, Any], name: str, kind: str, address: str) -> list[dict[str, Any]]:
+    def _dns(self, each: Recorded, name: str, kind: str, address: str) -> list[dict[str, Any]]:
         question = [{"name": name, "type": kind, "class": "IN"}]
         out = []
         for direction in (2, 1) if address else (2,):
@@ -356,27 +367,24 @@ class Converter:
                 _argument("metadata", "trace.PacketMetadata", {"direction": direction}),
                 _argument("proto_dns", "trace.ProtoDNS", proto),
             ]
-            out.append(self._make(event, "net_packet_dns", arguments))
+            out.append(self._make(each, "net_packet_dns", arguments))
         return out
 
-    def _NameResolved(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        return self._dns(event, text(event.get("name")), text(event.get("type")), text(event.get("address")))
+    def _on_NameResolved(self, each: Recorded, event: NameResolved) -> list[dict[str, Any]]:
+        return self._dns(each, event.name, event.type, event.address)
 
-    def _AccessDenied(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        access = event.get("access")
-        if not isinstance(access, dict):
-            return []
-        if access.get("kind") == "NameQuery":
-            return self._dns(event, text(access.get("name")), text(access.get("type")), "")
-        if access.get("kind") == "Connect" and not self.traced:
-            where = text(access.get("address")) or text(access.get("host"))
-            address = _address("", where, number(access.get("port")))
-            return [self._connect(event, address, text(access.get("host")), "ECONNREFUSED")]
+    def _on_AccessDenied(self, each: Recorded, event: AccessDenied) -> list[dict[str, Any]]:
+        access = asked(event.access)
+        if access.kind == "NameQuery":
+            return self._dns(each, access.name, access.type, "")
+        if access.kind == "Connect" and not self.traced:
+            address = _address("", access.address or access.host, access.port)
+            return [self._connect(each, address, access.host, "ECONNREFUSED")]
         return []
 
 
-def convert(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def convert(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
     """The events of one session, in order, as Tracee's."""
     converter = Converter()
-    for event in events:
-        yield from converter.convert(event)
+    for each in events:
+        yield from converter.convert(each)

@@ -1,0 +1,273 @@
+"""Events as a record gives them back: typed, whatever lies in the file.
+
+Theory of operation
+-------------------
+A line was written by us but made from what a sandbox chose, by a process that a sandbox may have broken.  ``parse`` is
+the one place where the types of fields are checked.  They are those of the classes in ``events``: a value of another
+type becomes the zero value of its own, a field that is not there (a record of an earlier version) its default.
+Readers work on ``Recorded.event``; ``Recorded.data`` is the JSON object that ``show --json`` and the exports print, in
+the order of the record, with what this version does not know as it came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..events import EVENTS, Binding, Event, Process, ProcessStarted
+from ..value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import TypeVar
+
+    Made = TypeVar("Made", bound=Value)
+
+_LARGEST = 1 << 63
+
+
+class Unknown(Value):
+    """An event that this version has no class for, with what is asked of any event."""
+
+    path: str = ""
+    to: str = ""
+    result: str = ""
+    verdict: str = ""
+    requested: bool = False
+
+
+class Asked(Value):
+    """The question of an ``AccessDenied``; what its kind does not have is empty."""
+
+    kind: str = ""
+    name: str = ""
+    type: str = ""
+    host: str = ""
+    address: str = ""
+    port: int = 0
+    scheme: str = ""
+    method: str = ""
+    path: str = ""
+    operation: str = ""
+    protocol: str = ""
+
+
+class Recorded(Value):
+    """One event of a record.
+
+    Attributes:
+        kind: its name; of a later version when ``event`` is ``Unknown``.
+        process: who did it; None where that is not known.
+        host, port: of the connection, where ``joining`` found it and the event has none itself.
+        request: of a program that two sources report: how it was asked for (``joining.Once``).
+        data: the JSON object.
+    """
+
+    kind: str
+    time: str
+    session: str
+    seq: int
+    source: str
+    process: Process | None
+    event: Event | Unknown
+    data: dict[str, Any]
+    host: str = ""
+    port: int = 0
+    request: ProcessStarted | None = None
+
+    def by(self, process: Process | None) -> Recorded:
+        """The same, of the process that ``joining`` found, if it did."""
+        if process is None:
+            return self
+        shown = {name: getattr(process, name) for name in process.field_names}
+        return self.replace(process=process, data={**self.data, "process": shown, "joined": True})
+
+    def towards(self, host: str, port: int | None = None) -> Recorded:
+        """The same, of a connection to ``host``."""
+        more = {"host": host} if port is None else {"host": host, "port": port}
+        return self.replace(**more, data={**self.data, **more})
+
+    def asked_for(self, request: ProcessStarted) -> Recorded:
+        """The same, of a program that was asked for like this."""
+        shown = {"path": request.path, "argv": list(request.argv)}
+        return self.replace(request=request, data={**self.data, "asked": shown})
+
+    # What is asked of any event.
+
+    @property
+    def who(self) -> tuple[int, int] | None:
+        """Pid and start time of the process: a number that is used again is another one."""
+        return (self.process.pid, self.process.start) if self.process is not None and self.process.pid else None
+
+    @property
+    def program(self) -> str:
+        """The name of the process, empty where it is not known."""
+        return "" if self.process is None else self.process.name
+
+    @property
+    def path(self) -> str:
+        """The path that it has, empty where there is none."""
+        return getattr(self.event, "path", "")
+
+    @property
+    def to(self) -> str:
+        """Where that went, or leads to."""
+        return getattr(self.event, "to", "")
+
+    @property
+    def result(self) -> str:
+        """The name of the errno, empty for success."""
+        return getattr(self.event, "result", "")
+
+    @property
+    def requested(self) -> bool:
+        """Is ``result`` a prediction?"""
+        return getattr(self.event, "requested", False)
+
+    @property
+    def verdict(self) -> str:
+        """``allow`` or ``deny``, empty where nothing was judged."""
+        return getattr(self.event, "verdict", "")
+
+
+def text(value: Any) -> str:
+    """A string field, also where it was cut; empty for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return str(value["text"]) + "..."
+    return ""
+
+
+def number(value: Any) -> int:
+    """A count, 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0
+    return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
+
+
+def asked(access: Mapping[str, Any]) -> Asked:
+    """The question, from ``AccessDenied.access``."""
+    return _build(Asked, access)
+
+
+def parse(data: dict[str, Any]) -> Recorded:
+    """A JSON object with ``event`` and ``time``, both strings, as an event."""
+    name = data["event"]
+    kind: type[Event | Unknown] = EVENTS.get(name, Unknown)
+    checks = _CHECKS[kind]
+    checked = {name: checks[name](value) if name in checks else value for name, value in data.items()}
+    process = checked.get("process")
+    return Recorded(
+        name,
+        data["time"],
+        text(checked.get("session")),
+        number(checked.get("seq")),
+        text(checked.get("source")),
+        None if process is None else Process(**process),
+        _build(kind, checked),
+        checked,
+    )
+
+
+# ---------------------------------------------------------------- types of fields
+
+
+def _as_text(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return {"text": value["text"], "truncated": True, "sha256": text(value.get("sha256"))}
+    return ""
+
+
+def _as_number(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
+        return 0
+    return value
+
+
+def _as_truth(value: Any) -> bool:
+    return value is True
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _as_access(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
+        for name, item in value.items()
+    }
+
+
+def _as_process(value: Any) -> Any:
+    return _checked(Process, value) if isinstance(value, dict) else None
+
+
+def _checked(kind: type[Value], value: dict[str, Any]) -> dict[str, Any]:
+    """An object with the fields of ``kind``, none of them missing."""
+    return {name: read(check(value.get(name))) for name, check, read, _default in _ROWS[kind]}
+
+
+# By the annotation: how a value is checked that stays JSON, and what it is as a field.
+_TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "str": (_as_text, text),
+    "str | None": (_as_text, lambda value: None if value is None else text(value)),
+    "int": (_as_number, number),
+    "float": (_as_number, lambda value: value or 0),
+    "bool": (_as_truth, _as_truth),
+    "tuple[str, ...]": (
+        lambda value: [_as_text(item) or "" for item in _items(value)],
+        lambda value: tuple([text(item) for item in _items(value)]),
+    ),
+    "tuple[tuple[str, str], ...]": (
+        lambda value: [[text(each) for each in item] for item in _items(value) if len(_items(item)) == 2],
+        lambda value: tuple([tuple(item) for item in _items(value)]),
+    ),
+    "tuple[Binding, ...]": (
+        lambda value: [_checked(Binding, item) for item in _items(value) if isinstance(item, dict)],
+        lambda value: tuple([Binding(**item) for item in _items(value)]),
+    ),
+    "dict[str, int]": (
+        lambda value: {name: number(item) for name, item in value.items()} if isinstance(value, dict) else {},
+        lambda value: value or {},
+    ),
+    "dict[str, Any]": (_as_access, lambda value: value or {}),
+}
+
+
+_Row = tuple[str, "Callable[[Any], Any]", "Callable[[Any], Any]", Any]
+
+
+def _rows(kind: type[Value]) -> tuple[_Row, ...]:
+    """Each field: its name, how it is checked and read, and what it is when it is not there.
+
+    A ``Literal`` is text: a word of a later version stays as it is.
+    """
+    defaults = kind._defaults
+    return tuple(
+        (name, *both, defaults[name] if name in defaults else both[1](None))
+        for name in kind.field_names
+        for both in (_TYPES.get(kind.__annotations__[name], _TYPES["str"]),)
+    )
+
+
+_ROWS = {kind: _rows(kind) for kind in (*EVENTS.values(), Unknown, Asked, Process, Binding)}
+_COMMON = {"session": _as_text, "seq": _as_number, "source": _as_text, "process": _as_process}
+_CHECKS = {
+    kind: {**{name: check for name, check, _read, _default in _ROWS[kind]}, **_COMMON}
+    for kind in (*EVENTS.values(), Unknown)
+}
+
+
+def _build(kind: type[Made], values: Mapping[str, Any]) -> Made:
+    record = object.__new__(kind)
+    fields = record.__dict__
+    for name, _check, read, default in _ROWS[kind]:
+        fields[name] = read(values[name]) if name in values else default
+    return record

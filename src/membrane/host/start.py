@@ -39,6 +39,7 @@ _LAYOUT = Layout(
     model.Copy,
     model.Seed,
     model.Symlink,
+    model.Layer,
     model.Listen,
     model.Proc,
     model.Devices,

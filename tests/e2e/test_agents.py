@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from test_claude import AGENT_PATIENCE, CLAUDE, CLAUDE_ENVIRONMENT, CODEX, new_results, options, path_with
-from world.box import Box
+from world.box import ROOT, Box, membrane_argv
 
 GUIDE, IN_FORCE = "/etc/membrane/AGENTS.md", "/etc/membrane/config.yaml"
 WRITES = f"""
@@ -109,3 +111,19 @@ def test_codex_reads_it_and_makes_no_sandbox_of_its_own(box: Box) -> None:
     assert (box.workspace / "made.txt").read_text() == "hello\n"
     control = box.run("--", "codex", "sandbox", "true", env=path_with("codex"), timeout=AGENT_PATIENCE)
     assert control.returncode != 0, control
+
+
+def test_a_membrane_inside_says_where_it_is(box: Box) -> None:
+    """It is recognised by what only root could make outside; the variable decides nothing (the control)."""
+    control = box.run("--no-trace", "--", "true", env={"MEMBRANE": "1", "MEMBRANE_SESSION": "x"})
+    assert control.returncode == 0, control
+    mounts = [f"--mount={path}:ro" for path in {str(ROOT), sys.prefix}]
+    names = [membrane_argv()[0], str(Path(membrane_argv()[0]).with_name("srt"))]
+    if len(membrane_argv()) > 1:
+        names = [f"{sys.executable} {ROOT}/scripts/{name}" for name in ("membrane", "srt")]
+    for name in names:
+        done = box.run(*mounts, "--", "env", "-u", "MEMBRANE", "sh", "-c", f"echo {{}} > s; {name} true; echo $?")
+        assert "125" in done.stdout, done
+        assert "inside of another membrane, session" in done.stderr
+        assert "try: run the command without it: here it is sandboxed already" in done.stderr
+        assert "membrane setup container" not in done.stderr

@@ -329,6 +329,10 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
             "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",
         )
     shown = f"{name}: {cause}" if name and not cause.startswith(name) else cause
+    from .surroundings import INSIDE_FIX, another
+
+    if another() is not None:
+        fix = (INSIDE_FIX,)
     return HostError(step, shown, target=target, fix=(*fix, "membrane doctor"))
 
 

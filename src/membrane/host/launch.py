@@ -297,7 +297,12 @@ def _from_message(payload: bytes) -> HostError:
 def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
     name = errno.errorcode.get(number, "")
     fix: tuple[str, ...] = ()
-    if step == "make a user namespace":
+    from .surroundings import another, confined
+
+    if another() is not None:  # whatever else is in the way as well
+        seen, advice = confined()
+        cause, fix = f"{cause} ({seen})", (advice,)
+    elif step == "make a user namespace":
         from .facts import CAP_SETFCAP, effective_capabilities
 
         if number in (errno.EPERM, errno.EACCES):
@@ -312,8 +317,6 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
                 cause += " (this root lacks CAP_SETFCAP, without which it may not map uid 0)"
                 fix = ("run membrane as an ordinary user", "in a container, keep the capability SETFCAP")
             else:
-                from .surroundings import confined
-
                 seen, advice = confined()
                 cause, fix = (f"{cause} ({seen})", (advice,)) if seen else (cause, ())
         elif number in (errno.ENOSPC, errno.EUSERS):
@@ -329,10 +332,6 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
             "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",
         )
     shown = f"{name}: {cause}" if name and not cause.startswith(name) else cause
-    from .surroundings import INSIDE_FIX, another
-
-    if another() is not None:
-        fix = (INSIDE_FIX,)
     return HostError(step, shown, target=target, fix=(*fix, "membrane doctor"))
 
 

@@ -20,6 +20,7 @@ from membrane.plan.model import (
     File,
     FoundFile,
     HostFacts,
+    Layer,
     Listen,
     Mask,
     Pin,
@@ -392,6 +393,8 @@ def _operation(op: object) -> str:
         return f"file {op.target} {op.mode:04o}{_flags(bind=op.bind)} {op.content!r}"
     if isinstance(op, Symlink):
         return f"symlink {op.target} to {op.to}"
+    if isinstance(op, Layer):
+        return f"layer {op.target} with {' '.join(op.names)}"
     if isinstance(op, Listen):
         where = f"{op.target} to {op.source}"
         return f"listen {where} of {op.owner} number {op.number}{_flags(make=op.make)}  # {op.origin}"

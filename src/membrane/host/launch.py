@@ -299,7 +299,12 @@ def _host_error(told: Failure) -> HostError:
     number, step, cause, target = told.errno, told.step, told.cause, told.target
     name = errno.errorcode.get(number, "")
     fix: tuple[str, ...] = ()
-    if step == "make a user namespace":
+    from .surroundings import another, confined
+
+    if another() is not None:  # whatever else is in the way as well
+        seen, advice = confined()
+        cause, fix = f"{cause} ({seen})", (advice,)
+    elif step == "make a user namespace":
         from .facts import CAP_SETFCAP, effective_capabilities
 
         if number in (errno.EPERM, errno.EACCES):
@@ -314,8 +319,6 @@ def _host_error(told: Failure) -> HostError:
                 cause += " (this root lacks CAP_SETFCAP, without which it may not map uid 0)"
                 fix = ("run membrane as an ordinary user", "in a container, keep the capability SETFCAP")
             else:
-                from .surroundings import confined
-
                 seen, advice = confined()
                 cause, fix = (f"{cause} ({seen})", (advice,)) if seen else (cause, ())
         elif number in (errno.ENOSPC, errno.EUSERS):

@@ -59,6 +59,7 @@ _OPS = (
     model.Copy,
     model.Seed,
     model.Symlink,
+    model.Layer,
     model.Listen,
     model.Proc,
     model.Devices,

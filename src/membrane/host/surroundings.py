@@ -10,9 +10,22 @@ from __future__ import annotations
 
 import os
 
+from ..escaping import escape
+from ..plan.mounts import MASK_SOURCE
+
+INSIDE_FIX = "run the command without it: here it is sandboxed already; or run this outside"
 CONTAINER_FIX = (
     "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...)"
 )
+
+
+def another() -> str | None:
+    """The session of the membrane that this process is inside of, as its environment names it; None: of none.
+
+    By the directory that each view has and only root could make outside: a variable can be set by everybody, and left
+    out.  What is decided by it is what a person reads; a boundary is neither made nor left out for it.
+    """
+    return os.environ.get("MEMBRANE_SESSION", "") if _filtered() and os.path.isdir(MASK_SOURCE) else None
 
 
 def container() -> str:
@@ -45,8 +58,10 @@ def _changed_root() -> bool:
 
 def confined() -> tuple[str, str]:
     """Why this process is refused namespaces, as far as it can be seen, and what to do; empty when nothing is seen."""
-    if os.environ.get("MEMBRANE"):
-        return "this is already behind the boundary of another membrane", "run it outside, or without membrane here"
+    session = another()
+    if session is not None:
+        which = f", session {escape(session)}" if session else ""
+        return f"this is already inside of another membrane{which}", INSIDE_FIX
     if _changed_root():
         return "this is a chroot, where the kernel makes no user namespace", "use pivot_root or a container instead"
     where = container()

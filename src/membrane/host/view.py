@@ -20,8 +20,9 @@ import os
 import stat
 
 from ..errors import InternalError
-from ..plan.model import Bind, Devices, Directory, File, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
+from ..plan.model import Bind, Devices, Directory, File, Layer, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
 from ..plan.mounts import MASK_SOURCE
+from . import layers
 from . import syscalls as sc
 
 TYPE_CHECKING = False
@@ -347,6 +348,8 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
         os.symlink(op.to, NEW_ROOT + op.target)
     elif isinstance(op, File):
         _file(op, root)
+    elif isinstance(op, Layer):
+        _layer(op, root)
     elif isinstance(op, Mask):
         try:
             fd = root.place(op.target)
@@ -565,6 +568,14 @@ class Masks:
                 os.close(self._parent_fd)
             self._parent, self._parent_fd = parent, directory
         return name
+
+
+def _layer(op: Layer, root: _Root) -> None:
+    place = root.place(op.target)
+    try:
+        layers.put(op, f"{NEW_ROOT}{MASK_SOURCE}/layer", NEW_ROOT + op.target, place, NEW_ROOT + SCRATCH[0])
+    finally:
+        os.close(place)
 
 
 def _file(op: File, root: _Root) -> None:

@@ -154,6 +154,16 @@ class Symlink(Value):
     to: str
 
 
+class Layer(Value):
+    """Empty files of our own among those of a read-only host tree, in the view only; ``File`` fills them later.
+
+    ``names``: paths below ``target``; the directories above them are made as well.
+    """
+
+    target: str
+    names: tuple[str, ...]
+
+
 class Listen(Value):
     """A listening unix socket, made beside the masks and bound over ``target``; who connects is served outside.
 
@@ -225,7 +235,21 @@ class Keep(Value):
 
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin | Keep
+        Bind
+        | Tmpfs
+        | Directory
+        | File
+        | Copy
+        | Seed
+        | Symlink
+        | Layer
+        | Listen
+        | Proc
+        | Devices
+        | Mask
+        | ReadOnly
+        | Pin
+        | Keep
     )
 
 # ---------------------------------------------------------------- network

@@ -20,7 +20,22 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
-from .model import RESOLVER_V4, Bind, Devices, Directory, File, Keep, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
+from .model import (
+    RESOLVER_V4,
+    Bind,
+    Devices,
+    Directory,
+    File,
+    Keep,
+    Layer,
+    Listen,
+    Mask,
+    Pin,
+    Proc,
+    ReadOnly,
+    Symlink,
+    Tmpfs,
+)
 from .network import inspects
 
 TYPE_CHECKING = False
@@ -141,6 +156,11 @@ JAVA_STORES = (
     "/etc/ssl/certs/adoptium/cacerts",
 )
 NSS = ".pki/nssdb"  # below the home: what Chromium trusts beside its own list; it writes there
+# Where agents read by themselves what holds for everybody on a machine, and ours; below /etc.  Codex has a file that
+# goes before the user's (codex-rs, core/src/config_loader: managed_config.toml).
+INSTRUCTIONS = ("membrane/AGENTS.md", "claude-code/CLAUDE.md")
+IN_FORCE = "membrane/config.yaml"
+CODEX = "codex/managed_config.toml"
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
 
 
@@ -179,6 +199,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         *JAVA_STORES,
         "/etc/resolv.conf",
         "/etc/hosts",
+        f"/etc/{CODEX}",
         *(f"{home}/{name}" for name in TOOLCHAINS),
         *trees,
         *{parent for tree in trees if not _in_system(tree) for parent in _ancestors(tree)},
@@ -350,6 +371,14 @@ def workspace_key(path: str) -> str:
     return f"{readable}-{digest}"
 
 
+def _instructions(facts: HostFacts) -> list[MountOp]:
+    """Files for agents in /etc, which are written once the view stands (``run.brief``)."""
+    if "/etc" not in facts.existing or "/etc" in dict(facts.links):
+        return []
+    codex = (CODEX,) if f"/etc/{CODEX}" not in facts.existing else ()  # somebody's word about Codex on this machine
+    return [Layer("/etc", (*INSTRUCTIONS, IN_FORCE, *codex))]
+
+
 def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
     """The name service files of the sandbox."""
     ops: list[MountOp] = []
@@ -465,6 +494,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += state_pins(facts, ("/",) if policy.open_files else made.roots)
         ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
+    ops += _instructions(facts)
     ops += _etc(policy, facts)
     if policy.view == "project":
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.

@@ -35,7 +35,7 @@ from ..events import Binding, EventsLost, SessionEnded, SessionStarted
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
 from ..plan import mounts
 from ..plan.build import identity, receipt
-from ..plan.model import File, Listen, ReadOnly
+from ..plan.model import File, Layer, Listen, ReadOnly
 from ..record import walls
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
@@ -315,6 +315,7 @@ class Boundary(ABC):
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
+        operations += self._instructions(facts)
         operations += self._hold(facts, [root for root, _rules in roots])
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
@@ -370,6 +371,18 @@ class Boundary(ABC):
                 identity(self.plan),
             )
         )
+
+    def _instructions(self, facts: HostFacts) -> list[MountOp]:
+        """Files for agents, where the plan has a place for them."""
+        layer = next((op for op in self.plan.mounts if isinstance(op, Layer)), None)
+        if layer is None:
+            return []
+        from . import brief
+
+        files, warnings = brief.files(self.policy, facts, layer)
+        for warning in warnings:
+            self._warn(warning)
+        return files
 
     def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
         """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""

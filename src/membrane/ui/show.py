@@ -135,6 +135,8 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         return "read-only", escape(op.target), escape(op.origin)
     if kind == "Symlink":
         return "link", escape(op.target), f"to {escape(op.to)}"
+    if kind == "Layer":
+        return "beside", escape(op.target), f"{' '.join(op.names)} (for agents)"
     if kind == "Listen":
         return "socket", escape(op.target), f"carried to {escape(op.source)}  {escape(op.origin)}"
     if kind == "Pin":

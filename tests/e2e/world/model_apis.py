@@ -13,6 +13,7 @@ from typing import Any
 FIRST = "id -un; echo hello > made.txt; pwd"
 SECOND = "curl -ksS -m 10 -o /dev/null https://example.com/; echo curl=$?; cat ~/.ssh/id_rsa; echo cat=$?; cat made.txt"
 LAST = "All done."
+TOLD = "# You are inside Membrane"  # of the instructions for agents: were they sent along?
 
 
 def _event(kind: str, data: dict[str, Any]) -> bytes:
@@ -29,9 +30,9 @@ def messages(request: dict[str, Any], log: Callable[..., None]) -> tuple[str, It
         if part.get("type") == "tool_result"
     ]
     tools = [tool.get("name") for tool in request.get("tools", [])]
-    log(
-        api="messages", model=request.get("model"), tools=tools, results=[json.dumps(r.get("content")) for r in results]
-    )
+    told = TOLD in json.dumps(request)
+    answers = [json.dumps(r.get("content")) for r in results]
+    log(api="messages", model=request.get("model"), tools=tools, results=answers, told=told)
     if "Bash" in tools and len(results) < 2:
         command = (FIRST, SECOND)[len(results)]
         tool = {"type": "tool_use", "id": f"toolu_{len(results)}", "name": "Bash"}
@@ -76,9 +77,9 @@ def responses(request: dict[str, Any], log: Callable[..., None]) -> tuple[str, I
     items = [item for item in request.get("input", []) if isinstance(item, dict)]
     results = [item for item in items if item.get("type") == "function_call_output"]
     tools = [str(tool.get("name") or tool.get("type")) for tool in request.get("tools", [])]
-    log(
-        api="responses", model=request.get("model"), tools=tools, results=[json.dumps(r.get("output")) for r in results]
-    )
+    told = TOLD in json.dumps(request)
+    answers = [json.dumps(r.get("output")) for r in results]
+    log(api="responses", model=request.get("model"), tools=tools, results=answers, told=told)
     shell = next((name for name in ("shell", "exec_command", "shell_command") if name in tools), None)
     if shell and len(results) < 2:
         command = (FIRST, SECOND)[len(results)]

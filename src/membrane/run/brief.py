@@ -1,0 +1,76 @@
+"""The files that tell an agent inside where it is and what is allowed (``policy.brief`` has the texts).
+
+Theory of operation
+-------------------
+The plan puts empty files beside those of /etc (``plan.model.Layer``): ``/etc/membrane/AGENTS.md`` and
+``config.yaml``, ``/etc/claude-code/CLAUDE.md``, which Claude Code reads for everybody on a machine, and
+``/etc/codex/managed_config.toml``, which goes before what a user sets for Codex.  Their content is made while the view
+is made, and bound over them, so that no start waits for it.
+
+The first part is the user's own when ``$MEMBRANE_HOME/AGENTS.md`` is there.  What the machine's administrator says to
+Claude Code stands before ours.  Codex's own sandbox is switched off, since the kernel refuses it the namespaces; its
+commands are confined by this one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..escaping import escape
+from ..plan.model import File
+from ..plan.mounts import CODEX, IN_FORCE, INSTRUCTIONS
+from ..policy import brief
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..plan.model import HostFacts, Layer, MountOp
+    from ..policy.model import Policy
+
+SOURCE = "AGENTS.md"  # below $MEMBRANE_HOME
+LARGEST = 64 << 10  # bytes of a text of somebody else's that is taken up
+LARGEST_IN_FORCE = 256 << 10  # characters
+
+
+def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp], list[str]]:
+    """The contents of the files that ``layer`` has made, and what to warn about."""
+    introduction, warning = _text(f"{facts.state}/{SOURCE}")
+    guide = brief.guide(policy, facts.workspace, introduction)
+    managed, _ = _text(f"{layer.target}/{INSTRUCTIONS[1]}")
+    in_force = brief.in_force(policy)
+    if len(in_force) > LARGEST_IN_FORCE:
+        in_force = in_force[:LARGEST_IN_FORCE].rpartition("\n")[0] + "\n# ... and more\n"
+    texts = {
+        INSTRUCTIONS[0]: guide,
+        INSTRUCTIONS[1]: f"{managed}\n\n{guide}" if managed else guide,
+        IN_FORCE: in_force,
+        CODEX: _codex(guide),
+    }
+    ops: list[MountOp] = [
+        File(f"{layer.target}/{name}", texts[name].encode("utf-8", "backslashreplace")) for name in layer.names
+    ]
+    return ops, [warning] if warning else []
+
+
+def _text(path: str) -> tuple[str, str]:
+    """(content, warning) of a text that may be there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return "", ""
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+            return "", f"{escape(path)} is left out: it is no file of at most {LARGEST >> 10} KB"
+        return os.read(fd, LARGEST).decode("utf-8", "replace").replace("\0", ""), ""
+    except OSError as error:
+        return "", f"{escape(path)} is left out: {error.strerror}"
+    finally:
+        os.close(fd)
+
+
+def _codex(guide: str) -> str:
+    """Configuration of Codex (TOML 1.0).  A literal string has no escapes, and ends with three apostrophes."""
+    text = guide.replace("'''", "' ' '")
+    setting = 'sandbox_mode = "danger-full-access"'
+    return f"# Membrane is the sandbox here.\n{setting}\ndeveloper_instructions = '''\n{text}'''\n"

@@ -1,0 +1,64 @@
+"""The files for agents: whose words stand in them, and where."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from membrane.plan.model import File, HostFacts, Layer
+from membrane.plan.mounts import CODEX, IN_FORCE, INSTRUCTIONS
+from membrane.policy.model import HostRule, Origin, PathRule, Policy
+from membrane.run import brief
+
+HERE = Origin("user", "f", 1)
+
+
+def texts(tmp_path: Path, policy: Policy | None = None) -> tuple[dict[str, str], list[str]]:
+    facts = HostFacts(1000, 1000, "me", False, "/home/me", str(tmp_path), "/work", "box", ())
+    layer = Layer(str(tmp_path / "etc"), (*INSTRUCTIONS, IN_FORCE, CODEX))
+    ops, warnings = brief.files(policy or Policy(), facts, layer)
+    assert all(isinstance(op, File) for op in ops)
+    return {
+        op.target.removeprefix(layer.target + "/"): op.content.decode() for op in ops if isinstance(op, File)
+    }, warnings
+
+
+def test_each_has_its_text(tmp_path: Path) -> None:
+    found, warnings = texts(tmp_path)
+    assert sorted(found) == ["claude-code/CLAUDE.md", CODEX, "membrane/AGENTS.md", "membrane/config.yaml"]
+    assert found["claude-code/CLAUDE.md"] == found["membrane/AGENTS.md"]
+    assert not warnings
+
+
+def test_codex_gets_toml_whatever_a_rule_holds(tmp_path: Path) -> None:
+    policy = Policy(paths=(PathRule("a'''\nsandbox_mode = 'read-only'\\u", HERE, "hide"),))
+    found, _ = texts(tmp_path, policy)
+    data = tomllib.loads(found[CODEX])
+    assert data["sandbox_mode"] == "danger-full-access"
+    assert data["developer_instructions"].startswith("# You are inside Membrane")
+
+
+def test_what_the_administrator_says_stands_before(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "claude-code").mkdir(parents=True)
+    (tmp_path / "etc" / "claude-code" / "CLAUDE.md").write_text("Company rules.")
+    found, _ = texts(tmp_path)
+    assert found["claude-code/CLAUDE.md"].startswith("Company rules.\n\n# You are inside")
+    assert found["membrane/AGENTS.md"].startswith("# You are inside")
+
+
+def test_a_text_that_is_too_large_or_no_file_is_left_out_and_said(tmp_path: Path) -> None:
+    own = tmp_path / brief.SOURCE
+    own.write_bytes(b"x" * (brief.LARGEST + 1))
+    assert texts(tmp_path)[1] == [f"{own} is left out: it is no file of at most 64 KB"]
+    own.unlink()
+    os.mkfifo(own)  # would block
+    found, warnings = texts(tmp_path)
+    assert warnings and found["membrane/AGENTS.md"].startswith("# You are inside")
+
+
+def test_a_policy_without_end_is_cut_at_a_line(tmp_path: Path) -> None:
+    policy = Policy(allow=tuple(HostRule(f"{number}.{'x' * 200}", HERE, "host") for number in range(4_000)))
+    found, _ = texts(tmp_path, policy)
+    assert len(found[IN_FORCE]) < brief.LARGEST_IN_FORCE + 100
+    assert found[IN_FORCE].endswith("}\n# ... and more\n")

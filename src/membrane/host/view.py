@@ -212,7 +212,8 @@ def clone_tree(op: Bind, userns: int) -> int | None:
         if op.optional:
             return None
         raise
-    flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
+    flags = sc.MOUNT_ATTR_NOSUID | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
+    flags |= sc.MOUNT_ATTR_NOEXEC if op.device else sc.MOUNT_ATTR_NODEV
     try:
         if userns:
             try:
@@ -313,7 +314,9 @@ class _Root:
 def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]], root: _Root) -> None:
     """One operation before the pivot."""
     if isinstance(op, Bind):
-        if tree is not None:
+        if tree is not None and op.device and stat.S_ISDIR(os.stat(tree).st_mode):
+            _bind_made(op, tree, root)
+        elif tree is not None:
             _bind(op, tree, root)
     elif isinstance(op, Tmpfs):
         size = f",size={op.size}" if op.size else ""
@@ -389,6 +392,21 @@ def _bind(op: Bind, tree: int, root: _Root) -> None:
                 error.filename = op.target
                 raise
     finally:
+        os.close(tree)
+
+
+def _bind_made(op: Bind, tree: int, root: _Root) -> None:
+    """A node that the supervisor made in a file system of its own (``trees``): of that nothing else is in the view.
+
+    Of a detached mount nothing can be cloned before Linux 6.15, so it is attached for the moment.
+    """
+    aside = root.place(f"{MASK_SOURCE}/directory")
+    try:
+        sc.move_mount(tree, b"", dirfd=aside)
+        _bind(op, sc.open_tree(os.path.basename(op.source), sc.OPEN_TREE_CLONE, dirfd=tree), root)
+        sc.umount(f"{NEW_ROOT}{MASK_SOURCE}/directory", sc.MNT_DETACH)
+    finally:
+        os.close(aside)
         os.close(tree)
 
 

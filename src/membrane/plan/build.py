@@ -16,8 +16,10 @@ from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..policy.model import HostRule, MountRule, Policy, SocketRule
-    from .model import HostFacts
+    from .model import DeviceFact, HostFacts
 
 # First kuid of the private range of root callers.  The range is above the ids of users and services
 # (systemd "UIDs and GIDs" document: 524288..1879048191 is the container range) and is never written to a disk:
@@ -78,6 +80,10 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             )
     if policy.view == "host" and policy.home != "workspace":
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
+    if policy.devices:
+        from .devices import refuse as refuse_devices
+
+        refuse_devices(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -204,8 +210,8 @@ def _rule_text(rule: HostRule, verb: str) -> str:
     return f"{verb} {rule.text}" + (f" ports {ports}" if ports else "")
 
 
-def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
-    """Each rule with the mechanisms that bind it."""
+def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBinding, ...]:
+    """Each rule with the mechanisms that bind it; ``devices``: the nodes that were found for its names."""
     out: list[RuleBinding] = []
     for verb, rules in (("allow", policy.allow), ("deny", policy.deny)):
         for rule in rules:
@@ -234,6 +240,10 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         through = ("mount namespace", "broker in the network process")
         messages = (f"each {socket.adapter} message",) if socket.adapter else ()
         out.append(RuleBinding(label, str(socket.origin), (*through, *messages)))
+    for device in policy.devices:
+        nodes = ", ".join(fact.path for fact in devices if fact.name == device.name)
+        how = ("bind mount of each node", "mode of the node")
+        out.append(RuleBinding(f"device {device.name}: {nodes}", str(device.origin), how))
     for secret in policy.secrets:
         text = f"secret {secret.name} to {' '.join(secret.to)}"
         out.append(RuleBinding(text, str(secret.origin), ("placeholder in the environment", "TLS interception")))
@@ -292,7 +302,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
-        bindings=bindings(policy),
+        bindings=bindings(policy, facts.devices),
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,

@@ -40,6 +40,16 @@ class SocketFact(Value):
     uid: int = 0  # its owner
 
 
+class DeviceFact(Value):
+    """A device node that a name of ``devices`` stands for and that exists."""
+
+    name: str  # of the rule
+    path: str
+    number: str = ""  # "MAJOR:MINOR"
+    sysfs: str = ""  # its directory there, resolved; empty: none
+    usable: bool = True  # the caller may open it for reading and writing
+
+
 class FoundFile(Value):
     """A path that a file rule names and that exists: ``path`` in the view, shown from ``source``, both resolved."""
 
@@ -81,6 +91,7 @@ class HostFacts(Value):
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
+    devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
 
 
 class ScanHit(Value):
@@ -100,7 +111,7 @@ class ScanHit(Value):
 
 
 class Bind(Value):
-    """Recursive bind of a host tree; always nosuid and nodev."""
+    """Recursive bind of a host tree; always nosuid, and nodev but for one device node with ``device``."""
 
     source: str
     target: str
@@ -109,6 +120,7 @@ class Bind(Value):
     own: bool = False  # idmap for root callers: host uids keep their numbers inside
     make: bool = False  # create the mount point; only in a private tmpfs or our home store
     origin: str = ""  # the rule, for ``membrane plan``
+    device: bool = False  # a node of /dev, usable; root callers' sandboxes get one of the same number that is theirs
 
 
 class Tmpfs(Value):

@@ -12,7 +12,7 @@ Rules
 1. A mount point is only ever created in a private tmpfs or in our own home store, never in a host tree: nothing of
    ours may stay in the workspace or on the host, whatever kills us.
 2. A tree of the caller's home is visible only when it is a toolchain, read-only, and never as a whole.
-3. Everything is nosuid; nodev except the six device nodes of /dev.
+3. Everything is nosuid; nodev except the six device nodes of /dev, and those that a rule names (``devices``).
 4. The order of the operations does not decide what a mask covers: masks are computed from the scanned tree.
 5. PATH and links never show more than the rules: whatever leads to the home, the workspace or our state is left out.
 """
@@ -226,6 +226,10 @@ def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]
     """
     sockets, warnings = _sockets_that_open(policy, facts)
     rules: list[MountRule] = []
+    if facts.devices:
+        from .devices import warnings as of_devices
+
+        warnings += of_devices(facts)
     if policy.file_rules is None:
         named = {places(rule, facts) for rule in policy.mounts}
         rules += [
@@ -458,6 +462,10 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         *_run(policy, facts),
         Tmpfs(MASK_SOURCE, 0o755),
     ]
+    if facts.devices:
+        from .devices import operations
+
+        ops += operations(policy, facts)
     if made is not None:
         ops += made.ops
         if not made.root_hidden or any(each.path == "/etc" for each in facts.files):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..value import Layout
 from .model import (
+    DeviceRule,
     EnvRule,
     FileRule,
     HostRule,
@@ -38,6 +39,7 @@ _POLICY = Layout(
     SocketRule,
     PortRule,
     EnvRule,
+    DeviceRule,
     SecretRule,
     MaskRule,
     SigningRule,

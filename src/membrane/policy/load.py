@@ -23,6 +23,7 @@ from . import document, grammar
 from .document import Mapping, Scalar, closest
 from .match import MOST_EXPRESSIONS, Malformed, Pattern
 from .model import (
+    DeviceRule,
     EnvRule,
     HostRule,
     Limits,
@@ -58,6 +59,7 @@ _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "lib
 _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _HARD_LINKS = ("refuse", "warn")
+_DEVICES = ("gpu", "kvm", "fuse")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -106,6 +108,7 @@ class _Level:
         self.expose: list[PortRule] = []
         self.connect: list[PortRule] = []
         self.env: list[EnvRule] = []
+        self.devices: list[DeviceRule] = []
         self.secrets: list[SecretRule] = []
         self.masks: list[MaskRule] = []
         self.signing: list[SigningRule] = []
@@ -564,6 +567,15 @@ class _Loader:
                 rules.append(EnvRule(name, scalar.text, self._origin(at)))
         entry.finish(key)
 
+    def _device_names(self, key: str, node: Node) -> None:
+        for item, _ in node.sequence(key).strings(key):
+            self._widens(key, item)
+            self._device(item.choice(f"an entry of {key}", _DEVICES), self._origin(item))
+
+    def _device(self, name: Any, origin: Origin) -> None:
+        if all(rule.name != name for level in self.levels.values() for rule in level.devices):
+            self.levels[self.level].devices.append(DeviceRule(name, origin))
+
     def _limit_keys(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
         for name, parse in grammar.LIMITS.items():
@@ -852,6 +864,10 @@ class _Loader:
                 level.paths.append(PathRule(text, origin, effect))
         level.mounts += each("mounts", "mount", lambda text: grammar.parse_mount(text, origin, self.home))
         level.env += each("env", "env", lambda text: grammar.parse_env(text, origin))
+        for text in options.get("devices", ()):
+            if text not in _DEVICES:
+                self._option("device", text, f"expected {', '.join(_DEVICES)}{closest(text, _DEVICES)}")
+            self._device(text, origin)
         self._docker_options(options.get("args", ()))
         self._mounted_once()
         level.expose += each("expose", "expose", lambda text: grammar.parse_port_pair(text, origin, expose=True))
@@ -929,6 +945,7 @@ class _Loader:
             expose=joined("expose"),
             connect=joined("connect"),
             env=joined("env"),
+            devices=joined("devices"),
             secrets=joined("secrets"),
             masks=joined("masks"),
             signing=joined("signing"),
@@ -974,6 +991,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("unix_sockets", ("unix_sockets",), "sockets"),
     ("ports", ("ports",), "ports"),
     ("env", ("env",), "env"),
+    ("devices", ("devices",), "device_names"),
     ("limits", ("limits",), "limit_keys"),
     ("secrets", ("secrets",), "secret_rules"),
     ("masks", ("masks",), "masks"),

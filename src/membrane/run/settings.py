@@ -70,6 +70,7 @@ class Options(Value):
     readonly: tuple[str, ...] = ()  # -r/--readonly (gitignore patterns)
     mounts: tuple[str, ...] = ()  # --mount SRC[:DST][:ro|rw]
     env: tuple[str, ...] = ()  # --env NAME (pass) or NAME=VALUE (set)
+    devices: tuple[str, ...] = ()  # --device NAME
     limits: tuple[str, ...] = ()  # --limit KEY=VALUE
     args: tuple[str, ...] = ()  # --arg WORD, of docker run
     unix_sockets: tuple[str, ...] = ()  # --unix-socket PATH

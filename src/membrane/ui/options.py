@@ -226,6 +226,17 @@ OPTIONS: tuple[Option, ...] = (
         values=("project", "host"),
         example="membrane --view host -- rg licence /usr/share/doc",
     ),
+    Option(
+        "device",
+        "files",
+        "show a device: gpu, kvm or fuse",
+        "policy",
+        metavar="NAME",
+        repeatable=True,
+        field="devices",
+        values=("gpu", "kvm", "fuse"),
+        example="membrane --device gpu -- python train.py",
+    ),
     # ------------------------------------------------------------ process
     Option(
         "env",

@@ -440,6 +440,7 @@ def policy(policy: Policy, home: str) -> list[str]:
     for variable in policy.env:
         words = escape(variable.name) if variable.value is None else f"{escape(variable.name)}=(set)"
         rows.append(("env", words, place(variable.origin, home)))
+    rows += [("device", rule.name, place(rule.origin, home)) for rule in policy.devices]
     rows += [("secret", escape(secret.name), place(secret.origin, home)) for secret in policy.secrets]
     rows += [("mask", escape(mask.source), place(mask.origin, home)) for mask in policy.masks]
     rows += [("signing", escape(f"{pair.key_id} {pair.secret}"), place(pair.origin, home)) for pair in policy.signing]

@@ -304,7 +304,7 @@ def _host_error(number: int, step: str, cause: str, target: str) -> HostError:
             restricted = _setting("kernel/apparmor_restrict_unprivileged_userns")
             if restricted == "1":
                 cause += " (kernel.apparmor_restrict_unprivileged_userns = 1)"
-                fix = ("allow this interpreter in an AppArmor profile: see docs/threat-model.md, Ubuntu",)
+                fix = ("sudo membrane setup userns",)
             elif _setting("kernel/unprivileged_userns_clone") == "0":
                 cause += " (kernel.unprivileged_userns_clone = 0)"
                 fix = ("sudo sysctl kernel.unprivileged_userns_clone=1",)

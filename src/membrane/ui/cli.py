@@ -474,6 +474,14 @@ def _setup(invocation: Invocation) -> int:
         sys.stdout.write(containers.text(invocation.words[1]))
     elif invocation.words[0] == "tracing":
         setup.tracing(os.path.abspath(sys.argv[0]), print)
+    elif invocation.words[0] == "userns":
+        from . import apparmor
+
+        apparmor.userns(os.path.abspath(sys.argv[0]), print)
+    elif invocation.words[0] == "no-userns":
+        from . import apparmor
+
+        apparmor.no_userns(print)
     else:
         setup.no_tracing(print)
     return 0

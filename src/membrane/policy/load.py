@@ -309,7 +309,10 @@ class _Loader:
         self._contradictions(top)
 
     def _presets(self, key: str, node: Node) -> None:
-        for name, arguments, item in document.named(node, key):
+        named = document.named(node, key)
+        if self.level == "project" and not named:
+            self.forget_hosts()
+        for name, arguments, item in named:
             if (name, arguments) not in self.seen:
                 self._widens(key, item)
             if self.level != "user" and not self.no_presets:  # the user's list was read first, as the built-in level

@@ -311,7 +311,10 @@ class Boundary(ABC):
             operations += own
             for op in own:
                 if isinstance(op, ReadOnly):
-                    self._warn(f"membrane itself is installed in {op.target}: the command cannot change that")
+                    self._warn_once(
+                        f"membrane itself is installed in {op.target}, which the command cannot change; what has to "
+                        "write there needs an installation elsewhere, such as by pipx (this is said once)"
+                    )
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -625,6 +628,10 @@ class Boundary(ABC):
     def _warn(self, text: str) -> None:
         if not self.options.quiet:
             say(f"warning: {escape(text)}")
+
+    def _warn_once(self, text: str) -> None:
+        if not self.options.quiet and registry.first_time(self.state, text):
+            self._warn(text)
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler

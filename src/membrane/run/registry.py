@@ -72,6 +72,25 @@ def make_private(path: str) -> None:
         )
 
 
+def first_time(state: str, text: str) -> bool:
+    """Was ``text`` never said before?  It has been from now on; where that cannot be noted, it is said again.
+
+    What is said is of a place, so it is noted by a digest, in ``STATE/told``.
+    """
+    from _blake2 import blake2b  # hashlib would load OpenSSL: 5 ms
+
+    directory = f"{state}/told"
+    make_private(directory)
+    name = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    try:
+        os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _make_missing(path: str) -> None:
     # Not os.makedirs: its mode is for the last directory only.
     if os.path.isdir(path):

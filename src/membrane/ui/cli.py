@@ -426,9 +426,8 @@ def _config(invocation: Invocation) -> int:
     if settings.write_config(state):
         print(f"wrote {escape(user)}")
         return 0
-    raise HostError(
-        "write the commented template to", "it exists and is never overwritten", target=user, fix=("edit it",)
-    )
+    cause = f"{user} exists and is never overwritten"
+    raise options.UsageError("write the commented template", cause, fix=("edit it, or move it away first",))
 
 
 def _trace(invocation: Invocation) -> int:

@@ -53,8 +53,17 @@ def main(invocation: Invocation, state: str, home: str) -> int:
         if len(invocation.words) > 1:
             raise UsageError("parse the command line", f"membrane trace list does not take {invocation.words[1]!r}")
         return _list(invocation, state, home)
-    entry = reader.find(state, invocation.words[1] if len(invocation.words) > 1 else "@last")
+    name = invocation.words[1] if len(invocation.words) > 1 else "@last"
+    entry = reader.find(state, name, here())
     return _ACTIONS[action](invocation, entry, home)
+
+
+def here() -> str:
+    """The current directory, resolved, or "/" where there is none any more."""
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError:
+        return "/"
 
 
 def note(problems: list[str]) -> None:
@@ -87,7 +96,7 @@ def wanted(invocation: Invocation) -> query.Filter:
 def _list(invocation: Invocation, state: str, home: str) -> int:
     rows: list[dict[str, Any]] = []
     for entry in reader.sessions(state):
-        head, tail = _ends(entry)
+        head, tail = reader.ends(entry)
         rows.append(
             {
                 "id": entry.id,
@@ -119,26 +128,6 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
             f"{shorten(tilde(row['workspace'], home), 40)}  {shorten(' '.join(row['command']), 60)}"
         )
     return 0
-
-
-def _ends(entry: reader.Entry) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first and the last event of the session itself, read without the rest."""
-    record = reader.Record(entry.path)
-    names = record.sources().get("session", [])
-    head: dict[str, Any] = {}
-    tail: dict[str, Any] = {}
-    try:
-        if names:
-            first = reader.read_segment(entry.path, names[0])
-            last = first if len(names) == 1 else reader.read_segment(entry.path, names[-1])
-            head = reader.parse(first.partition(b"\n")[0]) or {}
-            tail = reader.parse(last.rstrip(b"\n").rpartition(b"\n")[2]) or {}
-    except Exception:  # a record that cannot be read is listed without what it would say
-        return {}, {}
-    return (
-        head if head.get("event") == "SessionStarted" else {},
-        tail if tail.get("event") == "SessionEnded" else {},
-    )
 
 
 def _show(invocation: Invocation, entry: reader.Entry, _home: str) -> int:

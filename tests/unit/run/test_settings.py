@@ -43,8 +43,8 @@ class Place:
         self.home.mkdir(exist_ok=True)
         self.config.write_text(text)
 
-    def load(self, options: Options = QUIET) -> Loaded:
-        return load_policy(options, self.environ, str(self.workspace), str(self.home))
+    def load(self, options: Options = QUIET, workspace: Path | None = None) -> Loaded:
+        return load_policy(options, self.environ, str(workspace or self.workspace), str(self.home))
 
     def load_settled(self, options: Options = QUIET) -> Loaded:
         """Load when every file is old enough to be cached; the wait is for a clock, not for another process."""
@@ -128,6 +128,30 @@ def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> N
     assert not place.load(Options(no_project=True)).warnings
     path.unlink()
     assert said() == []
+
+
+def test_in_a_directory_of_a_repository_its_project_file_is_named(place: Place) -> None:
+    """Its patterns are of another directory: it is not applied, and that is said."""
+    sub = place.workspace / "src" / "deep"
+    sub.mkdir(parents=True)
+
+    def said() -> list[str]:
+        loaded = place.load(Options(interactive=False), workspace=sub)
+        return [text for text in loaded.warnings if "holds for runs in" in text]
+
+    place.project.write_text("deny: [project.example]")
+    assert said() == []  # no repository
+    (place.workspace / ".git").mkdir()
+    wanted = f"{place.project} holds for runs in {place.workspace}, not in this directory of it: "
+    for _ in range(2):  # also from the cache
+        (warning,) = said()
+        assert warning.startswith(wanted) and f"cd {place.workspace}" in warning
+    (sub / ".membrane.yaml").write_text("ignore: [x]")
+    assert said() == []
+    (sub / ".membrane.yaml").unlink()
+    (sub / ".git").mkdir()  # a repository of its own
+    assert said() == []
+    assert place.load(Options(interactive=False)).warnings == ()
 
 
 def test_profile_by_command(place: Place) -> None:

@@ -123,6 +123,20 @@ class Bind(Value):
     device: bool = False  # a node of /dev, usable; root callers' sandboxes get one of the same number that is theirs
 
 
+class Overlay(Value):
+    """Directories of the host as one tree (overlayfs), each in the view by it only; always nosuid and nodev.
+
+    What is mounted below one of them is not seen.
+    """
+
+    target: str
+    lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
+    layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
+    make: bool = False  # as of ``Bind``
+    own: bool = False  # the same, by the owner of the lowest directory
+    origin: str = ""
+
+
 class Tmpfs(Value):
     target: str
     mode: int = 0o755
@@ -237,7 +251,21 @@ class Keep(Value):
 
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin | Keep
+        Bind
+        | Overlay
+        | Tmpfs
+        | Directory
+        | File
+        | Copy
+        | Seed
+        | Symlink
+        | Listen
+        | Proc
+        | Devices
+        | Mask
+        | ReadOnly
+        | Pin
+        | Keep
     )
 
 # ---------------------------------------------------------------- network

@@ -33,6 +33,7 @@ from ..errors import MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
+from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import File, Listen, ReadOnly
@@ -609,7 +610,7 @@ class Boundary(ABC):
         from ..workspace.scan import scan
 
         caches = os.path.join(facts.state, "cache")
-        registry.make_private(caches)
+        make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
         found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
         for warning in found.warnings:

@@ -50,14 +50,28 @@ def clone_trees(index: int, op: MountOp, userns: Callable[[Bind | Overlay], int]
     made: dict[int, int] = {}
     if isinstance(op, Overlay):
         own = userns(op) if op.own else 0
+        if op.fallback:
+            fd = clone_tree(Bind(op.lowers[-1], op.target, optional=True), own)
+            if fd is None:
+                return {}  # gone since it was looked at
+            made[instead_key(index, op)] = fd
         try:
             for part, path in enumerate(sources(op)):
                 made[tree_key(index, part)] = clone_layer(path, writable=part >= len(op.lowers), userns=own)
-        except BaseException:
-            for fd in made.values():
-                os.close(fd)
-            raise
+        except BaseException as error:
+            kept = instead_key(index, op) if op.fallback and isinstance(error, OverlayFailed) else -1
+            for key, fd in made.items():
+                if key != kept:
+                    os.close(fd)
+            if kept < 0:
+                raise
+            return {kept: made[kept]}
     return made
+
+
+def instead_key(index: int, op: Overlay) -> int:
+    """The key of what is bound where the overlay ``op`` cannot be made (``Overlay.fallback``)."""
+    return tree_key(index, len(sources(op)))
 
 
 def clone_tree(op: Bind, userns: int) -> int | None:

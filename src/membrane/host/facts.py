@@ -65,6 +65,21 @@ def effective_capabilities() -> int:
     return int(text.partition(b"\nCapEff:")[2].split(None, 1)[0], 16)
 
 
+def mount_points() -> list[tuple[str, str]]:
+    """Mount point and type of each mount of this mount namespace, in order (proc_pid_mountinfo(5))."""
+    out = []
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split()
+            if b"-" in fields:
+                place = fields[4]
+                if b"\\" in place:
+                    for escaped, octet in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+                        place = place.replace(escaped, octet)
+                out.append((os.fsdecode(place), fields[fields.index(b"-") + 1].decode("ascii", "replace")))
+    return out
+
+
 def file_system(path: str) -> str:
     """The type of the file system of ``path`` as proc_pid_mountinfo(5) calls it; empty if it is not found."""
     device = os.stat(path).st_dev

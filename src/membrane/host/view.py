@@ -24,7 +24,7 @@ from ..plan.model import Bind, Devices, Directory, File, Listen, Mask, Overlay, 
 from ..plan.mounts import MASK_SOURCE
 from . import overlay
 from . import syscalls as sc
-from .clones import clone_trees, sources, tree_key
+from .clones import OverlayFailed, clone_trees, instead_key, sources, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,12 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         if isinstance(op, Listen):
             listening.append(_listen(op, root))
         elif isinstance(op, Overlay):
-            _overlay(op, [trees[tree_key(index, part)] for part in range(len(sources(op)))], root)
+            _overlay(
+                op,
+                [trees[key] for part in range(len(sources(op))) if (key := tree_key(index, part)) in trees],
+                trees.get(instead_key(index, op), -1),
+                root,
+            )
         else:
             _operation(op, trees.get(index), devices, root)
     root.close()
@@ -207,12 +212,31 @@ def seal(mounts: Sequence[MountOp]) -> None:
         _seal("/")
 
 
-def _overlay(op: Overlay, trees: Sequence[int], root: _Root) -> None:
-    place = root.place(op.target, "directory" if op.make else "")
+def _overlay(op: Overlay, trees: Sequence[int], instead: int, root: _Root) -> None:
+    """Mount it, or with ``Overlay.fallback`` bind ``instead``, which is -1 without; the trees are closed."""
+    if op.fallback and instead < 0:
+        return
     try:
-        overlay.mount(op, trees, root.scratch(), place)
+        place = root.place(op.target, "directory" if op.make else "")
+    except (_Obstructed, NotADirectoryError):
+        if not op.fallback:
+            raise
+        for fd in (*trees, instead):
+            os.close(fd)
+        return
+    try:
+        if len(trees) == len(sources(op)):
+            try:
+                overlay.mount(op, trees, root.scratch(), place)
+                return
+            except OverlayFailed:
+                if instead < 0:
+                    raise
+        sc.move_mount(instead, b"", dirfd=place)
     finally:
         os.close(place)
+        if instead >= 0:
+            os.close(instead)
 
 
 class _Obstructed(OSError):

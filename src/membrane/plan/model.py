@@ -91,6 +91,8 @@ class HostFacts(Value):
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
+    layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
+    mounted: frozenset[str] = frozenset()  # mount points below the home
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
 
 
@@ -132,6 +134,7 @@ class Overlay(Value):
     target: str
     lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
     layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
+    fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""

@@ -813,6 +813,7 @@ class Boundary(ABC):
             else:
                 self.failure = self.failure or _unguarded(guard)
         homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
+        self.opening.layers.end()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
         if self.journal.defects:

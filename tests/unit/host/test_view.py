@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import traceback
 from collections.abc import Callable
@@ -382,6 +383,37 @@ def reviewed(host: Path, **changes: object) -> tuple[object, ...]:
     lowers = (f"{host}/frozen", f"{host}/masks", f"{host}/work")
     op = Overlay(WORK, lowers, f"{host}/top", make=True, own=True).replace(**changes)
     return tuple(op if isinstance(each, Bind) and each.target == WORK else each for each in plan(host))
+
+
+@pytest.mark.parametrize("broken", ["no layer", "no upper", "mode"])
+def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers: Path, broken: str) -> None:
+    """With ``fallback``; without it the launch ends."""
+    if broken == "no layer":
+        shutil.rmtree(layers / "top")
+    elif broken == "no upper":
+        (layers / "top" / "upper").rmdir()
+    else:
+        (layers / "top" / "upper").rmdir()
+        (layers / "top" / "upper").write_text("no directory")
+
+    def ask() -> list[str]:
+        return [Path(WORK, "plain").read_text(), result(lambda: Path(WORK, "plain").write_text("x"))]
+
+    ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
+    assert inside(ops, ask) == ["plain", "EROFS"]
+    assert inside(reviewed(layers, lowers=(f"{layers}/work",)), ask)[0] == "failed"
+
+
+def test_with_a_fallback_a_tree_that_is_gone_or_a_link_in_its_place_is_left_out(layers: Path) -> None:
+    tool = Overlay(f"{HOME}/.cargo/bin", (f"{layers}/tree/bin",), f"{layers}/top", make=True, fallback=True)
+    there = inside(plan(layers, tool), lambda: os.listdir(f"{HOME}/.cargo/bin"))
+    assert there == os.listdir(layers / "tree" / "bin")  # the control
+    gone = tool.replace(lowers=(f"{layers}/gone",))
+    assert inside(plan(layers, gone), lambda: os.path.exists(f"{HOME}/.cargo/bin")) is True  # an empty mount point
+    shutil.rmtree(layers / "store" / ".cargo")
+    (layers / "store" / ".cargo").symlink_to(layers / "outside")
+    assert inside(plan(layers, tool), lambda: os.path.islink(f"{HOME}/.cargo")) is True
+    assert list((layers / "outside").iterdir()) == []
 
 
 def test_what_is_written_to_an_overlay_stays_in_its_layer(layers: Path) -> None:

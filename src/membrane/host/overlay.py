@@ -72,6 +72,7 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
         if op.layer:
             layer = attached[-1]
             data = f"lowerdir={lowers},upperdir={layer}/upper,workdir={layer}/work,{OPTIONS}"
+            data += ",volatile" if op.volatile else ""
         else:
             data, flags = f"lowerdir={lowers},{OPTIONS}", flags | sc.MS_RDONLY
         sc.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, data)

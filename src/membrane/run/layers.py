@@ -6,6 +6,9 @@ Toolchains of the home (``plan.mounts.TOOLCHAINS``) are the caller's to read and
 overlay, and what is written lies in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
 to.  Nothing of it reaches the caller's directories, and no command reaches a layer but through its overlay.
 
+The overlays are volatile: without that the end of each run would wait until everything on that file system is written
+(fs/overlayfs/super.c, ovl_sync_fs).
+
 Two overlays may not have one upper directory at a time: the kernel lets them, and what becomes of the files is not
 defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").  So a run locks the directory
 NUMBER (flock(2)) until its processes end, and another one at the same time takes the next number.  A home that is not
@@ -39,7 +42,7 @@ def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     trees = mounts.toolchains(facts) if policy.view == "project" else ()
     if not trees:
         return facts
-    below = f"{facts.home}/"
+    below, state_kind = f"{facts.home}/", ""
     mounted = []
     for place, kind in mount_points():
         if place.startswith(below):
@@ -136,6 +139,7 @@ class Layers:
         """
         for op in ops:
             if isinstance(op, Overlay) and op.layer and mounts.inside(op.layer, self.facts.layers):
+                _remove(f"{op.layer}/work")  # the kernel takes none that was used by a volatile overlay
                 for part in ("work", "upper"):
                     make_private(f"{op.layer}/{part}")
                 self._like(op.lowers[-1], f"{op.layer}/upper")

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -402,6 +403,17 @@ def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers:
     ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
     assert inside(ops, ask) == ["plain", "EROFS"]
     assert inside(reviewed(layers, lowers=(f"{layers}/work",)), ask)[0] == "failed"
+
+
+def test_a_work_directory_of_a_volatile_overlay_is_used_once(layers: Path) -> None:
+    """So that nothing is kept over files that the disk may never have got."""
+    ops = reviewed(layers, lowers=(f"{layers}/work",), volatile=True)
+    assert inside(ops, lambda: result(lambda: Path(WORK, "plain").write_text("x"))) == "ok"
+    assert inside(ops, lambda: None)[0] == "failed"
+    subprocess.run(["chmod", "-R", "u+rwX", str(layers / "top" / "work")], check=True)
+    shutil.rmtree(layers / "top" / "work")
+    (layers / "top" / "work").mkdir()
+    assert inside(ops, lambda: Path(WORK, "plain").read_text()) == "x"
 
 
 def test_with_a_fallback_a_tree_that_is_gone_or_a_link_in_its_place_is_left_out(layers: Path) -> None:

@@ -92,8 +92,12 @@ def test_the_layer_of_a_home_that_is_not_kept_goes_at_the_end(facts: HostFacts) 
 def test_its_directories_are_the_callers_alone_and_look_like_the_toolchain(facts: HostFacts) -> None:
     made = Layers(PLAIN, planned(PLAIN, facts))
     ops = base(PLAIN, made.facts)
-    for _ in range(2):
-        made.prepare(ops)
+    made.prepare(ops)
+    used = f"{made.facts.layers}/.cargo-bin/work/work/incompat/volatile"  # as the kernel leaves it
+    os.makedirs(used)
+    os.chmod(f"{made.facts.layers}/.cargo-bin/work/work", 0)
+    made.prepare(ops)
+    assert not os.path.lexists(f"{made.facts.layers}/.cargo-bin/work/work")
     (op,) = [op for op in ops if isinstance(op, Overlay)]
     assert (op.target, op.lowers, op.fallback) == (f"{facts.home}/.cargo/bin", (f"{facts.home}/.cargo/bin",), True)
     assert stat.S_IMODE(os.stat(f"{op.layer}/upper").st_mode) == 0o750

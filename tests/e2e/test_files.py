@@ -119,14 +119,15 @@ def test_home_persists_per_workspace(box: Box, tmp_path: Path) -> None:
     assert not (box.home / "note").exists()
 
 
-def test_toolchains_of_the_home_are_readable(box: Box) -> None:
+def test_toolchains_of_the_home_are_readable_and_written_in_a_layer(box: Box) -> None:
     tool = box.home / ".local" / "bin" / "hello-tool"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\necho tool\n")
     tool.chmod(0o755)
     assert inside(box, "~/.local/bin/hello-tool") == "tool\n"
-    assert refused(box, "echo x >> ~/.local/bin/hello-tool")
-    assert refused(box, "echo x > ~/.local/bin/new")
+    inside(box, "echo echo more >> ~/.local/bin/hello-tool; echo x > ~/.local/bin/new")
+    assert inside(box, "~/.local/bin/hello-tool; ls ~/.local/bin") == "tool\nmore\nhello-tool\nnew\n"
+    assert [path.name for path in tool.parent.iterdir()] == ["hello-tool"]
     assert tool.read_text() == "#!/bin/sh\necho tool\n"
 
 

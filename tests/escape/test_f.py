@@ -395,7 +395,7 @@ def test_F17_a_device_of_the_workspace_can_not_be_opened(box: Box) -> None:
 
 
 def test_F36_caches_and_toolchains_of_the_home(box: Box) -> None:
-    """Shared caches are not visible; the programs of a toolchain are read-only."""
+    """Shared caches are not visible; what is written to a toolchain lies in a layer of the workspace's own."""
     tool = box.home / ".cargo" / "bin" / "tool"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\necho tool\n")
@@ -413,8 +413,85 @@ attempt("own cache", lambda: (os.makedirs(home + "/.cargo/registry", exist_ok=Tr
                               write(home + "/.cargo/registry/cached")())[1])
 """
     found = box.attack(script)
-    assert found == {"run": "ok", "tool": "EROFS", "new tool": "EROFS", "cache": "ENOENT", "own cache": "ok"}
-    assert cache.read_text() == "shared" and not (tool.parent / "cargo").exists()
+    assert found == {"run": "ok", "tool": "ok", "new tool": "ok", "cache": "ENOENT", "own cache": "ok"}
+    assert cache.read_text() == "shared" and tool.read_text() == "#!/bin/sh\necho tool\n"
+    assert os.listdir(tool.parent) == ["tool"]
+    again = "say('tools', sorted(os.listdir(os.environ['HOME'] + '/.cargo/bin')))"
+    assert box.attack(again)["tools"] == ["cargo", "tool"]
+    other = box.workspace.parent / "other"
+    other.mkdir()
+    assert box.attack(again, workspace=other)["tools"] == ["tool"]
+    assert box.attack(again, "--home=ephemeral")["tools"] == ["tool"]
+    assert list((box.state / "layers" / ".once").iterdir()) == []
+
+
+LAYER = """
+import socket
+home = os.environ["HOME"] + "/.local/lib"
+attempt("opaque", lambda: os.setxattr(home, "user.overlay.opaque", b"y"))
+attempt("redirect", lambda: os.setxattr(home + "/kept", "user.overlay.redirect", b"/../../../secret"))
+attempt("metacopy", lambda: os.setxattr(home + "/kept", "user.overlay.metacopy", b""))
+attempt("whiteout", lambda: os.mknod(home + "/gone", 0o20000, 0))
+attempt("link out", lambda: os.link(home + "/tool", os.environ["HOME"] + "/linked"))
+attempt("descriptor", lambda: os.link(f"/proc/self/fd/{os.open(home + '/tool', os.O_RDONLY)}", home + "/../linked"))
+attempt("socket", lambda: socket.socket(socket.AF_UNIX).connect(home + "/sock"))
+attempt("through a link", lambda: (os.symlink(STATE, home + "/state"), os.listdir(home + "/state/layers")) and None)
+attempt("rename", lambda: os.rename(home, home + "2"))
+attempt("remove", lambda: os.unlink(home + "/tool"))
+attempt("removed", lambda: os.stat(home + "/tool") and None)
+"""
+
+
+def test_F37_a_layer_is_no_way_out_of_its_overlay(home_box: Box) -> None:
+    """Marks of overlayfs that a command would like to set, other ways to the same files, sockets of the host."""
+    import socket
+
+    box = home_box
+    tree = box.home / ".local" / "lib"
+    tree.mkdir(parents=True)
+    for name in ("tool", "kept"):
+        (tree / name).write_text("mine")
+    script = LAYER.replace("STATE", repr(str(box.state)))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tree / "sock"))
+        listening.listen()
+        found = box.attack(script)
+        control = box.control(
+            f"import socket\nattempt('socket', lambda: socket.socket(socket.AF_UNIX).connect({str(tree / 'sock')!r}))"
+        )
+    assert control == {"socket": "ok"}
+    assert {found.pop(name) for name in ("opaque", "redirect", "metacopy")} <= {"EPERM", "EOPNOTSUPP", "ok"}
+    assert found.pop("whiteout") in ("EPERM", "EACCES")
+    assert found.pop("socket") in ("ECONNREFUSED", "EACCES")
+    assert found.pop("rename") in ("EBUSY", "EXDEV")
+    assert found == {
+        "link out": "EXDEV",
+        "descriptor": "EXDEV",
+        "through a link": "ENOENT",
+        "remove": "ok",
+        "removed": "ENOENT",
+    }
+    (upper,) = (box.state / "layers").glob("*/0/.local-lib/upper")
+    marks = {"user.overlay.opaque", "user.overlay.redirect", "user.overlay.metacopy"}
+    assert not marks & {*os.listxattr(upper), *os.listxattr(upper / "kept")}  # what was set has another name there
+    assert (tree / "tool").read_text() == "mine" and sorted(os.listdir(tree)) == ["kept", "sock", "tool"]
+    assert sorted(os.listdir(upper)) == ["kept", "state", "tool"]  # a link, and the mark of what was removed
+
+
+def test_F37_two_runs_at_a_time_never_share_a_layer(box: Box) -> None:
+    (box.home / "bin").mkdir()
+    first = box.start("sh", "-c", "echo a > ~/bin/a; echo ready; read line; ls ~/bin")
+    assert first.stdout is not None and first.stdin is not None
+    try:
+        assert first.stdout.readline() == "ready\n"
+        second = box.run("sh", "-c", "echo b > ~/bin/b; ls ~/bin")
+        assert second.stdout.split() == ["b"]
+        assert "another run has the layer over your toolchains" in second.stderr
+    finally:
+        out, _ = first.communicate("go\n", timeout=SECONDS)
+    assert out.split() == ["a"]
+    assert box.run("sh", "-c", "ls ~/bin").stdout.split() == ["a"]
+    assert list((box.home / "bin").iterdir()) == []
 
 
 def test_F39_the_directory_of_the_command_widens_nothing(box: Box, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from membrane.errors import PolicyError
 from membrane.plan.build import build
 from membrane.plan.model import (
     Bind,
+    DeviceFact,
     Devices,
     Directory,
     File,
@@ -34,6 +35,7 @@ from membrane.plan.model import (
 )
 from membrane.plan.mounts import workspace
 from membrane.policy.model import (
+    DeviceRule,
     EnvRule,
     FileRule,
     HostRule,
@@ -299,6 +301,15 @@ CASES: dict[str, Case] = {
         PLAIN.replace(extra_ca=("/etc/ca.pem",), ssl_insecure=True),
         USER.replace(existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt"}),
     ),
+    "devices": (
+        PLAIN.replace(devices=(DeviceRule("gpu", HERE), DeviceRule("kvm", PROJECT))),
+        USER.replace(
+            devices=(
+                DeviceFact("gpu", "/dev/dri/renderD128", "226:128", "/sys/devices/pci0000:00/0000:00:02.0/drm/render"),
+                DeviceFact("kvm", "/dev/kvm", "10:232", "/sys/devices/virtual/misc/kvm"),
+            )
+        ),
+    ),
 }
 
 # ---------------------------------------------------------------- refusals
@@ -350,6 +361,7 @@ REFUSED: dict[str, Case] = {
         PLAIN.replace(unix_sockets=(SocketRule("/run/a", HERE, "ssh-agent"), SocketRule("/var/run/a", HERE))),
         USER,
     ),
+    "device that is not there": (PLAIN.replace(devices=(DeviceRule("kvm", HERE),)), USER),
     "socket is a shared place": (_socket("/run"), USER),
     "socket is the home": (_socket("/home/dev"), USER),
     "socket in the state": (_socket("/home/dev/.membrane/run/x"), USER),
@@ -383,7 +395,7 @@ def _flags(**flags: bool) -> str:
 def _operation(op: object) -> str:
     if isinstance(op, Bind):
         where = op.target if op.source == op.target else f"{op.target} from {op.source}"
-        flags = _flags(own=op.own, make=op.make, optional=op.optional)
+        flags = _flags(own=op.own, make=op.make, optional=op.optional, device=op.device)
         return f"bind {'rw' if op.writable else 'ro'} {where}{flags}" + (f"  # {op.origin}" if op.origin else "")
     if isinstance(op, Tmpfs):
         return f"tmpfs {op.target} {op.mode:04o}" + (f" size={op.size}" if op.size else "")

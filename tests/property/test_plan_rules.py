@@ -18,6 +18,7 @@ from membrane.plan.model import (
     File,
     HostFacts,
     Mask,
+    Overlay,
     Pin,
     Proc,
     ReadOnly,
@@ -111,6 +112,8 @@ def facts(draw: st.DrawFn) -> HostFacts:
         existing=frozenset(existing),
         links=tuple((path, draw(to)) for path in sorted(linked)),
         git_root=draw(st.sampled_from(("", work, work.rpartition("/")[0] or "/"))),
+        layers=draw(st.sampled_from(("", f"{state}/layers/key/0"))),
+        mounted=frozenset(draw(st.sets(PATH, max_size=1))),
     )
 
 
@@ -186,6 +189,10 @@ def test_rule_2_of_the_home_only_toolchains_and_path_trees_are_shown_and_never_w
         return
     trees = path_trees(dict(host.environ)["PATH"], host.home)
     for op in plan_of(policy, host) or ():
+        if isinstance(op, Overlay):
+            assert op.lowers == (op.target,) and inside(op.layer, f"{host.layers}") and op.layer != host.layers, op
+            assert any(op.target == f"{host.home}/{name}" for name in TOOLCHAINS), op
+            assert not any(inside(path, op.target) for path in (host.workspace, host.state, *host.mounted)), op
         if not isinstance(op, Bind) or op.origin in (str(HERE), "workspace") or inside(op.source, host.state):
             continue
         assert not op.writable, op

@@ -75,6 +75,7 @@ class Native(Backend):
             want_git_root=any(rule.git_root for rule in policy.mounts),
             want_bound="all" if policy.view == "host" else "lasting",
             want_runtime=policy.open_files,
+            devices=[rule.name for rule in policy.devices],
             workspace=workspace,
         )
 

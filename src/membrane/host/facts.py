@@ -13,7 +13,7 @@ import os
 import stat
 
 from ..errors import HostError
-from ..plan.model import HostFacts, SocketFact
+from ..plan.model import DeviceFact, HostFacts, SocketFact
 from ..plan.mounts import MASK_SOURCE, absolute, candidates
 
 TYPE_CHECKING = False
@@ -63,6 +63,21 @@ def effective_capabilities() -> int:
     finally:
         os.close(fd)
     return int(text.partition(b"\nCapEff:")[2].split(None, 1)[0], 16)
+
+
+def mount_points() -> list[tuple[str, str]]:
+    """Mount point and type of each mount of this mount namespace, in order (proc_pid_mountinfo(5))."""
+    out = []
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split()
+            if b"-" in fields:
+                place = fields[4]
+                if b"\\" in place:
+                    for escaped, octet in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+                        place = place.replace(escaped, octet)
+                out.append((os.fsdecode(place), fields[fields.index(b"-") + 1].decode("ascii", "replace")))
+    return out
 
 
 def file_system(path: str) -> str:
@@ -213,6 +228,35 @@ def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:
     return "datagram"
 
 
+def device_nodes(names: Iterable[str]) -> tuple[DeviceFact, ...]:
+    """The character devices that ``names`` of ``plan.devices`` stand for, and that exist; no link is followed."""
+    from fnmatch import fnmatchcase  # loads re; only where a policy names a device
+
+    from ..plan.devices import NODES
+
+    found: list[DeviceFact] = []
+    for name in names:
+        for pattern in NODES[name]:
+            directory, _, last = pattern.rpartition("/")
+            try:
+                entries = sorted(entry for entry in os.listdir(directory) if fnmatchcase(entry, last))
+            except OSError:
+                continue
+            for entry in entries:
+                path = f"{directory}/{entry}"
+                try:
+                    details = os.lstat(path)
+                except OSError:
+                    continue
+                if stat.S_ISCHR(details.st_mode):
+                    number = f"{os.major(details.st_rdev)}:{os.minor(details.st_rdev)}"
+                    link = f"/sys/dev/char/{number}"
+                    sysfs = os.path.realpath(link) if os.path.lexists(link) else ""
+                    usable = os.access(path, os.R_OK | os.W_OK, effective_ids=True)
+                    found.append(DeviceFact(name, path, number, sysfs, usable))
+    return tuple(found)
+
+
 def gather(
     environ: Mapping[str, str],
     *,
@@ -221,6 +265,7 @@ def gather(
     want_git_root: bool = False,
     want_bound: Literal["no", "lasting", "all"] = "no",
     want_runtime: bool = False,
+    devices: Iterable[str] = (),
     workspace: str = "",
 ) -> HostFacts:
     """The facts for a run in ``workspace``, the current directory by default.
@@ -232,6 +277,7 @@ def gather(
         want_bound: list the bound unix sockets of this network namespace, or those of ``bound_sockets(lasting=True)``.
         want_runtime: list what /run holds.
         want_git_root: look for the enclosing repository.
+        devices: names of ``plan.devices`` whose nodes are looked for.
 
     Raises:
         HostError: the current directory is gone or unreadable.
@@ -281,4 +327,5 @@ def gather(
         sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
         bound=() if want_bound == "no" else bound_sockets(lasting=want_bound == "lasting", named=places),
         runtime=runtime_entries() if want_runtime else (),
+        devices=device_nodes(devices),
     )

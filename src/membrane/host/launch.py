@@ -16,8 +16,9 @@ import select
 
 from ..errors import HostError, InternalError
 from ..messages import Failure
+from ..plan.model import Overlay
 from . import messages as m
-from .channel import HELD_DURING_FORK, SIGKILL, failure, named_pair, pair, run_child
+from .channel import HELD_DURING_FORK, OVERLAY, SIGKILL, failure, named_pair, pair, run_child
 from .start import Late, operation
 
 TYPE_CHECKING = False
@@ -117,7 +118,8 @@ class Launch:
         try:
             trees.pass_in(self.launcher, self.plan, userns)
         except OSError as error:
-            raise _host_error(failure("show a tree in the sandbox", error)) from None
+            step = getattr(error, "step", "show a tree in the sandbox")
+            raise self._error(failure(step, error)) from None
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
@@ -188,7 +190,7 @@ class Launch:
         """The next message, which is one of ``wanted``."""
         message = channel.receive()
         if isinstance(message, Failure):
-            raise _host_error(message)
+            raise self._error(message)
         if message is None:
             self._raise_early_end()
         if type(message) not in wanted:
@@ -202,10 +204,20 @@ class Launch:
             try:
                 while (message := channel.receive()) is not None:
                     if isinstance(message, Failure):
-                        raise _host_error(message)
+                        raise self._error(message)
             except BlockingIOError:
                 pass
         raise HostError("start the sandbox", "the launcher ended before the command was ready")
+
+    def _error(self, told: Failure) -> HostError:
+        overlays = [op for op in self.plan.mounts if isinstance(op, Overlay)] if told.step == OVERLAY else []
+        if not overlays:
+            return _host_error(told)
+        from .overlay import why
+
+        said = f"{errno.errorcode.get(told.errno, told.errno)}: {told.cause}"
+        op = next((each for each in overlays if told.target in (each.target, *each.lowers)), overlays[0])
+        return why(said, told.errno, op.target, op.layer)
 
     def kill(self) -> None:
         """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""
@@ -311,7 +323,7 @@ def _host_error(told: Failure) -> HostError:
             restricted = _setting("kernel/apparmor_restrict_unprivileged_userns")
             if restricted == "1":
                 cause += " (kernel.apparmor_restrict_unprivileged_userns = 1)"
-                fix = ("allow this interpreter in an AppArmor profile: see docs/threat-model.md, Ubuntu",)
+                fix = ("sudo membrane setup userns",)
             elif _setting("kernel/unprivileged_userns_clone") == "0":
                 cause += " (kernel.unprivileged_userns_clone = 0)"
                 fix = ("sudo sysctl kernel.unprivileged_userns_clone=1",)

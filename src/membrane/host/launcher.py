@@ -95,7 +95,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     if root:
         channel.send(m.UserNamespaceMade())
         while isinstance(message := channel.receive(), m.Trees):
-            trees.update(zip(message.indices, message.trees, strict=True))
+            trees.update(zip(message.keys, message.trees, strict=True))
         if not isinstance(message, m.MapsWritten):
             raise LaunchFailed
         with Step(channel, "enter the private kuid range"):

@@ -37,9 +37,9 @@ class MapsWritten(Message):
 
 
 class Trees(Message):
-    """Of a root caller: clones of trees, by the index of their operation in the plan."""
+    """Of a root caller: clones of trees, by ``clones.tree_key``."""
 
-    indices: tuple[int, ...]
+    keys: tuple[int, ...]
     trees: Fds
 
 

@@ -124,7 +124,7 @@ def _setting(name: str) -> str:
 def _namespace_fix(error: OSError) -> str:
     """Which setting forbids user namespaces, as the command that allows them."""
     if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with userns"
+        return "sudo membrane setup userns"
     if _setting("kernel/unprivileged_userns_clone") == "0":
         return "sudo sysctl kernel.unprivileged_userns_clone=1"
     if _setting("user/max_user_namespaces") == "0" or error.errno in (errno.ENOSPC, errno.EUSERS):

@@ -53,6 +53,7 @@ class Job(Value):
 
 _OPS = (
     model.Bind,
+    model.Overlay,
     model.Tmpfs,
     model.Directory,
     model.File,

@@ -51,7 +51,8 @@ AT_FDCWD = -100
 AT_EMPTY_PATH, AT_RECURSIVE, AT_SYMLINK_NOFOLLOW = 0x1000, 0x8000, 0x100
 OPEN_TREE_CLONE = 1
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_SYMLINKS, MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x10, 0x40
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+_FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 1, 1, 6  # <linux/mount.h>
 MOUNT_ATTR_IDMAP = 0x00100000
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x02, 0x04
@@ -187,6 +188,19 @@ def umount(target: str | bytes, flags: int = 0) -> None:
 def pivot_root(new_root: str, put_old: str) -> None:
     """pivot_root(2); with "." for both, the old root is stacked on the new one."""
     _check(_syscall(_NR["pivot_root"], _bytes(new_root), _bytes(put_old)), "pivot_root", new_root)
+
+
+def new_tmpfs(mode: int) -> int:
+    """A detached tmpfs (fsopen(2), fsmount(2)), nosuid and noexec; device nodes in it can be opened."""
+    context = _check(_syscall(_NR["fsopen"], b"tmpfs", ctypes.c_uint(_FSOPEN_CLOEXEC)), "fsopen", "tmpfs")
+    try:
+        option = f"{mode:o}".encode("ascii")
+        _check(_syscall(_NR["fsconfig"], context, _FSCONFIG_SET_STRING, b"mode", option, 0), "fsconfig", "mode")
+        _check(_syscall(_NR["fsconfig"], context, _FSCONFIG_CMD_CREATE, None, None, 0), "fsconfig", "tmpfs")
+        flags = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC
+        return _check(_syscall(_NR["fsmount"], context, _FSMOUNT_CLOEXEC, ctypes.c_uint(flags)), "fsmount", "tmpfs")
+    finally:
+        os.close(context)
 
 
 def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:

@@ -9,17 +9,19 @@ gets a kuid of the range.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 from ..plan.model import RANGE, Bind
 from . import messages as m
 from . import syscalls as sc
 from .channel import FDS_PER_MESSAGE, write_file
-from .view import clone_tree
+from .clones import clone_trees, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..plan.model import SandboxPlan
+    from ..plan.model import Overlay, SandboxPlan
     from .channel import Channel
 
 
@@ -35,7 +37,7 @@ def map_range(pid: int, base: int) -> int:
 
 
 def pass_in(channel: Channel, plan: SandboxPlan, userns: int) -> None:
-    """Send the launcher clones of the trees of ``plan``, with the indices of their operations.
+    """Send the launcher clones of the trees of ``plan``, by ``clones.tree_key``.
 
     Args:
         userns: as ``map_range`` gave it; closed.
@@ -46,20 +48,44 @@ def pass_in(channel: Channel, plan: SandboxPlan, userns: int) -> None:
     trees: list[int] = []
     owners = {(0, 0): userns}
     try:
-        indices = []
+        keys: list[int] = []
         for index, op in enumerate(plan.mounts):
-            if isinstance(op, Bind):
-                fd = clone_tree(op, _owner_namespace(op, plan.base_kuid, owners) if op.own else 0)
-                if fd is not None:
-                    trees.append(fd)
-                    indices.append(index)
+            if isinstance(op, Bind) and op.device:
+                made = {tree_key(index): _node(op.source, plan.base_kuid)}
+            else:
+                made = clone_trees(index, op, lambda own: _owner_namespace(own, plan.base_kuid, owners))
+            trees += made.values()
+            keys += made
         for start in range(0, len(trees), FDS_PER_MESSAGE):
             part = slice(start, start + FDS_PER_MESSAGE)
-            channel.send(m.Trees(tuple(indices[part]), tuple(trees[part])))
+            channel.send(m.Trees(tuple(keys[part]), tuple(trees[part])))
         channel.send(m.MapsWritten())
     finally:
         for fd in (*trees, *owners.values()):
             os.close(fd)
+
+
+def _node(path: str, owner: int) -> int:
+    """A detached tmpfs with the device node ``path`` of the host, by its last name, owned by ``owner``.
+
+    devtmpfs takes no id maps (drivers/base/devtmpfs.c: no FS_ALLOW_IDMAP), and inside nobody is host root.
+    """
+    try:
+        details = os.lstat(path)
+        if not stat.S_ISCHR(details.st_mode):
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        fd = sc.new_tmpfs(0o755)
+        try:
+            name = os.path.basename(path)
+            os.mknod(name, stat.S_IFCHR | 0o600, details.st_rdev, dir_fd=fd)
+            os.chown(name, owner, owner, dir_fd=fd, follow_symlinks=False)
+        except OSError:
+            os.close(fd)
+            raise
+    except OSError as error:
+        error.filename = path
+        raise
+    return fd
 
 
 def id_map(owner: int, base: int) -> str:
@@ -80,12 +106,16 @@ def id_map(owner: int, base: int) -> str:
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
 
 
-def _owner_namespace(op: Bind, base: int, known: dict[tuple[int, int], int]) -> int:
+def _owner_namespace(op: Bind | Overlay, base: int, known: dict[tuple[int, int], int]) -> int:
     """A user namespace that carries the id map for ``op``'s owner; it holds no process."""
-    if not op.writable:
+    if isinstance(op, Bind):
+        tree, writable = op.source, op.writable
+    else:
+        tree, writable = op.lowers[-1], bool(op.layer)  # all layers have the map of the tree that they change
+    if not writable:
         return known[0, 0]
     try:
-        details = os.stat(op.source)
+        details = os.stat(tree)
     except OSError:
         return known[0, 0]  # clone_tree tells
     owner = details.st_uid, details.st_gid

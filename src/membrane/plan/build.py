@@ -11,14 +11,17 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..events import Binding
 from ..policy import keys
+from ..policy.model import DeviceRule
 from ..policy.sockets import SERVICES
 from . import hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..policy.model import MountRule, Policy, SocketRule
-    from .model import HostFacts
+    from .model import DeviceFact, HostFacts
 
 # First kuid of the private range of root callers.  The range is above the ids of users and services
 # (systemd "UIDs and GIDs" document: 524288..1879048191 is the container range) and is never written to a disk:
@@ -78,6 +81,10 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             )
     if policy.view == "host" and policy.home != "workspace":
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
+    if policy.devices:
+        from .devices import refuse as refuse_devices
+
+        refuse_devices(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -197,13 +204,15 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", cause, where=where, fix=fix)
 
 
-def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
-    """Each rule with the mechanisms that bind it."""
+def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBinding, ...]:
+    """Each rule with the mechanisms that bind it; ``devices``: the nodes that were found for its names."""
     out: list[RuleBinding] = []
     for field in keys.FIELDS:
         if field.bound is not None:
             for rule in keys.items(policy, field):
                 text, mechanisms = field.bound(rule)
+                if isinstance(rule, DeviceRule):
+                    text += f": {', '.join(fact.path for fact in devices if fact.name == rule.name)}"
                 origin = getattr(rule, "origin", None)
                 out.append(RuleBinding(text, str(origin) if origin is not None else "policy", mechanisms))
     return tuple(out)
@@ -233,7 +242,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
-        bindings=bindings(policy),
+        bindings=bindings(policy, facts.devices),
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,

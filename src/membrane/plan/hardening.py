@@ -80,6 +80,9 @@ TRUST_VARIABLES = (
     "AWS_CA_BUNDLE",
     "DENO_CERT",
 )
+# GNU tar of uid 0 gives files the owners of the archive (tar(1), --same-owner), which root inside cannot: it has no
+# CAP_CHOWN.  See ``tracer.owners``; this holds without the tracer as well, and in a container.
+ROOT_TAR_OPTIONS = "--no-same-owner"
 PLACEHOLDER = "(a placeholder that is made for each run)"
 WRITABLE_SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108
 
@@ -112,6 +115,8 @@ def environment(
         out.setdefault("USER", facts.user)
         out.setdefault("LOGNAME", facts.user)
     out.update(_socket_variables(policy, facts))
+    if facts.uid == 0:
+        out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value

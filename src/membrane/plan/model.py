@@ -40,6 +40,16 @@ class SocketFact(Value):
     uid: int = 0  # its owner
 
 
+class DeviceFact(Value):
+    """A device node that a name of ``devices`` stands for and that exists."""
+
+    name: str  # of the rule
+    path: str
+    number: str = ""  # "MAJOR:MINOR"
+    sysfs: str = ""  # its directory there, resolved; empty: none
+    usable: bool = True  # the caller may open it for reading and writing
+
+
 class FoundFile(Value):
     """A path that a file rule names and that exists: ``path`` in the view, shown from ``source``, both resolved."""
 
@@ -81,6 +91,9 @@ class HostFacts(Value):
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
+    layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
+    mounted: frozenset[str] = frozenset()  # mount points below the home
+    devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
 
 
 class ScanHit(Value):
@@ -100,7 +113,7 @@ class ScanHit(Value):
 
 
 class Bind(Value):
-    """Recursive bind of a host tree; always nosuid and nodev."""
+    """Recursive bind of a host tree; always nosuid, and nodev but for one device node with ``device``."""
 
     source: str
     target: str
@@ -109,6 +122,23 @@ class Bind(Value):
     own: bool = False  # idmap for root callers: host uids keep their numbers inside
     make: bool = False  # create the mount point; only in a private tmpfs or our home store
     origin: str = ""  # the rule, for ``membrane plan``
+    device: bool = False  # a node of /dev, usable; root callers' sandboxes get one of the same number that is theirs
+
+
+class Overlay(Value):
+    """Directories of the host as one tree (overlayfs), each in the view by it only; always nosuid and nodev.
+
+    What is mounted below one of them is not seen.
+    """
+
+    target: str
+    lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
+    layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
+    volatile: bool = False  # nothing waits for the disk; a work directory may be used once
+    fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
+    make: bool = False  # as of ``Bind``
+    own: bool = False  # the same, by the owner of the lowest directory
+    origin: str = ""
 
 
 class Tmpfs(Value):
@@ -236,6 +266,7 @@ class Keep(Value):
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
         Bind
+        | Overlay
         | Tmpfs
         | Directory
         | File

@@ -11,8 +11,9 @@ Rules
 -----
 1. A mount point is only ever created in a private tmpfs or in our own home store, never in a host tree: nothing of
    ours may stay in the workspace or on the host, whatever kills us.
-2. A tree of the caller's home is visible only when it is a toolchain, read-only, and never as a whole.
-3. Everything is nosuid; nodev except the six device nodes of /dev.
+2. A tree of the caller's home is visible only when it is a toolchain, and never as a whole.  It is read-only, or what
+   is written lies in a layer of our own (``Overlay``): the caller's never changes.
+3. Everything is nosuid; nodev except the six device nodes of /dev, and those that a rule names (``devices``).
 4. The order of the operations does not decide what a mask covers: masks are computed from the scanned tree.
 5. PATH and links never show more than the rules: whatever leads to the home, the workspace or our state is left out.
 """
@@ -30,6 +31,7 @@ from .model import (
     Layer,
     Listen,
     Mask,
+    Overlay,
     Pin,
     Proc,
     ReadOnly,
@@ -247,6 +249,10 @@ def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]
     """
     sockets, warnings = _sockets_that_open(policy, facts)
     rules: list[MountRule] = []
+    if facts.devices:
+        from .devices import warnings as of_devices
+
+        warnings += of_devices(facts)
     if policy.file_rules is None:
         named = {places(rule, facts) for rule in policy.mounts}
         rules += [
@@ -346,11 +352,25 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
     for name in policy.state_dirs:
         kept = f"{facts.state}/agents/{policy.profiles[0]}/{name}"
         ops.append(Bind(kept, f"{facts.home}/{name}", writable=True, own=True, make=True, origin="agent profile"))
-    for name in TOOLCHAINS:
-        tree = f"{facts.home}/{name}"
-        if tree in facts.existing:
+    taken = [*(places(rule, facts)[1] for rule in policy.mounts), facts.workspace, facts.state]
+    taken += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
+    links = dict(facts.links)
+    for tree in toolchains(facts):
+        # An overlay shows no mounts of the tree it is over, and what other rules place there is pinned in a bind only.
+        plain = tree not in links and not any(inside(path, tree) for path in (*taken, *facts.mounted))
+        if facts.layers and plain:
+            layer = f"{facts.layers}/{tree[len(facts.home) + 1 :].replace('/', '-')}"
+            ops.append(
+                Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", volatile=True, fallback=True)
+            )
+        else:
             ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="toolchain"))
     return ops
+
+
+def toolchains(facts: HostFacts) -> list[str]:
+    """The toolchains that the caller has."""
+    return [tree for name in TOOLCHAINS if (tree := f"{facts.home}/{name}") in facts.existing]
 
 
 def home_store(policy: Policy, facts: HostFacts) -> str:
@@ -487,6 +507,10 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         *_run(policy, facts),
         Tmpfs(MASK_SOURCE, 0o755),
     ]
+    if facts.devices:
+        from .devices import operations
+
+        ops += operations(policy, facts)
     if made is not None:
         ops += made.ops
         if not made.root_hidden or any(each.path == "/etc" for each in facts.files):
@@ -588,10 +612,13 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
     """Take ``make`` away where the mount point would be created in a host tree (rule 1)."""
     covers: list[tuple[str, bool]] = [("/", view == "project")]
     for op in ops:
-        if isinstance(op, (Bind, Listen)) and op.target != "/":
+        if isinstance(op, (Bind, Listen, Overlay)) and op.target != "/":
             private = next(made for tree, made in reversed(covers) if inside(op.target, tree))
             yield op if private else op.replace(make=False)
             if isinstance(op, Listen):
+                continue
+            if isinstance(op, Overlay):
+                covers.append((op.target, False))
                 continue
             # Our own stores may hold mount points; every other bind is somebody's tree.
             covers.append((op.target, op.writable and inside(op.source, state)))

@@ -21,6 +21,7 @@ from __future__ import annotations
 from ..escaping import escape
 from ..value import Value
 from .model import (
+    DeviceRule,
     EnvRule,
     FileRule,
     HostRule,
@@ -240,6 +241,10 @@ def _bind_connect(rule: PortRule) -> Bound:
     return text, ("DNS name", "destination port")
 
 
+def _bind_device(rule: DeviceRule) -> Bound:
+    return f"device {rule.name}", ("bind mount of each node", "mode of the node")
+
+
 def _bind_secret(rule: SecretRule) -> Bound:
     return f"secret {rule.name} to {' '.join(rule.to)}", ("placeholder in the environment", "TLS interception")
 
@@ -278,6 +283,7 @@ TEMPLATE_HEAD = (
     "# Check the effect of a change with: membrane check HOST:PORT, membrane check PATH, membrane plan\n"
 )
 
+DEVICES = ("gpu", "kvm", "fuse")
 _PATHS = Field("paths", "path", shown=_show_path, bound=_bind_path, kind=PathRule)
 
 # fmt: off
@@ -401,6 +407,12 @@ KEYS: tuple[Key, ...] = (
 #  pass: [MY_TOKEN]
 #  set: { CI: "1" }
 """),
+    Key("devices", "devices",
+        (Field("devices", "device", shown=lambda rule: rule.name, bound=_bind_device, kind=DeviceRule),),
+        options=(Option("device", "files", "show a device: gpu, kvm or fuse", read="device", metavar="NAME",
+                    repeatable=True, field="devices", values=DEVICES,
+                    example="membrane --device gpu -- python train.py"),),
+        widens="yes"),
     Key("secrets", "secret_rules",
         (Field("secrets", "secret", shown=lambda rule: escape(rule.name), bound=_bind_secret, kind=SecretRule),),
         widens="yes"),

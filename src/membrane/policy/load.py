@@ -24,6 +24,7 @@ from . import document, grammar, keys
 from .document import Mapping, Scalar, closest
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
+    DeviceRule,
     EnvRule,
     HostRule,
     Limits,
@@ -294,7 +295,10 @@ class _Loader:
         self._contradictions(top)
 
     def _presets(self, key: str, node: Node) -> None:
-        for name, arguments, item in document.named(node, key):
+        named = document.named(node, key)
+        if self.level == "project" and not named:
+            self.forget_hosts()
+        for name, arguments, item in named:
             if (name, arguments) not in self.seen:
                 self._widens(key, item)
             if self.level != "user" and not self.no_presets:  # the user's list was read first, as the built-in level
@@ -541,6 +545,15 @@ class _Loader:
                     scalar.refuse(f"env.set.{name} contains a NUL")
                 rules.append(EnvRule(name, scalar.text, self._origin(at)))
         entry.finish(key)
+
+    def _devices(self, key: str, node: Node) -> None:
+        for item, _ in node.sequence(key).strings(key):
+            self._widens(key, item)
+            self._device(item.choice(f"an entry of {key}", keys.DEVICES), self._origin(item))
+
+    def _device(self, name: Any, origin: Origin) -> None:
+        if all(rule.name != name for level in self.levels.values() for rule in level["devices"]):
+            self.levels[self.level]["devices"].append(DeviceRule(name, origin))
 
     def _limit_keys(self, key: str, node: Node) -> None:
         entry = node.mapping(key)
@@ -830,6 +843,11 @@ class _Loader:
 
     def _typed_variable(self, _key: Key, _option: Option, text: str) -> None:
         self.levels[self.level]["env"].append(grammar.parse_env(text, _TYPED))
+
+    def _typed_device(self, _key: Key, option: Option, text: str) -> None:
+        if text not in option.values:
+            raise Malformed(f"expected {', '.join(option.values)}{closest(text, option.values)}")
+        self._device(text, _TYPED)
 
     def _typed_port(self, _key: Key, option: Option, text: str) -> None:
         rule = grammar.parse_port_pair(text, _TYPED, expose=option.key == "expose")

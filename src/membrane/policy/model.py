@@ -145,6 +145,13 @@ class SocketRule(Value):
     optional: bool = False  # one that cannot be opened is left out with a warning: settings of sandbox-runtime
 
 
+class DeviceRule(Value):
+    """Device nodes of the host by what they are."""
+
+    name: Literal["gpu", "kvm", "fuse"]
+    origin: Origin
+
+
 class PortRule(Value):
     """``ports: expose`` (inside to host loopback) or ``ports: connect`` (host loopback to inside)."""
 
@@ -227,6 +234,7 @@ class Policy(Value):
     expose: tuple[PortRule, ...] = ()
     connect: tuple[PortRule, ...] = ()
     env: tuple[EnvRule, ...] = ()
+    devices: tuple[DeviceRule, ...] = ()
     secrets: tuple[SecretRule, ...] = ()
     masks: tuple[MaskRule, ...] = ()
     signing: tuple[SigningRule, ...] = ()

@@ -86,6 +86,10 @@ NOT_RELAYED = Reason("protocol not relayed", floor="only TCP, and UDP where a ru
 SET_GROUP_ID = Reason(
     "set-group-ID file", floor="outside, whoever executes it would get your group; a directory may have the bit"
 )
+# chown(2) of a root caller's command (``tracer.owners``).
+OWNER_KEPT = Reason(
+    "owner kept", floor="files that root inside makes stay yours: the call succeeded and changed nothing"
+)
 
 # The closed list (``AccessDenied.reason``), by text.
 REASONS: Mapping[str, Reason] = {each: each for each in list(globals().values()) if isinstance(each, Reason)}

@@ -78,8 +78,21 @@ def sessions(state: str) -> list[Entry]:
     return sorted(out, key=lambda entry: (by_age(entry.started), entry.id))
 
 
-def find(state: str, name: str) -> Entry:
+def _of_workspace(found: list[Entry], workspace: str) -> Iterator[Entry]:
+    """The records of runs in ``workspace`` or a directory above it, newest first."""
+    for entry in reversed(found):
+        made = Record(entry.path).workspace()
+        if made and f"{workspace}/".startswith(made.rstrip("/") + "/"):
+            yield entry
+
+
+def find(state: str, name: str, workspace: str = "") -> Entry:
     """The record that ``name`` means: an id, the beginning of one, ``@last``, or ``@N`` for the N-th last.
+
+    Args:
+        state: ``$MEMBRANE_HOME``.
+        name: as above.
+        workspace: resolved; ``@last`` and ``@N`` count the runs in it, or in a directory above it.  Empty: all.
 
     Raises:
         PolicyError: there is none, or several (exit status 78).
@@ -92,10 +105,15 @@ def find(state: str, name: str) -> Entry:
         )
     if name.startswith("@"):
         number = 1 if name == "@last" else int(name[1:]) if name[1:].isdecimal() and len(name) < 10 else 0
-        if not 0 < number <= len(found):
-            why = f"there are {len(found)} sessions" if number else "write @last, or @2 for the one before"
-            raise PolicyError("find the record", f"{name}: {why}", fix=fix)
-        return found[-number]
+        count = 0
+        for entry in _of_workspace(found, workspace) if workspace else reversed(found):
+            count += 1
+            if count == number:
+                return entry
+        why = f"there are {len(found)} sessions" + (f", {count} of this workspace" if workspace else "")
+        if not number:
+            why = "write @last, or @2 for the one before"
+        raise PolicyError("find the record", f"{name}: {why}", fix=fix)
     matching = [entry for entry in found if entry.id == name] or [entry for entry in found if entry.id.startswith(name)]
     if not name or not matching:
         raise PolicyError("find the record", f"no session is called {name!r}", fix=fix)

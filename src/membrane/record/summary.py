@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..events import AccessDenied
 
+_TLS, _PLAIN_HTTP = ':443"]', "  # http:// is :80"
 WIDEST = 60  # characters of one column before it is cut in the middle
 NAMED = 3  # names in the line about the quarantine
 
@@ -96,7 +97,9 @@ def _advice(event: AccessDenied) -> str:
         return "no rule opens this call"
     if event.reason == reasons.DENIED_BY_RULE:
         return f"deny: {shorten(event.rule)}" if event.rule else ""
-    return shorten(event.hint, 2 * WIDEST) if event.hint else ""
+    # Which port was meant is not known when a name is refused; what is after the mark is a comment of YAML.
+    guessed = event.access.get("kind") == "NameQuery" and event.hint and event.hint.endswith(_TLS)
+    return shorten(event.hint, 2 * WIDEST) + (_PLAIN_HTTP if guessed else "") if event.hint else ""
 
 
 def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ from ..errors import MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
+from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import File, Layer, Listen, ReadOnly
@@ -311,7 +312,10 @@ class Boundary(ABC):
             operations += own
             for op in own:
                 if isinstance(op, ReadOnly):
-                    self._warn(f"membrane itself is installed in {op.target}: the command cannot change that")
+                    self._warn_once(
+                        f"membrane itself is installed in {op.target}, which the command cannot change; what has to "
+                        "write there needs an installation elsewhere, such as by pipx (this is said once)"
+                    )
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -618,7 +622,7 @@ class Boundary(ABC):
         from ..workspace.scan import scan
 
         caches = os.path.join(facts.state, "cache")
-        registry.make_private(caches)
+        make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
         found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
         for warning in found.warnings:
@@ -637,6 +641,10 @@ class Boundary(ABC):
     def _warn(self, text: str) -> None:
         if not self.options.quiet:
             say(f"warning: {escape(text)}")
+
+    def _warn_once(self, text: str) -> None:
+        if not self.options.quiet and registry.first_time(self.state, text):
+            self._warn(text)
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
@@ -817,6 +825,7 @@ class Boundary(ABC):
             else:
                 self.failure = self.failure or _unguarded(guard)
         homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
+        self.opening.layers.end()
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
         if self.journal.defects:

@@ -134,7 +134,7 @@ def _url(policy: Policy, target: str, method: str) -> tuple[Access, Verdict]:
 def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Verdict:
     """Is this host path, outside the workspace, in the view, and writable there?"""
     from ..plan import mounts
-    from ..plan.model import Bind, Mask, Pin, ReadOnly
+    from ..plan.model import Bind, Mask, Overlay, Pin, ReadOnly
     from ..policy.model import MountRule, Origin
 
     built_in = Origin("built-in", "view")
@@ -147,6 +147,8 @@ def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Ver
             if operation == "write":
                 return Deny(None, reasons.READ_ONLY)
             continue
+        if isinstance(op, Overlay):  # what is written lies in a layer: the caller's stays
+            return Allow(MountRule(op.target, "rw" if op.layer else "ro", built_in), "in the view")
         if isinstance(op, Mask) or not isinstance(op, Bind):
             break
         if op.source.rstrip("/") + path[len(op.target.rstrip("/")) :] != path:

@@ -17,7 +17,7 @@ from .. import backend as backends
 from ..errors import PolicyError
 from ..plan import mounts
 from ..value import Value
-from . import homes
+from . import homes, layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Opening:
         warnings: what of the policy this machine lets be otherwise than it says.
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
+        layers: where changes of toolchains go.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
 
@@ -85,10 +86,14 @@ class Opening:
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy, backend=backend)
         policy, self.warnings = mounts.as_found(policy, self.facts)
+        self.layers = layers.Layers(policy, self.facts)
+        self.facts = self.layers.facts
+        self.warnings += self.layers.warnings
         self.request = request.replace(policy=policy)
         self.plan = backend.plan(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
+        self.layers.prepare(self.plan.mounts)
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
         one = commands == "one"
         self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
@@ -118,6 +123,7 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     """
     facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
+        facts = layers.planned(policy, facts)
         if not os.path.isfile(f"{facts.workspace}/.git"):
             return facts
         from ..workspace import gitdirs

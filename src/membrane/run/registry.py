@@ -18,6 +18,7 @@ import os
 import stat
 
 from ..errors import HostError
+from ..host.private import make_private
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -47,43 +48,23 @@ def _directory(state: str) -> str:
     return os.path.join(state, "run")
 
 
-def make_private(path: str) -> None:
-    """Make a directory of our state and what is missing above it, mode 0700.
+def first_time(state: str, text: str) -> bool:
+    """Was ``text`` never said before?  It has been from now on; where that cannot be noted, it is said again.
 
-    Raises:
-        HostError: it cannot be made or belongs to somebody else.
+    What is said is of a place, so it is noted by a digest, in ``STATE/told``.
     """
-    try:
-        _make_missing(path)
-        details = os.stat(path)
-    except OSError as error:
-        raise HostError(
-            "make membrane's state directory",
-            error.strerror or "",
-            target=path,
-            fix=("set MEMBRANE_HOME to a directory that you can write",),
-        ) from None
-    if details.st_uid != os.geteuid():
-        raise HostError(
-            "use membrane's state directory",
-            f"it belongs to uid {details.st_uid}",
-            target=path,
-            fix=("set MEMBRANE_HOME to a directory of your own",),
-        )
+    from _blake2 import blake2b  # hashlib would load OpenSSL: 5 ms
 
-
-def _make_missing(path: str) -> None:
-    # Not os.makedirs: its mode is for the last directory only.
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(path)
-    if parent != path:
-        _make_missing(parent)
+    directory = f"{state}/told"
+    make_private(directory)
+    name = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     try:
-        os.mkdir(path, 0o700)
+        os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        if not os.path.isdir(path):
-            raise
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class Run:

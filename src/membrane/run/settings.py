@@ -230,7 +230,24 @@ def _not_read(files: _Files, workspace: str) -> list[str]:
         if files.stamps[path] is not None:
             what = f'its patterns under "{key}:"' if key else "what it says"
             out.append(f"{path} is not read; write {what} in {workspace}/{PROJECT_FILE}")
+    own = f"{workspace}/{PROJECT_FILE}"
+    if files.stamps.get(own) is None and not os.path.lexists(f"{workspace}/.git"):
+        above = _repository_above(files, workspace)
+        if above:
+            fix = f"cd {above}, or copy what holds here to {own}"
+            out.append(f"{above}/{PROJECT_FILE} holds for runs in {above}, not in this directory of it: {fix}")
     return out
+
+
+def _repository_above(files: _Files, workspace: str) -> str:
+    """The repository that ``workspace`` is a directory of, where that has a project file; else empty."""
+    path = os.path.dirname(workspace)
+    while path != "/":
+        if os.path.lexists(f"{path}/.git"):  # its stamp would change with each command of git
+            files.stamp(f"{path}/{PROJECT_FILE}")
+            return path if files.stamps[f"{path}/{PROJECT_FILE}"] is not None else ""
+        path = os.path.dirname(path)
+    return ""
 
 
 def _in_workspace(policy: Policy, workspace: str) -> Policy:

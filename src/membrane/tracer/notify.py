@@ -58,6 +58,7 @@ from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .locks import INDEX, LOCK, Locks
+from .owners import keeps_owner
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
 
@@ -597,6 +598,10 @@ class Notifications:
             result = "" if place.status.st_uid == self._scope.uid else "EPERM"
         elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
             result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
+        if row.what == "owner" and not result and keeps_owner(self._scope, place, a[row.first], a[row.second]):
+            error, self._tell = notify.DONE, False
+            call = {"kind": "SystemCall", "name": "chown"}
+            self._refuse(known, ("chown", "", ""), AccessDenied(call, reasons.OWNER_KEPT, None, None, source="notify"))
         self._tell_refusal(known, place, result, "write")
         if row.what == "mode" and a[row.first] & 0o111 and self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)

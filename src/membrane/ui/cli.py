@@ -421,9 +421,8 @@ def _config(invocation: Invocation) -> int:
     if settings.write_config(state):
         print(f"wrote {escape(user)}")
         return 0
-    raise HostError(
-        "write the commented template to", "it exists and is never overwritten", target=user, fix=("edit it",)
-    )
+    cause = f"{user} exists and is never overwritten"
+    raise options.UsageError("write the commented template", cause, fix=("edit it, or move it away first",))
 
 
 def _trace(invocation: Invocation) -> int:
@@ -469,6 +468,14 @@ def _setup(invocation: Invocation) -> int:
         sys.stdout.write(containers.text(invocation.words[1]))
     elif invocation.words[0] == "tracing":
         setup.tracing(os.path.abspath(sys.argv[0]), print)
+    elif invocation.words[0] == "userns":
+        from . import apparmor
+
+        apparmor.userns(os.path.abspath(sys.argv[0]), print)
+    elif invocation.words[0] == "no-userns":
+        from . import apparmor
+
+        apparmor.no_userns(print)
     else:
         setup.no_tracing(print)
     return 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import HostError, PolicyError
 from ..record import joining, learn, reader
 from .options import UsageError
-from .trace import note
+from .trace import here, note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def from_records(invocation: Invocation, state: str) -> int:
     """Learn from sessions that were recorded; the exit status."""
     if invocation.has("observe"):
         raise UsageError("parse the command line", "--observe goes with a command, not with --from")
-    entries = [reader.find(state, name) for name in (*invocation.given["from"], *invocation.words)]
+    entries = [reader.find(state, name, here()) for name in (*invocation.given["from"], *invocation.words)]
     return _print(invocation, entries, 0, 1)
 
 
@@ -65,7 +65,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     options = opening.RunOptions(debug=invocation.has("debug"), **fields)
     run = session.Session(begin.begin(lambda: opening.RunRequest(invocation.words, policy, options)))
     status = run.run()
-    return _print(invocation, [reader.find(state, run.id)], status, stdout)
+    return _print(invocation, [reader.find(state, run.id, here())], status, stdout)
 
 
 def observing(policy: Policy) -> Policy:

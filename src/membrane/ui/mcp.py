@@ -170,7 +170,7 @@ def serve() -> int:
         """Read the record of a run: what it did, where it connected, what was refused.  At most 500 events at once.
 
         Args:
-            session: an id, the beginning of one, @last, or @2 for the one before.
+            session: an id, the beginning of one, @last of this workspace, or @2 for the one before.
             kind: only events of this name, or of names that begin so: file, process, conn, access.
             denied: only what was refused.
             host: only this host; *.example.com for those below.
@@ -254,11 +254,12 @@ def _check(target: str, method: str) -> dict[str, object]:
 def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, skip: int) -> dict[str, object]:
     from ..host.facts import state_dir
     from ..record import joining, query, reader
+    from .trace import here
 
     if skip < 0:
         raise ValueError("skip is not negative")
     try:
-        entry = reader.find(state_dir(os.environ), session)
+        entry = reader.find(state_dir(os.environ), session, here())
     except PolicyError as error:
         return {"error": visible(str(error))}
     record = reader.Record(entry.path)

@@ -319,10 +319,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "setup",
-        "tracing|no-tracing|container KIND",
-        "eBPF for the group membrane (as root), or print what a container needs",
-        ("membrane setup tracing", "membrane setup container docker"),
-        choices=("tracing", "no-tracing", "container"),
+        "tracing|no-tracing|userns|no-userns|container KIND",
+        "as root: eBPF for the group membrane, Ubuntu's AppArmor; what a container needs",
+        ("membrane setup tracing", "membrane setup userns", "membrane setup container docker"),
+        choices=("tracing", "no-tracing", "userns", "no-userns", "container"),
         further=(("container", 1),),
     ),
     Command(

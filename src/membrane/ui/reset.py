@@ -10,6 +10,7 @@ alive, except dead sessions.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 LETTERS = "cid"
 CACHES = ("cache", "images")
-OWN = ("run", "logs", "tmp", "trace", "sessions")  # made again when needed
-PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents")  # a person's own
+OWN = ("run", "logs", "tmp", "trace", "sessions", "told")  # made again when needed
+PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "layers")  # a person's own
 
 
 class Removal(Value):
@@ -91,7 +92,13 @@ def remove(path: str) -> None:
         raise failure[1]
 
     try:
-        if os.path.isdir(path) and not os.path.islink(path):
+        if os.path.basename(path) == "layers":
+            from ..changes.store import remove_tree
+
+            remove_tree(path)  # overlayfs leaves directories of mode 000
+            if os.path.lexists(path):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
+        elif os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, onerror=stop)
         else:
             os.unlink(path)

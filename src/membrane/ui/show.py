@@ -129,6 +129,13 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         words = "read-write" if op.writable else "read-only"
         source = "" if op.source == op.target else f"from {escape(op.source)}"
         return words, escape(op.target), "  ".join(filter(None, (source, escape(op.origin))))
+    if kind == "Overlay":
+        words = f"changes go to {escape(op.layer)}" if op.layer else ""
+        return (
+            "read-write" if op.layer else "read-only",
+            escape(op.target),
+            "  ".join(filter(None, (escape(op.origin), words))),
+        )
     if kind == "Mask":
         return "hidden", escape(op.target), escape(op.origin) or ("reads as empty" if op.empty else "")
     if kind == "ReadOnly":

@@ -55,8 +55,17 @@ def main(invocation: Invocation, state: str, home: str) -> int:
         if len(invocation.words) > 1:
             raise UsageError("parse the command line", f"membrane trace list does not take {invocation.words[1]!r}")
         return _list(invocation, state, home)
-    entry = reader.find(state, invocation.words[1] if len(invocation.words) > 1 else "@last")
+    name = invocation.words[1] if len(invocation.words) > 1 else "@last"
+    entry = reader.find(state, name, here())
     return _ACTIONS[action](invocation, entry, home)
+
+
+def here() -> str:
+    """The current directory, resolved, or "/" where there is none any more."""
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError:
+        return "/"
 
 
 def note(problems: list[str]) -> None:

@@ -26,7 +26,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(builtins, "open", fake_open)
     marks = ("/.dockerenv", "/run/.containerenv")
     monkeypatch.setattr(os.path, "exists", lambda path: path in files if path in marks else exists(path))
-    for name in ("KUBERNETES_SERVICE_HOST", "MEMBRANE"):
+    for name in ("KUBERNETES_SERVICE_HOST", "MEMBRANE_SESSION"):
         monkeypatch.delenv(name, raising=False)
     return files
 
@@ -62,9 +62,17 @@ def test_a_chroot(machine: dict[str, str]) -> None:
 
 
 def test_another_membrane_comes_first(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MEMBRANE", "1")
+    """By what a command can neither set nor hide: a filter, and a directory that only root could make outside."""
+    machine["/proc/self/status"] = "Seccomp:\t2\n"
     machine["/.dockerenv"] = ""
-    assert "another membrane" in surroundings.confined()[0]
+    monkeypatch.setenv("MEMBRANE_SESSION", "abc")
+    assert "another membrane" not in surroundings.confined()[0]  # without the directory a variable says nothing
+    isdir = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: path == surroundings.MASK_SOURCE or isdir(path))
+    assert surroundings.another() == "abc"
+    assert "another membrane, session abc" in surroundings.confined()[0]
+    machine["/proc/self/status"] = "Seccomp:\t0\n"
+    assert surroundings.another() is None
 
 
 def test_without_proc_nothing_is_claimed(machine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

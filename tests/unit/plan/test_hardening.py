@@ -95,3 +95,12 @@ def test_writable_paths() -> None:
 
 def test_the_host_s_view_has_no_writable_home() -> None:
     assert "/home/dev" not in plan_hardening(Policy(view="host"), facts(), "/home/dev").landlock_writable
+
+
+def test_tar_of_a_root_caller_keeps_its_own_owner_unless_something_else_is_said() -> None:
+    root = facts(TAR_OPTIONS="--xattrs").replace(uid=0, root=True)
+    assert "TAR_OPTIONS" not in made(Policy(), facts(TAR_OPTIONS="--xattrs"))
+    assert made(Policy(), root)["TAR_OPTIONS"] == "--no-same-owner"
+    assert made(Policy(), root.replace(root=False))["TAR_OPTIONS"] == "--no-same-owner"
+    assert made(Policy(env=(EnvRule("TAR_OPTIONS", None, HERE),)), root)["TAR_OPTIONS"] == "--xattrs"
+    assert made(Policy(env=(EnvRule("TAR_OPTIONS", "", HERE),)), root)["TAR_OPTIONS"] == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from membrane.plan.model import Bind, File, HostFacts, Mask, Pin, ReadOnly, ScanHit
+from membrane.plan.model import Bind, File, HostFacts, Mask, Overlay, Pin, ReadOnly, ScanHit
 from membrane.plan.mounts import (
     TOOLCHAINS,
     absolute,
@@ -135,6 +135,33 @@ def test_toolchains_hold_no_dot_dot_and_no_credentials() -> None:
         parts = name.split("/")
         assert not {"", ".", "..", ".ssh", ".aws", ".gnupg", ".config", ".cargo", ".netrc"} & {parts[-1]}, name
         assert parts[0] not in (".ssh", ".aws", ".gnupg", ".config", ".kube", ".docker"), name
+
+
+LAYERED = FACTS.replace(existing=FACTS.existing | {"/home/dev/sdk", "/home/dev/.nvm"}, layers="/home/dev/.membrane/l")
+
+
+def test_a_toolchain_is_written_in_a_layer_and_read_where_nothing_else_lies_in_it() -> None:
+    plain = Policy()
+
+    def kinds(policy: Policy = plain, **changes: object) -> dict[str, str]:
+        ops = base(policy, LAYERED.replace(**changes))
+        found = {op.target: type(op).__name__ for op in ops if getattr(op, "origin", "") == "toolchain"}
+        assert not [op for op in ops if isinstance(op, Bind) and op.writable and op.target in found]
+        return {path.rpartition("/")[2]: kind for path, kind in found.items()}
+
+    both = {"sdk": "Overlay", ".nvm": "Overlay"}
+    assert kinds() == both
+    assert kinds(Policy(home="ephemeral")) == both
+    bound = {**both, "sdk": "Bind"}
+    assert kinds(workspace="/home/dev/sdk/project") == bound  # pins are made of binds
+    assert kinds(Policy(mounts=(MountRule("/srv/x", "rw", HERE, target="/home/dev/sdk/x"),))) == bound
+    assert kinds(links=(*FACTS.links, ("/home/dev/sdk", "/opt/sdk"))) == bound
+    assert kinds(mounted=frozenset(["/home/dev/sdk/deep"])) == bound
+    assert kinds(state="/home/dev/sdk/state") == bound
+    assert kinds(layers="") == {"sdk": "Bind", ".nvm": "Bind"}
+    layers = [op.layer for op in base(Policy(), LAYERED) if isinstance(op, Overlay)]
+    assert layers == ["/home/dev/.membrane/l/.nvm", "/home/dev/.membrane/l/sdk"]
+    assert len({name.replace("/", "-") for name in TOOLCHAINS}) == len(TOOLCHAINS)
 
 
 def test_a_mount_point_in_a_host_tree_is_never_made() -> None:

@@ -803,6 +803,19 @@ def test_sealed_is_ignore() -> None:
         read("ignore: [a]\nsealed: [b]")
 
 
+def test_an_empty_list_of_presets_in_a_project_file_closes_the_built_in_hosts() -> None:
+    """It only tightens, so it needs no approval; the user's own hosts, and what lists hide, stay."""
+    mine = Source("user", "u.yaml", "allow: [mine.example]\n")
+    project = Source("project", "p.yaml", "presets: []\n")
+    got = load([mine, project], presets=PRESETS, command="agent")
+    assert [rule.text for rule in got.policy.allow] == ["mine.example"] and got.widening == ()
+    assert [rule.text for rule in got.policy.paths] == [".env", "!.env.example"]
+    control = load([mine], presets=PRESETS, command="agent").policy
+    assert [rule.text for rule in control.allow] == ["one.example:443", "agent.example:443", "mine.example"]
+    again = load([mine, project], presets=PRESETS, options={"presets": ("one",), "profile": "agent"})
+    assert {rule.text for rule in again.policy.allow} == {"one.example:443", "agent.example:443", "mine.example"}
+
+
 def test_without_the_global_file_no_built_in_host_is_open() -> None:
     options = {"no_global_config": True}
     assert allowed("") == ["one.example:443"]

@@ -167,3 +167,18 @@ def test_open_sockets_are_allowed_where_no_adapter_speaks() -> None:
     assert isinstance(decide(made, SocketAccess("/run/x")), Allow)
     assert not isinstance(decide(made, SocketAccess("/run/x", "sign")), Allow)
     assert not isinstance(decide(Policy(), SocketAccess("/run/x")), Allow)
+
+
+def test_devices_are_named_widen_and_are_kept_once() -> None:
+    assert [rule.name for rule in policy("devices: [gpu, kvm, fuse]\n").devices] == ["gpu", "kvm", "fuse"]
+    assert [each.key for each in read("devices: [kvm]\n", "project").widening] == ["devices"]
+    again = load(
+        [Source("user", "f.yaml", "devices: [kvm]\n", "/dir")],
+        presets={"default": ""},
+        options={"devices": ("kvm", "gpu")},
+    ).policy
+    assert [(rule.name, rule.origin.level) for rule in again.devices] == [("kvm", "user"), ("gpu", "command line")]
+    with pytest.raises(PolicyError, match="expected gpu, kvm, fuse"):
+        policy("devices: [/dev/sda]\n")
+    with pytest.raises(PolicyError, match=r"--device 'gpus'.*did you mean"):
+        load([], presets={"default": ""}, options={"devices": ("gpus",)})

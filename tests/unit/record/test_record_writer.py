@@ -577,6 +577,29 @@ def test_sessions_are_found_by_id_beginning_and_place(tmp_path: Path) -> None:
             reader.find(state, name)
 
 
+def test_the_last_one_is_that_of_the_workspace_one_stands_in(tmp_path: Path) -> None:
+    places = ("/srv/a", "/srv/a/sub", "/srv/ab", "/srv/a")
+    for number, place in enumerate(places, 1):
+        path = record.make(str(tmp_path), f"{number:016x}")
+        writer = record.Writer(path, "session", clock=lambda number=number: number)
+        writer.append(json.dumps({"event": "SessionStarted", "time": "", "workspace": place}).encode() + b"\n")
+        writer.close()
+    written(tmp_path, 1, "f" * 16, clock=lambda: 9)  # one that does not say where it ran
+    state = str(tmp_path)
+
+    def found(name: str, workspace: str) -> int:
+        return int(reader.find(state, name, workspace).id, 16)
+
+    assert reader.find(state, "@last").id == "f" * 16
+    assert [found("@last", place) for place in ("/srv/a", "/srv/a/sub", "/srv/ab", "/srv/a/other")] == [4, 4, 3, 4]
+    assert [found(f"@{number}", "/srv/a/sub") for number in (1, 2, 3)] == [4, 2, 1]
+    assert found("1".zfill(16), "/srv/ab") == 1  # an id is of any workspace
+    with pytest.raises(PolicyError, match="there are 5 sessions, 2 of this workspace"):
+        found("@3", "/srv/a")
+    with pytest.raises(PolicyError, match="0 of this workspace"):
+        found("@last", "/srv")
+
+
 def test_a_name_that_is_no_record_is_not_read(tmp_path: Path) -> None:
     written(tmp_path, 1, "aa11")
     above = Path(record.directory_of(str(tmp_path)))

@@ -46,7 +46,7 @@ def test_equal_refusals_are_one_line_and_all_are_counted() -> None:
     again = [denied(NameQuery("a.example", kind), "name not allowed", 'allow: ["a.example:443"]') for kind in "AB" * 50]
     assert summary.refusals(again) == [
         "membrane: refused 100 (1 host)",
-        '  a.example   name not allowed   allow: ["a.example:443"]',
+        '  a.example   name not allowed   allow: ["a.example:443"]  # http:// is :80',
     ]
 
 

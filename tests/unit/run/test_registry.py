@@ -316,3 +316,8 @@ def test_the_state_directory_of_another_owner_is_refused(tmp_path: Path) -> None
 def test_a_directory_of_root_is_refused() -> None:
     with pytest.raises(HostError, match="it belongs to uid 0"):
         make_private("/usr")
+
+
+def test_what_is_said_once_is_noted_where_only_the_caller_can_look(state: str) -> None:
+    assert [registry.first_time(state, text) for text in ("a", "a", "b", "a", "b")] == [True, False, True, False, False]
+    assert stat.S_IMODE(os.stat(f"{state}/told").st_mode) == 0o700

@@ -131,6 +131,30 @@ def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> N
     assert said() == []
 
 
+def test_in_a_directory_of_a_repository_its_project_file_is_named(place: Place) -> None:
+    """Its patterns are of another directory: it is not applied, and that is said."""
+    sub = place.workspace / "src" / "deep"
+    sub.mkdir(parents=True)
+
+    def said() -> list[str]:
+        loaded = load_policy({}, place.environ, str(sub), str(place.home), interactive=False)
+        return [text for text in loaded.warnings if "holds for runs in" in text]
+
+    place.project.write_text("deny: [project.example]")
+    assert said() == []  # no repository
+    (place.workspace / ".git").mkdir()
+    wanted = f"{place.project} holds for runs in {place.workspace}, not in this directory of it: "
+    for _ in range(2):  # also from the cache
+        (warning,) = said()
+        assert warning.startswith(wanted) and f"cd {place.workspace}" in warning
+    (sub / ".membrane.yaml").write_text("ignore: [x]")
+    assert said() == []
+    (sub / ".membrane.yaml").unlink()
+    (sub / ".git").mkdir()  # a repository of its own
+    assert said() == []
+    assert place.load().warnings == ()
+
+
 def test_profile_by_command(place: Place) -> None:
     assert place.load("/usr/bin/claude", "-p").policy.profiles == ("claude",)
     assert place.load("claude", no_profile=True).policy.profiles == ()

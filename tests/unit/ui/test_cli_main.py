@@ -515,8 +515,9 @@ def test_config(
     monkeypatch.setattr(settings, "write_config", lambda home: written.pop(0))
     assert cli.main(["config", "init"]) == 0
     assert capsys.readouterr().out == f"wrote {tmp_path}/state/config.yaml\n"
-    assert cli.main(["config", "init"]) == 125
-    assert "it exists and is never overwritten" in capsys.readouterr().err
+    assert cli.main(["config", "init"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/state/config.yaml exists and is never overwritten" in said and "move it away" in said
 
 
 def test_reset_of_dead_sessions(world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

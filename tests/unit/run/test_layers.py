@@ -1,0 +1,126 @@
+"""Which layer a run has, who may have one, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from membrane.plan.model import HostFacts, Overlay
+from membrane.plan.mounts import base
+from membrane.policy.model import Policy
+from membrane.run import layers
+from membrane.run.layers import Layers, planned
+
+PLAIN, ONCE = Policy(), Policy(home="ephemeral")
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> HostFacts:
+    tool = tmp_path / "home" / ".cargo" / "bin"
+    tool.mkdir(parents=True)
+    tool.chmod(0o750)
+    return HostFacts(
+        os.geteuid(),
+        os.getegid(),
+        "u",
+        False,
+        str(tmp_path / "home"),
+        str(tmp_path / "state"),
+        str(tmp_path / "work"),
+        "box",
+        (),
+        existing=frozenset([str(tool)]),
+    )
+
+
+def number(made: Layers) -> str:
+    return os.path.basename(made.facts.layers)
+
+
+def test_runs_at_a_time_have_a_layer_each_and_the_first_is_taken_again(facts: HostFacts) -> None:
+    facts = planned(PLAIN, facts)
+    first, second = Layers(PLAIN, facts), Layers(PLAIN, facts)
+    assert (number(first), number(second)) == ("0", "1")
+    assert first.warnings == () and "another run has the layer" in second.warnings[0]
+    third = Layers(PLAIN, facts)
+    assert number(third) == "2" and third.warnings  # another place, another text
+    for each in (first, second, third):
+        each.end()
+    again, beside = Layers(PLAIN, facts), Layers(PLAIN, facts)
+    assert (number(again), number(beside), beside.warnings) == ("0", "1", ())  # said once
+    for each in (again, beside):
+        each.end()
+
+
+def test_when_all_are_taken_toolchains_are_read_only(facts: HostFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "MOST", 1)
+    facts = planned(PLAIN, facts)
+    first, second = Layers(PLAIN, facts), Layers(PLAIN, facts)
+    assert first.facts.layers and not second.facts.layers and "read-only" in second.warnings[0]
+    assert not [op for op in base(PLAIN, second.facts) if isinstance(op, Overlay)]
+    for each in (first, second):
+        each.end()
+
+
+def test_another_workspace_and_a_shared_home_have_their_own(facts: HostFacts) -> None:
+    here = planned(PLAIN, facts).layers
+    there = planned(PLAIN, facts.replace(workspace="/srv/other")).layers
+    shared = planned(PLAIN.replace(home="shared"), facts).layers
+    assert len({here, there, shared, planned(ONCE, facts).layers}) == 4
+    assert shared == f"{facts.state}/layers/home/0"
+    assert planned(PLAIN.replace(view="host"), facts) == facts
+    assert planned(PLAIN, facts.replace(existing=frozenset())).layers == ""  # nothing to lay over
+
+
+def test_the_layer_of_a_home_that_is_not_kept_goes_at_the_end(facts: HostFacts) -> None:
+    facts = planned(ONCE, facts)
+    one, two = Layers(ONCE, facts), Layers(ONCE, facts)
+    assert one.facts.layers != two.facts.layers
+    for each in (one, two):
+        each.prepare(base(ONCE, each.facts))
+        (Path(each.facts.layers) / ".cargo-bin" / "upper" / "left").mkdir(mode=0)
+    one.end()
+    assert not os.path.exists(one.facts.layers) and os.path.isdir(two.facts.layers)
+    two._let_go()  # as when it is killed
+    Layers(ONCE, facts).end()
+    assert os.listdir(f"{facts.state}/layers/.once") == []
+
+
+def test_its_directories_are_the_callers_alone_and_look_like_the_toolchain(facts: HostFacts) -> None:
+    made = Layers(PLAIN, planned(PLAIN, facts))
+    ops = base(PLAIN, made.facts)
+    made.prepare(ops)
+    used = f"{made.facts.layers}/.cargo-bin/work/work/incompat/volatile"  # as the kernel leaves it
+    os.makedirs(used)
+    os.chmod(f"{made.facts.layers}/.cargo-bin/work/work", 0)
+    made.prepare(ops)
+    assert not os.path.lexists(f"{made.facts.layers}/.cargo-bin/work/work")
+    (op,) = [op for op in ops if isinstance(op, Overlay)]
+    assert (op.target, op.lowers, op.fallback) == (f"{facts.home}/.cargo/bin", (f"{facts.home}/.cargo/bin",), True)
+    assert stat.S_IMODE(os.stat(f"{op.layer}/upper").st_mode) == 0o750
+    for path in (op.layer, f"{op.layer}/work", made.facts.layers, os.path.dirname(made.facts.layers)):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o700, path
+    made.end()
+
+
+def test_a_state_where_overlayfs_cannot_write_has_none_and_says_so_once(
+    facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("/", "ext4"), (facts.state, "overlay")]
+    monkeypatch.setattr(layers, "mount_points", lambda: rows)
+    assert planned(PLAIN, facts) == facts
+    assert ["takes no layers" in text for text in Layers(PLAIN, facts).warnings] == [True]
+    assert Layers(PLAIN, facts).warnings == ()
+    rows.append((facts.state, "ext4"))  # something else is mounted over it
+    assert planned(PLAIN, facts).layers
+
+
+def test_what_is_mounted_below_the_home_is_known(facts: HostFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = f"{facts.home}/.cargo/bin/mounted"
+    monkeypatch.setattr(layers, "mount_points", lambda: [("/", "ext4"), (inner, "tmpfs")])
+    found = planned(PLAIN, facts)
+    assert found.mounted == {inner} and found.layers
+    assert not [op for op in base(PLAIN, found) if isinstance(op, Overlay)]  # an overlay would not show it

@@ -211,8 +211,10 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
         if field.bound is not None:
             for rule in keys.items(policy, field):
                 text, mechanisms = field.bound(rule)
-                if isinstance(rule, DeviceRule):
-                    text += f": {', '.join(fact.path for fact in devices if fact.name == rule.name)}"
+                if isinstance(rule, DeviceRule) and (
+                    nodes := [fact.path for fact in devices if fact.name == rule.name]
+                ):
+                    text += f": {', '.join(nodes)}"
                 origin = getattr(rule, "origin", None)
                 out.append(RuleBinding(text, str(origin) if origin is not None else "policy", mechanisms))
     return tuple(out)

@@ -412,7 +412,7 @@ KEYS: tuple[Key, ...] = (
         options=(Option("device", "files", "show a device: gpu, kvm or fuse", read="device", metavar="NAME",
                     repeatable=True, field="devices", values=DEVICES,
                     example="membrane --device gpu -- python train.py"),),
-        widens="yes"),
+        choices=DEVICES, widens="yes"),
     Key("secrets", "secret_rules",
         (Field("secrets", "secret", shown=lambda rule: escape(rule.name), bound=_bind_secret, kind=SecretRule),),
         widens="yes"),

@@ -549,7 +549,7 @@ class _Loader:
     def _devices(self, key: str, node: Node) -> None:
         for item, _ in node.sequence(key).strings(key):
             self._widens(key, item)
-            self._device(item.choice(f"an entry of {key}", keys.DEVICES), self._origin(item))
+            self._device(item.choice(f"an entry of {key}", keys.BY_NAME[key].choices), self._origin(item))
 
     def _device(self, name: Any, origin: Origin) -> None:
         if all(rule.name != name for level in self.levels.values() for rule in level["devices"]):

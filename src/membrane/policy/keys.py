@@ -254,7 +254,7 @@ def _bind_mask(rule: MaskRule) -> Bound:
     return f"mask {rule.source} to {' '.join(rule.to)}", (where, "TLS interception")
 
 
-_LIMITS = {
+LIMITS = {  # what binds each
     "memory": "RLIMIT_DATA per process",
     "pids": "RLIMIT_NPROC in the user namespace",
     "cpu": "RLIMIT_CPU per process",
@@ -267,7 +267,7 @@ _LIMITS = {
 
 def _bind_limit(limit: tuple[str, int]) -> Bound:
     name, value = limit
-    return f"limit {name}={value}", (_LIMITS[name],)
+    return f"limit {name}={value}", (LIMITS[name],)
 
 
 # ---------------------------------------------------------------- the table

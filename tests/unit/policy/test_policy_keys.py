@@ -13,7 +13,7 @@ from membrane.plan.build import bindings
 from membrane.policy import codec, grammar, keys, load
 from membrane.policy.keys import BY_NAME, FIELDS, KEYS, OPTIONS, Field, Key, Option
 from membrane.policy.load import Result, Source, _Loader
-from membrane.policy.model import Policy, PortRule
+from membrane.policy.model import Limits, Policy, PortRule
 from membrane.ui import show
 
 PACKAGE = Path(membrane.__file__).parent
@@ -207,6 +207,7 @@ def test_every_field_of_a_policy_is_of_a_key_or_said_to_be_of_none() -> None:
     assert held | INSIDE == set(Policy.field_names)
     assert set(EXAMPLES) == set(BY_NAME)
     assert set(TYPED) == {option.key for option in OPTIONS if option.read}
+    assert tuple(grammar.LIMITS) == tuple(keys.LIMITS) == Limits.field_names
 
 
 def test_names_stand_for_one_thing() -> None:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 DEFAULT_PRESETS = ("default",)
 _TYPED = Origin("command line", "command line")
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
+_TRACE_MODES = ("auto", "off", "full", "required")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -675,7 +676,7 @@ class _Loader:
         entry = node.mapping(key)
         taken = entry.take("mode")
         if taken:
-            mode = taken[1].scalar("trace.mode").choice("trace.mode", ("auto", "off", "full", "required"))
+            mode = taken[1].scalar("trace.mode").choice("trace.mode", _TRACE_MODES)
             if mode in ("auto", "off"):
                 self._widens("trace.mode", taken[1])
             self.trace["mode"] = mode
@@ -861,7 +862,9 @@ class _Loader:
         self.scalars[key.name] = True
         self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
 
-    def _typed_trace(self, _key: Key, _option: Option, text: str) -> None:
+    def _typed_trace(self, _key: Key, option: Option, text: str) -> None:
+        if text not in _TRACE_MODES:
+            self._option(option.name, text, f"expected {', '.join(_TRACE_MODES)}{closest(text, _TRACE_MODES)}")
         self.trace["mode"] = text
 
     def _typed_args(self, key: Key, option: Option, words: Sequence[str]) -> None:

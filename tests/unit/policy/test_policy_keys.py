@@ -106,6 +106,7 @@ WRONG = {
     "upstream_proxy": "ftp://x",
     "home": "mine",
     "view": "all",
+    "trace": "require",
 }
 PRESETS = {
     "default": "",

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 ``KEYS`` has a row for each key of a policy file, in the order in which a file is read.  ``load`` reads files and
-options X fills, ``plan.build`` lists what binds it, ``run.settings`` writes a user's first file from its templates.
+options by it, ``ui.options`` takes its options into ``--help``, completion and the man page, ``ui.show`` prints what a
+row fills, ``plan.build`` lists what binds it, ``run.settings`` writes a user's first file from its templates.
 ``docs/policy.md`` has a table of the same rows, which ``tests/unit/policy/test_policy_keys.py`` compares.
 
 A row names the methods of ``load._Loader`` that read it (``_NAME`` for a node of a file, ``_typed_NAME`` for the value
@@ -280,6 +281,7 @@ TEMPLATE_HEAD = (
 
 _PATHS = Field("paths", "path", shown=_show_path, bound=_bind_path, kind=PathRule)
 
+# A table: with one argument a line the rows are not seen.
 # fmt: off
 KEYS: tuple[Key, ...] = (
     Key("presets", "presets",

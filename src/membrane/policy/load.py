@@ -67,8 +67,7 @@ _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_write": "deny-write",
 }
 _WIDE = {4: 8, 6: 16}  # a shorter prefix than this contains private ranges beside public ones
-
-
+# Fields of which every level adds to what is there.
 _LISTS = tuple(field.name for field in keys.FIELDS if type(Policy.__dict__[field.name]) is tuple)
 
 

@@ -724,16 +724,13 @@ class _Loader:
         self.scalars[key] = value
 
     def _choice(self, key: str, node: Node) -> None:
-        """One of a closed choice; of two, where the field is a flag, the wider one sets it."""
         row = keys.BY_NAME[key]
-        (field,) = row.fields
-        given = row.choices.index(node.scalar(key).choice(key, row.choices))
-        default = Policy.__dict__[field.name]
-        flag = isinstance(default, bool)
-        before = 0 if flag else row.choices.index(self.scalars.get(field.name, default))
-        if given > before:
+        text = node.scalar(key).choice(key, row.choices)
+        name, value = _chosen(row, text)
+        before = self.scalars.get(name, Policy.__dict__[name])
+        if value is True or (isinstance(value, str) and row.choices.index(value) > row.choices.index(before)):
             self._widens(key, node)
-        self.scalars[field.name] = bool(given) if flag else row.choices[given]
+        self.scalars[name] = value
 
     # ------------------------------------------------------------ contradictions
 
@@ -855,7 +852,8 @@ class _Loader:
     def _typed_choice(self, key: Key, option: Option, text: str) -> None:
         if text not in key.choices:
             self._option(option.name, text, f"expected {', '.join(key.choices)}{closest(text, key.choices)}")
-        self.scalars[key.fields[0].name] = text
+        name, value = _chosen(key, text)
+        self.scalars[name] = value
 
     def _typed_ssl_insecure(self, key: Key, _option: Option, _given: bool) -> None:
         self.scalars[key.name] = True
@@ -923,6 +921,12 @@ class _Loader:
             cause = f"unix_sockets: {_ALL} opens those of the host's tree"
             raise PolicyError("read the policy", cause, fix=("add view: host", "name the sockets that are needed"))
         return Result(policy, tuple(self.warnings), tuple(self.widening), tuple(sorted(self.variables.items())))
+
+
+def _chosen(key: Key, text: str) -> tuple[str, str | bool]:
+    """The field of a choice and its value; where that is a flag, anything but the tightest choice sets it."""
+    (field,) = key.fields
+    return field.name, text != key.choices[0] if isinstance(Policy.__dict__[field.name], bool) else text
 
 
 def _refuse(place: Placed | None, cause: str) -> NoReturn:

@@ -276,6 +276,15 @@ def test_a_limit_is_of_the_option_that_names_it() -> None:
     assert read("args: [-m2g]\nlimits: {memory: 1G}").policy.limits.memory == 2 << 30
 
 
+def test_an_option_of_a_choice_that_sets_a_flag_sets_it_for_the_wider_one_only() -> None:
+    """No key has one today; the tighter word, as text, would be true."""
+    row, option = BY_NAME["git_config"], Option("git-config", "files", "")
+    for text, value in (("protected", False), ("writable", True)):
+        loader = _Loader(PRESETS, {}, "", False)
+        loader._typed_choice(row, option, text)
+        assert loader.scalars == {"open_git_config": value}
+
+
 def test_rules_are_listed_in_the_order_of_the_table() -> None:
     policy = read("ports: {expose: [1], connect: [2]}\nallow: [a.test]\nlimits: {pids: 3}\nignore: [x]").policy
     assert [rule.rule.split()[0] for rule in bindings(policy)] == ["allow", "hide", "expose", "connect", "limit"]

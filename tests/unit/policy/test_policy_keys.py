@@ -264,6 +264,17 @@ def test_an_option_that_is_wrong_is_named(name: str) -> None:
     assert f"--{row.name} " in caught.value.headline()
 
 
+def test_a_policy_of_other_options_has_another_digest() -> None:
+    one, other = (read("", deny=(host,)).policy.digest for host in ("a.test", "b.test"))
+    assert one != other and one == read("", deny=("a.test",)).policy.digest
+
+
+def test_deny_takes_what_allow_does_not() -> None:
+    assert read("", deny=("host.internal",)).policy.deny
+    with pytest.raises(PolicyError, match="needs ports"):
+        read("", allow=("host.internal",))
+
+
 def test_an_option_that_is_none_is_not_left_out_in_silence() -> None:
     with pytest.raises(TypeError, match="denny"):
         read("", denny=("a.test",))

@@ -89,7 +89,7 @@ class Key(Value):
 
     name: str
     read: str
-    fields: tuple[Field, ...] = ()  # none: it becomes other keys
+    fields: tuple[Field, ...] = ()  # of a choice or a text the first is what it says; none: it becomes other keys
     options: tuple[Option, ...] = ()
     widens: str = ""  # what of it lets a project's file do more, as docs/policy.md has it; empty: nothing
     template: str = ""  # in the user's first file

@@ -148,7 +148,7 @@ class _Loader:
         self.levels: dict[Level, dict[str, list[Any]]] = {level: {name: [] for name in _LISTS} for level in _ORDER}
         self.scalars: dict[str, Any] = {}
         self.limits: dict[str, int] = {}
-        self.typed: set[str] = set()  # limits that an option names: an argument of docker run is less than that
+        self.given: MappingOf[str, Any] = {}  # the options, while they are read
         self.trace: dict[str, Any] = {}
         self.wanted_profiles: list[str] = []
         self._expressions = 0  # patterns that take a regular expression, of all files
@@ -580,7 +580,7 @@ class _Loader:
                 else:
                     name, value = dockerargs.limit(kind, value)
                     number = self._checked(item, key, grammar.LIMITS[name], value)
-                    if name not in self.typed:
+                    if not any(text.startswith(f"{name}=") for text in self.given.get("limits", ())):  # an option wins
                         self._limit(name, number, key, item)
         except dockerargs.Misplaced as error:
             assert isinstance(error.place, Scalar)
@@ -790,6 +790,7 @@ class _Loader:
         if any(value for name, value in options.items() if name != "directory"):
             self.read.append("command line")
             self.digested += [f"{name}={value!r}" for name, value in sorted(options.items())]
+        self.given = options
         for key in keys.KEYS:
             for option in key.options:
                 values = options.get(option.key)
@@ -802,6 +803,7 @@ class _Loader:
                     except Malformed as error:
                         self._option(option.name, text, str(error))
         self._mounted_once()
+        self.given = {}
 
     def _typed_preset(self, _key: Key, option: Option, text: str) -> None:
         name, equals, arguments = text.partition("=")
@@ -840,7 +842,6 @@ class _Loader:
     def _typed_limit(self, _key: Key, _option: Option, text: str) -> None:
         name, value = grammar.parse_limit(text)
         self.limits[name] = value
-        self.typed.add(name)
 
     def _typed_text(self, key: Key, option: Option, text: str) -> None:
         try:
@@ -925,8 +926,8 @@ class _Loader:
 
 def _chosen(key: Key, text: str) -> tuple[str, str | bool]:
     """The field of a choice and its value; where that is a flag, anything but the tightest choice sets it."""
-    (field,) = key.fields
-    return field.name, text != key.choices[0] if isinstance(Policy.__dict__[field.name], bool) else text
+    name = key.fields[0].name
+    return name, text != key.choices[0] if isinstance(Policy.__dict__[name], bool) else text
 
 
 def _refuse(place: Placed | None, cause: str) -> NoReturn:

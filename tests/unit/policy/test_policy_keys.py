@@ -142,8 +142,8 @@ def lacks(key: Key) -> list[str]:
         found.append(f"grammar.{key.parse}")
     if key.read == "choice" and len(key.choices) < 2:
         found.append("choices")
-    if key.read in ("choice", "text") and len(key.fields) != 1:
-        found.append("one field")
+    if key.read in ("choice", "text") and not key.fields:
+        found.append("a field")
     for field in key.fields:
         found += lacks_field(field)
     for option in key.options:

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 ``KEYS`` has a row for each key of a policy file, in the order in which a file is read.  ``load`` reads files and
-options X fills, ``plan.build`` lists what binds it, ``run.settings`` writes a user's first file from its templates.
+options by it, ``ui.options`` takes its options into ``--help``, completion and the man page, ``ui.show`` prints what a
+row fills, ``plan.build`` lists what binds it, ``run.settings`` writes a user's first file from its templates.
 ``docs/policy.md`` has a table of the same rows, which ``tests/unit/policy/test_policy_keys.py`` compares.
 
 A row names the methods of ``load._Loader`` that read it (``_NAME`` for a node of a file, ``_typed_NAME`` for the value
@@ -89,7 +90,7 @@ class Key(Value):
 
     name: str
     read: str
-    fields: tuple[Field, ...] = ()  # none: it becomes other keys
+    fields: tuple[Field, ...] = ()  # of a choice or a text the first is what it says; none: it becomes other keys
     options: tuple[Option, ...] = ()
     widens: str = ""  # what of it lets a project's file do more, as docs/policy.md has it; empty: nothing
     template: str = ""  # in the user's first file
@@ -259,7 +260,7 @@ def _bind_mask(rule: MaskRule) -> Bound:
     return f"mask {rule.source} to {' '.join(rule.to)}", (where, "TLS interception")
 
 
-_LIMITS = {
+LIMITS = {  # what binds each
     "memory": "RLIMIT_DATA per process",
     "pids": "RLIMIT_NPROC in the user namespace",
     "cpu": "RLIMIT_CPU per process",
@@ -272,7 +273,7 @@ _LIMITS = {
 
 def _bind_limit(limit: tuple[str, int]) -> Bound:
     name, value = limit
-    return f"limit {name}={value}", (_LIMITS[name],)
+    return f"limit {name}={value}", (LIMITS[name],)
 
 
 # ---------------------------------------------------------------- the table
@@ -286,6 +287,7 @@ TEMPLATE_HEAD = (
 DEVICES = ("gpu", "kvm", "fuse")
 _PATHS = Field("paths", "path", shown=_show_path, bound=_bind_path, kind=PathRule)
 
+# A table: with one argument a line the rows are not seen.
 # fmt: off
 KEYS: tuple[Key, ...] = (
     Key("presets", "presets",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 DEFAULT_PRESETS = ("default",)
 _TYPED = Origin("command line", "command line")
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
+_TRACE_MODES = ("auto", "off", "full", "required")
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -68,8 +69,7 @@ _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_write": "deny-write",
 }
 _WIDE = {4: 8, 6: 16}  # a shorter prefix than this contains private ranges beside public ones
-
-
+# Fields of which every level adds to what is there.
 _LISTS = tuple(field.name for field in keys.FIELDS if type(Policy.__dict__[field.name]) is tuple)
 
 
@@ -150,7 +150,7 @@ class _Loader:
         self.levels: dict[Level, dict[str, list[Any]]] = {level: {name: [] for name in _LISTS} for level in _ORDER}
         self.scalars: dict[str, Any] = {}
         self.limits: dict[str, int] = {}
-        self.typed: set[str] = set()  # limits that an option names: an argument of docker run is less than that
+        self.given: MappingOf[str, Any] = {}  # the options, while they are read
         self.trace: dict[str, Any] = {}
         self.wanted_profiles: list[str] = []
         self._expressions = 0  # patterns that take a regular expression, of all files
@@ -594,7 +594,7 @@ class _Loader:
                 else:
                     name, value = dockerargs.limit(kind, value)
                     number = self._checked(item, key, grammar.LIMITS[name], value)
-                    if name not in self.typed:
+                    if not any(text.startswith(f"{name}=") for text in self.given.get("limits", ())):  # an option wins
                         self._limit(name, number, key, item)
         except dockerargs.Misplaced as error:
             assert isinstance(error.place, Scalar)
@@ -689,7 +689,7 @@ class _Loader:
         entry = node.mapping(key)
         taken = entry.take("mode")
         if taken:
-            mode = taken[1].scalar("trace.mode").choice("trace.mode", ("auto", "off", "full", "required"))
+            mode = taken[1].scalar("trace.mode").choice("trace.mode", _TRACE_MODES)
             if mode in ("auto", "off"):
                 self._widens("trace.mode", taken[1])
             self.trace["mode"] = mode
@@ -738,16 +738,13 @@ class _Loader:
         self.scalars[key] = value
 
     def _choice(self, key: str, node: Node) -> None:
-        """One of a closed choice; of two, where the field is a flag, the wider one sets it."""
         row = keys.BY_NAME[key]
-        (field,) = row.fields
-        given = row.choices.index(node.scalar(key).choice(key, row.choices))
-        default = Policy.__dict__[field.name]
-        flag = isinstance(default, bool)
-        before = 0 if flag else row.choices.index(self.scalars.get(field.name, default))
-        if given > before:
+        text = node.scalar(key).choice(key, row.choices)
+        name, value = _chosen(row, text)
+        before = self.scalars.get(name, Policy.__dict__[name])
+        if value is True or (isinstance(value, str) and row.choices.index(value) > row.choices.index(before)):
             self._widens(key, node)
-        self.scalars[field.name] = bool(given) if flag else row.choices[given]
+        self.scalars[name] = value
 
     # ------------------------------------------------------------ contradictions
 
@@ -807,6 +804,7 @@ class _Loader:
         if any(value for name, value in options.items() if name != "directory"):
             self.read.append("command line")
             self.digested += [f"{name}={value!r}" for name, value in sorted(options.items())]
+        self.given = options
         for key in keys.KEYS:
             for option in key.options:
                 values = options.get(option.key)
@@ -819,6 +817,7 @@ class _Loader:
                     except Malformed as error:
                         self._option(option.name, text, str(error))
         self._mounted_once()
+        self.given = {}
 
     def _typed_preset(self, _key: Key, option: Option, text: str) -> None:
         name, equals, arguments = text.partition("=")
@@ -862,7 +861,6 @@ class _Loader:
     def _typed_limit(self, _key: Key, _option: Option, text: str) -> None:
         name, value = grammar.parse_limit(text)
         self.limits[name] = value
-        self.typed.add(name)
 
     def _typed_text(self, key: Key, option: Option, text: str) -> None:
         try:
@@ -874,13 +872,16 @@ class _Loader:
     def _typed_choice(self, key: Key, option: Option, text: str) -> None:
         if text not in key.choices:
             self._option(option.name, text, f"expected {', '.join(key.choices)}{closest(text, key.choices)}")
-        self.scalars[key.fields[0].name] = text
+        name, value = _chosen(key, text)
+        self.scalars[name] = value
 
     def _typed_ssl_insecure(self, key: Key, _option: Option, _given: bool) -> None:
         self.scalars[key.name] = True
         self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
 
-    def _typed_trace(self, _key: Key, _option: Option, text: str) -> None:
+    def _typed_trace(self, _key: Key, option: Option, text: str) -> None:
+        if text not in _TRACE_MODES:
+            self._option(option.name, text, f"expected {', '.join(_TRACE_MODES)}{closest(text, _TRACE_MODES)}")
         self.trace["mode"] = text
 
     def _typed_args(self, key: Key, option: Option, words: Sequence[str]) -> None:
@@ -940,6 +941,12 @@ class _Loader:
             cause = f"unix_sockets: {_ALL} opens those of the host's tree"
             raise PolicyError("read the policy", cause, fix=("add view: host", "name the sockets that are needed"))
         return Result(policy, tuple(self.warnings), tuple(self.widening), tuple(sorted(self.variables.items())))
+
+
+def _chosen(key: Key, text: str) -> tuple[str, str | bool]:
+    """The field of a choice and its value; where that is a flag, anything but the tightest choice sets it."""
+    name = key.fields[0].name
+    return name, text != key.choices[0] if isinstance(Policy.__dict__[name], bool) else text
 
 
 def _refuse(place: Placed | None, cause: str) -> NoReturn:

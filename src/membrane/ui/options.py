@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 ``OPTIONS`` and ``COMMANDS`` hold everything that can be typed; the options that make up a policy are those of
-``policy.keys``.  The parser below, ``--help``, the shell completions,
-the man page and the README table (``completion.py``) are made from them, so they cannot disagree.
+``policy.keys``.  The parser below, ``--help``, the shell completions, the man page and the README table
+(``completion.py``) are made from them, so they cannot disagree.
 
 Rules
 -----

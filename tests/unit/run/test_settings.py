@@ -42,9 +42,9 @@ class Place:
         self.home.mkdir(exist_ok=True)
         self.config.write_text(text)
 
-    def load(self, *command: str, **given: Any) -> Loaded:
-        """What ``membrane OPTIONS -- COMMAND`` would load where nobody can be asked."""
-        places = str(self.workspace), str(self.home)
+    def load(self, *command: str, at: Path | None = None, **given: Any) -> Loaded:
+        """What ``membrane OPTIONS -- COMMAND`` would load there, without a terminal to ask on."""
+        places = str(at or self.workspace), str(self.home)
         return load_policy(given, self.environ, *places, command=command, interactive=False)
 
     def load_settled(self, **given: Any) -> Loaded:

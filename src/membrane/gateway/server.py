@@ -296,7 +296,7 @@ class Service:
         self._router = router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
-        inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
+        self._inspector = inspector = self._make_inspector(policy, decide, config) if config.get("inspect") else None
         self._engine = engine = Engine(
             reactor,
             router,
@@ -313,9 +313,9 @@ class Service:
         if self._asking is not None:
             self._answerer.ask = self._ask_about_name
         if policy.offer_proxy:
-            from .proxy import Front
+            from .proxy import Proxies
 
-            engine.front = Front(engine)
+            engine.proxies = Proxies(engine)
         self._udp = UdpRelay(
             reactor,
             router,
@@ -357,7 +357,7 @@ class Service:
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
 
-    def _inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
         """Make the authority of the session; only sessions that need it pay for OpenSSL."""
         from .http.credentials import Destination, Secret
         from .intercept import Inspector
@@ -396,8 +396,8 @@ class Service:
         if self._ca:
             self._journal.note({"ca": self._ca.decode("ascii")})
             self._write()  # the session waits for it
-            assert self._engine.inspector is not None
-            self._engine.inspector.warm_up()
+            assert self._inspector is not None
+            self._inspector.warm_up()
         self._reactor.run()
 
     def close(self) -> None:
@@ -433,7 +433,7 @@ class Service:
             "denied": self._journal.denied,
             "events_lost": self._journal.lost,
             "crashes": self._crashes,
-            "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
+            "requests": self._inspector.requests if self._inspector is not None else 0,
         }
         self._journal.end(stats)
         self._own.close()

@@ -12,9 +12,15 @@ handshakes (HTTP CONNECT, RFC 9110 section 9.3.6; SOCKS5, RFC 1928 and 1929) are
 
 from __future__ import annotations
 
+import os
+import stat
+from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM
+from _socket import socket as Socket
 from abc import ABC, abstractmethod
+from errno import ENOTSOCK, EPERM
 
 from ..errors import PolicyError
+from ..host import syscalls as sc
 from ..policy.hosts import parse_address
 from ..value import Value
 
@@ -221,6 +227,31 @@ def _is_literal(text: str) -> bool:
 
 
 # ---------------------------------------------------------------- proxies
+
+
+def connect_unix(path: str, owner: int) -> Socket:
+    """Connect to the host's socket at ``path``, whose identity is checked first.
+
+    Raises:
+        OSError: ELOOP, a link stands on the way; ENOTSOCK, EPERM: it is something else than what was planned; EAGAIN:
+            its queue is full; any other of connect(2).
+    """
+    fd = sc.openat2(sc.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, sc.RESOLVE_NO_SYMLINKS)
+    try:
+        details = os.stat(fd)
+        if not stat.S_ISSOCK(details.st_mode):
+            raise OSError(ENOTSOCK, "it is no socket any more")
+        if details.st_uid != owner:
+            raise OSError(EPERM, f"it belongs to uid {details.st_uid} now")
+        server = Socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+        try:
+            server.connect(f"/proc/self/fd/{fd}")  # this very inode, however long its path is
+        except BaseException:
+            server.close()
+            raise
+        return server
+    finally:
+        os.close(fd)
 
 
 class Proxy(Value):

@@ -122,7 +122,8 @@ class Rig:
         done = threading.Event()
 
         def look() -> None:
-            waiting = {id(item) for wait in (*self.engine.waits, *self.inspector.waits) for item in wait._due}
+            waits = (*self.engine.waits, *self.engine.dialler.waits, *self.inspector.waits)
+            waiting = {id(item) for wait in waits for item in wait._due}
             answer.extend((len(self.engine.connections), len(waiting)))
             done.set()
 

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
-from membrane.gateway import flow, room
+from membrane.gateway import dial, flow, room
 from membrane.gateway import relay as relay_module
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
@@ -192,7 +192,7 @@ def test_a_hello_that_ends_early_is_refused(rig, server, closing) -> None:
 def test_silence_is_not_a_hello(closing, server, monkeypatch) -> None:
     """A client that says nothing may stay; the waits of a hello and of dialling have long ended."""
     monkeypatch.setattr(relay_module, "HELLO", 0.01)
-    monkeypatch.setattr(relay_module, "CONNECT", 0.2)
+    monkeypatch.setattr(dial, "CONNECT", 0.2)
     rig = closing(Rig())
     rig.router.target = server.getsockname()[1]
     client = closing(rig.connect())
@@ -207,8 +207,8 @@ def test_silence_is_not_a_hello(closing, server, monkeypatch) -> None:
 
 def test_an_address_that_does_not_answer_is_given_up(closing, server, monkeypatch) -> None:
     """The queue of a listener that nobody accepts from is full: the kernel drops further SYNs."""
-    monkeypatch.setattr(relay_module, "ATTEMPT", 0.1)
-    monkeypatch.setattr(relay_module, "CONNECT", 0.5)
+    monkeypatch.setattr(dial, "ATTEMPT", 0.1)
+    monkeypatch.setattr(dial, "CONNECT", 0.5)
     rig = closing(Rig())
     port = rig.router.target = server.getsockname()[1]
     deaf = closing(socket.create_server(("127.0.0.2", port), backlog=0))
@@ -236,7 +236,7 @@ def test_no_allowed_address_is_a_refusal(rig, closing) -> None:
 
 def test_a_client_that_is_gone_before_it_is_connected(rig, server, closing) -> None:
     gate = threading.Event()
-    rig.engine.upstreams.resolver._look_up = lambda host: (gate.wait(10), Answer(("127.0.0.1",)))[1]
+    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(10), Answer(("127.0.0.1",)))[1]
     client = rig.connect()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
@@ -306,7 +306,7 @@ def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, s
         assert done.wait(10)
 
     connection = next(iter(rig.engine.connections))
-    room = connection._client.setsockopt
+    room = connection.client.setsockopt
     in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))
     data = os.urandom(flow.BUFFER + 10)
     other.sendall(data)
@@ -722,7 +722,7 @@ def test_nothing_within_the_host_is_paced(rig, server, closing) -> None:
     client.sendall(b"\0")
     assert accept(server, closing).recv(1) == b"\0"
     connection = next(iter(rig.engine.connections))
-    for end in (connection._client, connection._upstream):
+    for end in (connection.client, connection.upstream):
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
 

@@ -118,7 +118,6 @@ class BrokeredConnection(Connection):
         self._adapter = make_adapter(door.rule.adapter, self._judge, door.memory)
         self._attempts = 0
         self._inside, self._outside = _Side(), _Side()
-        self._bytes_up = self._bytes_down = 0
         self._answers: dict[SocketAccess, bool] = {}
         self._waits_in_all = 0  # bytes that wait in memory, as counted
 
@@ -144,9 +143,6 @@ class BrokeredConnection(Connection):
 
     def on_turn(self) -> None:
         """It needs none: sockets are watched level triggered."""
-
-    def moved(self) -> tuple[int, int]:
-        return self._bytes_up, self._bytes_down
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, Broken):
@@ -219,7 +215,7 @@ class BrokeredConnection(Connection):
         if not data:
             return
         if not client:
-            self._bytes_down += len(data)
+            self.bytes_down += len(data)
             self._broker.bytes_down += len(data)
             self._adapter.from_server(data)
             return
@@ -228,7 +224,7 @@ class BrokeredConnection(Connection):
             self._broker.refuse(access, Deny(None, reasons.LIMIT_REACHED, "limits: upload"))
             self.finish("upload limit reached")
             return
-        self._bytes_up += len(data)
+        self.bytes_up += len(data)
         self._broker.bytes_up += len(data)
         self._adapter.from_client(data)
 

@@ -126,7 +126,19 @@ class Connection(ABC):
         client: its socket; the side that connected.
     """
 
-    __slots__ = ("_down", "_owner", "_started", "_telling", "_up", "client", "dead", "id", "upstream")
+    __slots__ = (
+        "_down",
+        "_owner",
+        "_started",
+        "_telling",
+        "_up",
+        "bytes_down",
+        "bytes_up",
+        "client",
+        "dead",
+        "id",
+        "upstream",
+    )
 
     def __init__(self, owner: Connections, client: Socket) -> None:
         self._owner = owner
@@ -134,7 +146,8 @@ class Connection(ABC):
         self.client = client
         self.upstream: Socket | None = None  # the side that was dialled
         self._up: Flow | None = None  # what the pump moves out of the sandbox, and
-        self._down: Flow | None = None  # into it
+        self._down: Flow | None = None  # into it; without a pump:
+        self.bytes_up = self.bytes_down = 0
         self.dead = False
         self._telling = UNTOLD
         self._started = owner.reactor.now
@@ -153,10 +166,6 @@ class Connection(ABC):
     @abstractmethod
     def _release(self, error: str) -> None:
         """It ends: end its waits, and give back what it holds beside its sockets."""
-
-    def moved(self) -> tuple[int, int]:
-        """Bytes carried so far: out of the sandbox, and into it."""
-        return (self._up.moved, self._down.moved) if self._up and self._down else (0, 0)
 
     # ------------------------------------------------------------ its end
 
@@ -220,6 +229,7 @@ class Connection(ABC):
         self._telling = SILENT
         owner = self._owner
         if owner.verbose:
-            up, down = self.moved()
+            up = self._up.moved if self._up is not None else self.bytes_up
+            down = self._down.moved if self._down is not None else self.bytes_down
             duration = round((owner.reactor.now - self._started) * 1000, 3)
             owner.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))

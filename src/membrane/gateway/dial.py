@@ -158,20 +158,22 @@ class Dial:
         if self._state == _RESOLVING:
             self._resolved(answer)
 
-    @guarded
     def on_ready(self, mask: int) -> None:
         """The socket is ready."""
-        socket = self._socket
-        if socket is None:
-            return
-        self._mask |= mask
-        if self._state == _GREETING:
-            self._greet()
-        elif mask & (ERR | HUP) and (code := socket.getsockopt(SOL_SOCKET, SO_ERROR)):
-            self._dialler.attempt.end(self)
-            self._go_on(os.strerror(code))
-        elif mask & (OUT | ERR | HUP):
-            self._connected()
+        try:
+            socket = self._socket
+            if socket is None:
+                return
+            self._mask |= mask
+            if self._state == _GREETING:
+                self._greet()
+            elif mask & (ERR | HUP) and (code := socket.getsockopt(SOL_SOCKET, SO_ERROR)):
+                self._dialler.attempt.end(self)
+                self._go_on(os.strerror(code))
+            elif mask & (OUT | ERR | HUP):
+                self._connected(socket)
+        except Exception as error:
+            self.failed(error)
 
     @guarded
     def too_late(self) -> None:
@@ -247,14 +249,12 @@ class Dial:
 
     # ------------------------------------------------------------ connected
 
-    def _connected(self) -> None:
-        socket = self._socket
-        assert socket is not None
+    def _connected(self, socket: Socket) -> None:
         if self._addresses:
             self._dialler.attempt.end(self)
         socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         if self._handshake is None:
-            self._reach(b"")
+            self._reach(socket, b"")
             return
         self._state = _GREETING
         socket.sendall(self._handshake.start())
@@ -276,11 +276,9 @@ class Dial:
                 self._fail()
                 return
         self._mask |= IN  # what is behind the answer may have come with it
-        self._reach(handshake.rest)
+        self._reach(socket, handshake.rest)
 
-    def _reach(self, rest: bytes) -> None:
-        socket, self._socket = self._socket, None
-        assert socket is not None
-        self._state = _OVER
+    def _reach(self, socket: Socket, rest: bytes) -> None:
+        self._socket, self._state = None, _OVER
         self._dialler.connect.end(self)
         self._owner.reached(socket, self._mask, rest)

@@ -183,7 +183,6 @@ class Inspection:
         "_engine",
         "_first",
         "_inspector",
-        "_moved",
         "_offered",
         "_phase",
         "_route",
@@ -207,7 +206,7 @@ class Inspection:
         self._unmet = ""  # why there is no server
         self._waits_in_all = 0  # that wait in memory, as counted
         self._unkept = False  # the TLS session with the server may be worth keeping
-        self._moved = self._counted = (0, 0)  # bytes up and down: of all servers, and of this one
+        self._counted = (0, 0)  # bytes up and down of this server, as counted
 
     # ------------------------------------------------------------ what the connection says
 
@@ -246,10 +245,6 @@ class Inspection:
         """Another turn for a connection that has more to move."""
         if self._phase >= _HTTP:
             self._run()
-
-    def moved(self) -> tuple[int, int]:
-        """Bytes on the wires of servers, up and down."""
-        return self._moved
 
     def end(self, error: str) -> None:
         """The connection ends: what has no answer yet is told, and what is held given back."""
@@ -614,10 +609,9 @@ class Inspection:
         """Keep the totals: bytes on the server's wire."""
         up, down = server.sent - self._counted[0], server.received - self._counted[1]
         self._counted = server.sent, server.received
-        self._moved = self._moved[0] + up, self._moved[1] + down
-        pump = self._engine.pump
-        pump.bytes_up += up
-        pump.bytes_down += down
+        for total in (self._connection, self._engine.pump):
+            total.bytes_up += up
+            total.bytes_down += down
 
     # ------------------------------------------------------------ commands
 

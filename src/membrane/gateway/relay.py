@@ -65,7 +65,6 @@ if TYPE_CHECKING:
         def on_turn(self) -> None: ...
         def reached(self, upstream: Socket, rest: bytes) -> None: ...
         def unreached(self, cause: str) -> None: ...
-        def moved(self) -> tuple[int, int]: ...
         def end(self, error: str) -> None: ...
 
     class Proxies(Protocol):  # ``proxy.Proxies``
@@ -406,6 +405,11 @@ class TcpConnection(Connection):
         self._record(refusal)
         self._inspection.unreached(f"{refusal.event.reason}: the name does not lead where it may")
 
+    def _call_off(self) -> None:
+        dial, self._dial = self._dial, None
+        if dial is not None:
+            dial.end()
+
     def _open_towards_client(self) -> None:
         """Tell a client of a proxy that it may go on."""
         if self._replies is not None:
@@ -590,6 +594,7 @@ class TcpConnection(Connection):
     def _start_to_explain(self, refusal: Refusal | str) -> None:
         engine = self.engine
         engine.hello.end(self)
+        self._call_off()
         self.drop_upstream()
         self._refusal = refusal
         self._state = _EXPLAINING
@@ -701,15 +706,6 @@ class TcpConnection(Connection):
         self.client.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
         self.finish()
 
-    def drop_upstream(self) -> None:
-        if self._dial is not None:
-            self._dial.end()
-            self._dial = None
-        super().drop_upstream()
-
-    def moved(self) -> tuple[int, int]:
-        return super().moved() if self._inspection is None else self._inspection.moved()
-
     def _opening(self) -> ConnectionOpened:
         route = self.route
         assert route is not None
@@ -729,5 +725,7 @@ class TcpConnection(Connection):
             for wait in self.engine.waits:
                 wait.end(self)
         self._state = _DEAD
-        if self._inspection is not None:
-            self._inspection.end(error)
+        self._call_off()
+        inspection, self._inspection = self._inspection, None  # no cycle is left to be collected
+        if inspection is not None:
+            inspection.end(error)

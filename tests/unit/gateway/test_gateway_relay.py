@@ -6,6 +6,7 @@ A listener on loopback stands for the sandbox's; the stub policy says where its 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import struct
@@ -756,3 +757,44 @@ def test_connections_end_with_the_engine(server, closing) -> None:
     closed = rig.of(ConnectionClosed)
     assert [(event.error, event.bytes_up) for event in closed] == [("session ended", 2)]
     assert rig.engine.connections == set()
+
+
+def test_a_connection_leaves_no_cycle(rig, server, closing) -> None:
+    """The process looks for garbage seldom: what a connection holds goes with it, whatever became of it."""
+
+    def left() -> list[object]:
+        found: list[object] = []
+        done = threading.Event()
+
+        def look() -> None:
+            kinds = (relay_module.TcpConnection, dial.Dial, flow.Flow)
+            found.extend(each for each in gc.get_objects() if isinstance(each, kinds))
+            done.set()
+
+        for call in (lambda: None, look):  # not in the turn in which one ended
+            rig.reactor.post(call)
+        assert done.wait(10)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        client = closing(rig.connect())
+        client.sendall(b"\0x")
+        other = accept(server, closing)
+        assert other.recv(10) == b"\0x"
+        assert left()  # the control
+        client.shutdown(socket.SHUT_WR)
+        other.close()
+        rig.wait_for(ConnectionClosed)
+        rig.router.addresses, rig.router.host = ("192.0.2.1",), "barred.test"
+        assert_reset(closing(rig.connect()))
+        rig.router.addresses, rig.router.host = (), "unknown.test"
+        assert_reset(closing(rig.connect()))
+        rig.wait_for(ConnectionClosed, 2)
+        deadline = time.monotonic() + 10
+        while left() and time.monotonic() < deadline:
+            pass
+        assert left() == []
+    finally:
+        gc.enable()

@@ -30,6 +30,7 @@ import os
 from _socket import MSG_PEEK, SHUT_WR, SO_ERROR, SO_LINGER, SOL_SOCKET
 from _socket import socket as Socket
 
+from ..errors import InternalError
 from ..events import ConnectionOpened
 from ..policy import reasons
 from ..policy.model import Connect, Deny
@@ -374,6 +375,8 @@ class TcpConnection(Connection):
         if self._inspection is not None:
             self._inspection.reached(upstream, rest)
             return
+        if route.inspect:
+            raise InternalError("relay a connection", "its requests are to be judged")
         self._open_towards_client()
         self._upstream_ended = bool(mask & _ENDED)
         self._up = Flow(self.client, upstream, engine.ledger.meter(route.budgets))
@@ -406,9 +409,9 @@ class TcpConnection(Connection):
         self._inspection.unreached(f"{refusal.event.reason}: the name does not lead where it may")
 
     def _call_off(self) -> None:
-        dial, self._dial = self._dial, None
-        if dial is not None:
-            dial.end()
+        if self._dial is not None:
+            self._dial.end()
+            self._dial = None
 
     def _open_towards_client(self) -> None:
         """Tell a client of a proxy that it may go on."""
@@ -725,7 +728,8 @@ class TcpConnection(Connection):
             for wait in self.engine.waits:
                 wait.end(self)
         self._state = _DEAD
-        self._call_off()
-        inspection, self._inspection = self._inspection, None  # no cycle is left to be collected
-        if inspection is not None:
+        if self._dial is not None:
+            self._call_off()
+        if self._inspection is not None:
+            inspection, self._inspection = self._inspection, None  # no cycle is left to be collected
             inspection.end(error)

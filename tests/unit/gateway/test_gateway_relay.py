@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from membrane.errors import InternalError
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.gateway import dial, flow, room
 from membrane.gateway import relay as relay_module
@@ -798,3 +799,20 @@ def test_a_connection_leaves_no_cycle(rig, server, closing) -> None:
         assert left() == []
     finally:
         gc.enable()
+
+
+def test_what_is_to_be_judged_is_never_relayed(rig, server, closing) -> None:
+    """Also if, by a defect, nobody judges it any more."""
+    ours, theirs = (closing(end) for end in socket.socketpair())
+    upstream = closing(rig.connect())
+    for inspect in (False, True):  # the first is the control
+        connection = relay_module.TcpConnection(rig.engine, ours, (1, 0))
+        connection.route = Route("a.test", "198.18.0.9", 80, 80, inspect=inspect, raw=True)
+        theirs.sendall(b"x")
+        if inspect:
+            with pytest.raises(InternalError, match="to be judged"):
+                connection.reached(upstream, 0, b"")
+        else:
+            connection.reached(upstream, 0, b"")
+        assert (connection._down is None) is inspect
+        rig.engine.connections.discard(connection)

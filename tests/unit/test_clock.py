@@ -11,7 +11,7 @@ import pytest
 
 import membrane
 from membrane import clock
-from membrane.gateway.journal import Journal as NetworkJournal
+from membrane.gateway.journal import EventQueue
 from membrane.record import reader
 from membrane.record import writer as record
 from membrane.run import journal
@@ -59,7 +59,7 @@ def test_it_goes_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, step:
     assert abs(clock.seconds() - second / 1e9) < 60
     assert abs(clock.was_set_by() - step) < HOUR // 60
     assert journal.now()[:16] in {reader.iso(at)[:16] for at in (first, clock.time_ns())}
-    told = NetworkJournal("s")
+    told = EventQueue("s")
     told.note({"x": 1})
     assert abs(told._clock() - second / 1e9) < 60
 

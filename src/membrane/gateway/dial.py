@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from .reactor import Reactor
     from .route import Route, Router
-    from .upstream import Answer, Handshake, Upstreams
+    from .upstream import Handshake, Resolved, Upstreams
 
     class Dialled(Protocol):
         """The connection that wants to get there."""
@@ -153,7 +153,7 @@ class Dial:
     # ------------------------------------------------------------ what comes
 
     @guarded
-    def resolved(self, answer: Answer) -> None:
+    def resolved(self, answer: Resolved) -> None:
         """The name of the destination, or of the proxy, was looked up."""
         if self._state == _RESOLVING:
             self._resolved(answer)
@@ -188,7 +188,7 @@ class Dial:
 
     # ------------------------------------------------------------ one address after the other
 
-    def _resolved(self, answer: Answer) -> None:
+    def _resolved(self, answer: Resolved) -> None:
         if not answer.addresses:
             self._failures.append(answer.error)
             self._fail()

@@ -60,9 +60,9 @@ from .budgets import Budget, Ledger
 from .clients import Clients
 from .dns import MOST_NAMES, Answerer, Names
 from .exposed import Exposed
-from .journal import Journal
+from .journal import EventQueue
 from .reactor import IN, OUT, Reactor
-from .refused import Refused
+from .refused import RefusedPackets
 from .relay import Engine
 from .route import Router
 from .udp import UdpRelay, serve_dns
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
     """Serve until the session says stop or is gone; the exit status."""
     control = Socket(fileno=int(argv[1]))
     files = _harden()
-    journal = Journal("")
+    journal = EventQueue("")
     try:
         config = read_config(control)
         _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
@@ -204,7 +204,7 @@ def defect(error: BaseException, count: int = 1) -> DefectSeen:
     return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
 
 
-def send_all(control: Socket, journal: Journal) -> None:
+def send_all(control: Socket, journal: EventQueue) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
         control.settimeout(_FLUSH)
@@ -252,7 +252,7 @@ def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
 class Service:
     """Everything that one session's sockets are served by."""
 
-    def __init__(self, control: Socket, journal: Journal, config: Mapping[str, Any], files: int) -> None:
+    def __init__(self, control: Socket, journal: EventQueue, config: Mapping[str, Any], files: int) -> None:
         self._control, self._journal = control, journal
         self._commands = b""
         self._blocked = False
@@ -347,7 +347,7 @@ class Service:
         self._totals = reactor.wait(_TOTALS, self._tell_totals)
         self._bytes_told = 0
         self._tells_totals = config.get("totals", not journal.verbose)
-        self._refused: Refused | None = None
+        self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
         for role, socket in sockets:
             self._serve(role, socket)
@@ -376,9 +376,9 @@ class Service:
             for name, value, placeholder, header, destinations in config.get("secrets", ())
         ]
         if secrets:
-            from .http.redact import Mask
+            from .http.redact import Redactor
 
-            self._journal.mask = Mask(secrets)
+            self._journal.mask = Redactor(secrets)
         return Inspector(
             self._reactor,
             authority,
@@ -485,7 +485,9 @@ class Service:
             pass  # not served: it answers
         elif kind == "refused":
             journal = self._journal
-            self._refused = Refused(self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed)
+            self._refused = RefusedPackets(
+                self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed
+            )
         elif kind == "diag":
             self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():

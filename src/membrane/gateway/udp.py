@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .dns import Answerer
     from .reactor import Reactor
     from .route import Route, Router
-    from .upstream import Answer, Upstreams
+    from .upstream import Resolved, Upstreams
 
 IDLE = 60.0  # seconds
 _BURST = 64  # datagrams taken in one turn
@@ -331,7 +331,7 @@ class UdpRelay:
         access = Connect(route.host, route.address, route.port, "udp")
         self._emit(denial(access, verdict).of(client))
 
-    def _resolved(self, flow: _Flow, answer: Answer) -> None:
+    def _resolved(self, flow: _Flow, answer: Resolved) -> None:
         if self._flows.get(flow.key) is not flow:
             return
         try:

@@ -13,7 +13,7 @@ from membrane.gateway.dial import Dial, Dialler
 from membrane.gateway.dns import Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Refusal, Route, Router
-from membrane.gateway.upstream import Answer, Proxy, Resolver, Upstreams
+from membrane.gateway.upstream import Proxy, Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Connect, Deny
 
 FORBIDDEN = "192.0.2.1"
@@ -45,7 +45,7 @@ class Owner:
 class Rig:
     def __init__(self) -> None:
         self.reactor = Reactor()
-        self.answer = Answer(("127.0.0.1",))
+        self.answer = Resolved(("127.0.0.1",))
         self.asked: list[Any] = []
         self.server = socket.create_server(("127.0.0.1", 0))
         self.server.settimeout(10)
@@ -87,7 +87,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_the_server_is_reached_by_the_address_that_is_allowed(rig: Rig) -> None:
-    rig.answer = Answer((FORBIDDEN, "127.0.0.1"))
+    rig.answer = Resolved((FORBIDDEN, "127.0.0.1"))
     _dial, owner = rig.dial()
     assert rig.until_heard(owner) == ["reached"]
     assert owner.address == "127.0.0.1"
@@ -97,7 +97,7 @@ def test_the_server_is_reached_by_the_address_that_is_allowed(rig: Rig) -> None:
 
 
 def test_a_name_of_which_no_address_is_allowed_is_barred_and_nothing_dialled(rig: Rig) -> None:
-    rig.answer = Answer((FORBIDDEN,))
+    rig.answer = Resolved((FORBIDDEN,))
     _dial, owner = rig.dial()
     assert rig.until_heard(owner) == [f"barred: {FORBIDDEN}"]
     assert owner.address == ""
@@ -105,13 +105,13 @@ def test_a_name_of_which_no_address_is_allowed_is_barred_and_nothing_dialled(rig
 
 def test_each_address_that_failed_is_in_the_reason(rig: Rig) -> None:
     rig.server.close()
-    rig.answer = Answer(("127.0.0.1", "127.0.0.2"))
+    rig.answer = Resolved(("127.0.0.1", "127.0.0.2"))
     _dial, owner = rig.dial()
     assert rig.until_heard(owner) == ["unreached: 127.0.0.1: Connection refused; 127.0.0.2: Connection refused"]
 
 
 def test_a_name_that_does_not_exist_is_unreached(rig: Rig) -> None:
-    rig.answer = Answer((), "no such name: a.test")
+    rig.answer = Resolved((), "no such name: a.test")
     _dial, owner = rig.dial()
     assert rig.until_heard(owner) == ["unreached: no such name: a.test"]
 

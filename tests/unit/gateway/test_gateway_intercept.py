@@ -32,7 +32,7 @@ from membrane.gateway.relay import Engine, TcpConnection
 from membrane.gateway.route import Route, Router
 from membrane.gateway.stream import Stream
 from membrane.gateway.tls import Authority
-from membrane.gateway.upstream import Answer, Resolver, Upstreams
+from membrane.gateway.upstream import Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 from membrane.policy.reasons import PATH_NOT_ALLOWED
 
@@ -67,7 +67,7 @@ class Rig:
         self.server.settimeout(30)
         router = OneServer()
         router.target = self.server.getsockname()[1]
-        resolver = Resolver(reactor, lambda _host: Answer((), "no such name", 60), 10)
+        resolver = Resolver(reactor, lambda _host: Resolved((), "no such name", 60), 10)
         self.inspector = Inspector(
             reactor,
             self.authority,

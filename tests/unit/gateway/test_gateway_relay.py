@@ -24,7 +24,7 @@ from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.relay import Engine
 from membrane.gateway.route import UNRECOGNIZED_NAME, Route, Router, alert
-from membrane.gateway.upstream import Answer, Resolver, Upstreams
+from membrane.gateway.upstream import Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 
 HELLO_START = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -59,7 +59,7 @@ class Rig:
         self.crashes: list[BaseException] = []
         self.told = threading.Condition()
         answerer = Answerer(Names(), lambda query: Allow(None, "ok"), self.emit)
-        resolver = Resolver(self.reactor, lambda host: Answer(self.router.addresses, "no such name", 60), 10)
+        resolver = Resolver(self.reactor, lambda host: Resolved(self.router.addresses, "no such name", 60), 10)
         budget = options.pop("budget", Budget())
         self.engine = Engine(
             self.reactor, self.router, answerer, Upstreams(resolver, resolver), self.emit, self.crashes.append,
@@ -238,7 +238,7 @@ def test_no_allowed_address_is_a_refusal(rig, closing) -> None:
 
 def test_a_client_that_is_gone_before_it_is_connected(rig, server, closing) -> None:
     gate = threading.Event()
-    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(10), Answer(("127.0.0.1",)))[1]
+    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(10), Resolved(("127.0.0.1",)))[1]
     client = rig.connect()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()

@@ -136,7 +136,7 @@ class BrokeredConnection(Connection):
             self.finish(error.strerror or "the socket is not there")
             return
         self.upstream = server
-        self.tell_opened()
+        self.emit_opened()
         for socket, handler in ((self.client, self._on_client), (server, self._on_server)):
             self._broker.reactor.watch(socket.fileno(), 0, handler)
         self._flush()
@@ -243,17 +243,17 @@ class BrokeredConnection(Connection):
         _send(self.upstream, adapter.up, outside.gone)
         _send(self.client, adapter.down, inside.gone)
         self._waits_in_all = self._broker.room.change(self._waits_in_all, len(adapter.up) + len(adapter.down))
-        if not adapter.down and (adapter.over() or outside.gone or (outside.ended and inside.told)):
+        if not adapter.down and (adapter.over() or outside.gone or (outside.ended and inside.passed_on)):
             self.finish()
             return
         if not adapter.up and inside.gone and not adapter.waiting():
             self.finish()
             return
-        if inside.ended and not inside.told and not adapter.up and not adapter.waiting() and not adapter.parked:
-            inside.told = True
+        if inside.ended and not inside.passed_on and not adapter.up and not adapter.waiting() and not adapter.parked:
+            inside.passed_on = True
             self.upstream.shutdown(SHUT_WR)
-        if outside.ended and not outside.told and not adapter.down:
-            outside.told = True
+        if outside.ended and not outside.passed_on and not adapter.down:
+            outside.passed_on = True
             self.client.shutdown(SHUT_WR)
         for socket, side, client, out in (
             (self.client, inside, True, adapter.down),
@@ -266,12 +266,12 @@ class BrokeredConnection(Connection):
 
 
 class _Side:
-    """One end of a connection: it has no more to say, the other was told so, it is not there any more."""
+    """One end of a connection: it sends no more, that was passed on to the other, it is not there any more."""
 
-    __slots__ = ("ended", "gone", "mask", "told")
+    __slots__ = ("ended", "gone", "mask", "passed_on")
 
     def __init__(self) -> None:
-        self.ended = self.told = self.gone = False
+        self.ended = self.passed_on = self.gone = False
         self.mask = 0
 
 

@@ -14,8 +14,8 @@ hand their streams to an ``intercept.Inspection``.  They share one life::
 Rules
 -----
 1. ``finish`` counts once, from whatever side it is called; nothing is moved after it.
-2. ``ConnectionOpened`` is told once, and ``ConnectionClosed`` once after it.  A connection that is refused before it
-   was told has the event of its refusal only.
+2. ``ConnectionOpened`` is emitted once, and ``ConnectionClosed`` once after it.  A connection that is refused before
+   that has the event of its refusal only.
 3. Whatever goes wrong in a connection ends that connection and nothing else; a defect of ours is counted besides.
 """
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     G = TypeVar("G", bound=Guarded)
 
 RESET = struct.pack("ii", 1, 0)  # struct linger: close(2) sends RST (socket(7), tcp(7))
-UNTOLD, OPENED, SILENT = range(3)  # which events of a connection were told; ``SILENT``: no more, or none yet
+UNREPORTED, REPORTED, SILENT = range(3)  # which events were emitted; ``SILENT``: no more will be, or none yet
 _PATIENCE = 0.1  # seconds without accepting when no descriptor is left
 
 
@@ -129,8 +129,8 @@ class Connection(ABC):
     __slots__ = (
         "_down",
         "_owner",
+        "_reported",
         "_started",
-        "_telling",
         "_up",
         "bytes_down",
         "bytes_up",
@@ -149,7 +149,7 @@ class Connection(ABC):
         self._down: Flow | None = None  # into it; without a pump:
         self.bytes_up = self.bytes_down = 0
         self.dead = False
-        self._telling = UNTOLD
+        self._reported = UNREPORTED
         self._started = owner.reactor.now
         owner.connections.add(self)
 
@@ -170,7 +170,7 @@ class Connection(ABC):
     # ------------------------------------------------------------ its end
 
     def finish(self, error: str = "") -> None:
-        """End both sides and tell; only the first call counts."""
+        """End both sides and emit what is still to be emitted; only the first call counts."""
         if self.dead:
             return
         self.dead = True
@@ -178,10 +178,10 @@ class Connection(ABC):
         owner.connections.discard(self)
         try:
             self._release(error)
-            self.tell_closed(error)
+            self.emit_closed(error)
         finally:  # also after a defect
             self.drop_upstream()
-            owner.reactor.bury(self.client)
+            owner.reactor.close_later(self.client)
 
     def abort(self, error: str) -> None:
         """Reset both sides."""
@@ -201,32 +201,32 @@ class Connection(ABC):
     def drop_upstream(self) -> None:
         """Close the side that was dialled, if there is one."""
         if self.upstream is not None:
-            self._owner.reactor.bury(self.upstream)
+            self._owner.reactor.close_later(self.upstream)
             self.upstream = None
         for flow in (self._up, self._down):
             if flow is not None:
                 self._owner.pump.drop(flow)
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ its events
 
     @property
-    def told(self) -> bool:
-        """It was told as opened, and not yet as closed."""
-        return self._telling == OPENED
+    def reported(self) -> bool:
+        """It was reported as opened, and not yet as closed."""
+        return self._reported == REPORTED
 
-    def tell_opened(self) -> None:
-        """Tell that it is there; once."""
-        if self._telling == UNTOLD:
-            self._telling = OPENED
+    def emit_opened(self) -> None:
+        """Report that it is there; once."""
+        if self._reported == UNREPORTED:
+            self._reported = REPORTED
             if self._owner.verbose:
                 self._owner.emit(self._opening())
 
-    def tell_closed(self, error: str) -> None:
-        """Tell that it has ended, and before that, if nobody has, that it was there; once."""
-        self.tell_opened()
-        if self._telling != OPENED:
+    def emit_closed(self, error: str) -> None:
+        """Report that it has ended, and before that, if it was not, that it was there; once."""
+        self.emit_opened()
+        if self._reported != REPORTED:
             return
-        self._telling = SILENT
+        self._reported = SILENT
         owner = self._owner
         if owner.verbose:
             up = self._up.moved if self._up is not None else self.bytes_up

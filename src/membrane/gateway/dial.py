@@ -240,7 +240,7 @@ class Dial:
 
     def _drop(self) -> None:
         if self._socket is not None:
-            self._dialler.reactor.bury(self._socket)
+            self._dialler.reactor.close_later(self._socket)
             self._socket = None
 
     def _fail(self) -> None:

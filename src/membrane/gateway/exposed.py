@@ -4,10 +4,11 @@ Theory of operation
 -------------------
 A listener of the host is accepted here.  For each connection the launcher, which lives in the sandbox's network
 namespace, is asked for a fresh socket of that namespace (``host.launcher._mint``); connected here, it reaches the
-sandbox's loopback: 127.0.0.1, and ::1 when nobody listens there.  Loopback destinations are steered by no rule of
+sandbox's loopback: 127.0.0.1, and ::1 when no server listens there.  Loopback destinations are steered by no rule of
 the namespace.  Bytes are copied as they are; the client outside learns of a server that is not there by a reset.
 
-The direction is the reverse of all others: what the command answers leaves to whoever connected, on this machine.
+The direction is the reverse of all others: what the command answers leaves to the program of this machine that
+connected.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class ExposedConnection(Connection):
             self._next(os.strerror(code))
             return
         self._exposed.connect.end(self)
-        self.tell_opened()
+        self.emit_opened()
         self._up, self._down = Flow(server, self.client), Flow(self.client, server)
         reactor = self._exposed.reactor
         reactor.rehandle(server.fileno(), self.on_turn)

@@ -7,8 +7,8 @@ Theory of operation
     HELLO -> (TLS) dial the server -> its handshake -> the client's handshake -> HTTP -> over
        \\---> (HTTP without TLS) -----------------------------------------------> HTTP, dials when a request may go on
 
-The connection stays what it is: it accepts, dials, refuses, lingers and is told as any other.  An ``Inspection`` is
-told what its sockets report, moves the bytes between them, and gives the client back when it is over.
+The connection stays what it is: it accepts, dials, refuses, lingers and is reported as any other.  An ``Inspection``
+gets what its sockets report, moves the bytes between them, and gives the client back when it is over.
 
 The first bytes are looked at without being taken, as for every connection: TLS must carry the name that the
 connection is bound to.  The server is reached first, with what the client offers in ALPN, so that the client gets
@@ -23,7 +23,7 @@ Rules
 1. Nothing of the client ever goes up but what a core returned: there is no way from here to a raw relay.
 2. A server is verified by the name that the connection is bound to, unless the policy says ``insecure``.
 3. Every wait has an end: for the first bytes, a head, a handshake, an answer, a reader that does not read.
-4. Whatever goes wrong ends this connection only; each request that it had is told.
+4. Whatever goes wrong ends this connection only; each request that it had is reported.
 """
 
 from __future__ import annotations
@@ -247,16 +247,16 @@ class Inspection:
             self._run()
 
     def end(self, error: str) -> None:
-        """The connection ends: what has no answer yet is told, and what is held given back."""
+        """The connection ends: report what has no answer yet, and give back what is held."""
         self._end_waits()
         core = self._core
         if self._server is not None:
             self._count(self._server)
         if core is not None and not core.closed:
             for command in core.upstream_failed(error or "the connection was closed"):
-                if isinstance(command, Seen):  # the answer that goes with it reaches nobody any more
+                if isinstance(command, Seen):  # the answer that goes with it has no reader any more
                     unanswered = command.status in UNANSWERED
-                    self._tell_request(command.replace(status=0, error=error) if unanswered else command)
+                    self._emit_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
         self._waits_in_all = self._engine.room.change(self._waits_in_all, 0)
 
@@ -279,7 +279,7 @@ class Inspection:
     def client_late(self) -> None:
         """A client that had begun to say something does not go on, or says nothing at all."""
         if self._core is not None:
-            self._obey(self._core.client_late())
+            self._carry_out(self._core.client_late())
         else:
             self._connection.abort("the client said nothing that was understood in time")
 
@@ -300,13 +300,13 @@ class Inspection:
     def idle_late(self) -> None:
         """Nobody asks for anything any more."""
         if self._core is not None:
-            self._obey(self._core.client_eof())
+            self._carry_out(self._core.client_eof())
 
     @guarded
     def answer_late(self) -> None:
         """The server owes an answer."""
         if self._core is not None:
-            self._obey(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s", late=True))
+            self._carry_out(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s", late=True))
 
     # ------------------------------------------------------------ the first bytes
 
@@ -368,8 +368,8 @@ class Inspection:
         self._server, self._counted = Stream(upstream, rest), (0, 0)
         if self._core is not None:  # HTTP without TLS: a request waits for it
             self._phase = _HTTP
-            self._connection.tell_opened()
-            self._obey(self._core.upstream_opened())
+            self._connection.emit_opened()
+            self._carry_out(self._core.upstream_opened())
             self._run()
             return
         self._phase = _SHAKE_UP
@@ -403,7 +403,7 @@ class Inspection:
         self._connection.drop_upstream()
         if self._core is not None:
             self._phase = _HTTP
-            self._obey(self._core.upstream_failed(cause))
+            self._carry_out(self._core.upstream_failed(cause))
             self._run()
             return
         self._unmet = cause
@@ -467,10 +467,10 @@ class Inspection:
         self._connection.protocol = self._core.protocol
         self._phase = _HTTP
         if secure:
-            self._connection.tell_opened()
+            self._connection.emit_opened()
         inspector.late.begin(self)
         if self._unmet and kind is Http2:
-            self._obey(self._core.upstream_failed(self._unmet))
+            self._carry_out(self._core.upstream_failed(self._unmet))
         self._run()
 
     # ------------------------------------------------------------ moving
@@ -545,10 +545,10 @@ class Inspection:
             if self._unkept:
                 self._unkept = False
                 self._inspector.keep_session(self._session_key, server.session(), self._engine.reactor.now)
-            self._obey(core.upstream_data(data))
+            self._carry_out(core.upstream_data(data))
         else:
             self._client_cut(server)
-            self._obey(core.upstream_eof())
+            self._carry_out(core.upstream_eof())
         return True
 
     def _client_cut(self, server: Stream) -> None:
@@ -562,7 +562,7 @@ class Inspection:
             self._count(server)
         self._connection.drop_upstream()
         if core is not None and not core.closed:
-            self._obey(core.upstream_eof(cause))
+            self._carry_out(core.upstream_eof(cause))
 
     def _read_client(self, most: int) -> bool:
         core = self._core
@@ -578,7 +578,7 @@ class Inspection:
         if any(isinstance(command, SendUpstream) for command in commands):
             self._inspector.late.end(self)  # it goes on; ``_set_waits`` begins anew
             self._inspector.content.end(self)
-        self._obey(commands)
+        self._carry_out(commands)
         return True
 
     def _set_waits(self) -> None:
@@ -615,7 +615,7 @@ class Inspection:
 
     # ------------------------------------------------------------ commands
 
-    def _obey(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[Command]) -> None:
         for at, command in enumerate(commands):
             if isinstance(command, SendUpstream):
                 if self._server is not None:
@@ -626,13 +626,13 @@ class Inspection:
             elif isinstance(command, SendClient):
                 try:
                     self._stream.write(command.data)
-                except OSError:  # the client is gone; what it asked for is told all the same
+                except OSError:  # the client is gone; what it asked for is reported all the same
                     for later in commands[at + 1 :]:
                         if isinstance(later, Seen):
-                            self._tell_request(later)
+                            self._emit_request(later)
                     raise
             elif isinstance(command, Seen):
-                self._tell_request(command)
+                self._emit_request(command)
             elif isinstance(command, AskFirst):
                 self._ask(command.question)
             elif isinstance(command, OpenUpstream):
@@ -657,7 +657,7 @@ class Inspection:
                 self._close_when_flushed()
 
     def _ask(self, question: Undecided) -> None:
-        """Put a request to somebody outside; it waits."""
+        """Ask about a request, which waits."""
         asking = self._engine.asking
         assert asking is not None
         client = {"protocol": "tcp", "port": self._connection.peer[0]}
@@ -665,10 +665,10 @@ class Inspection:
 
     @guarded
     def request_answered(self, router: Router | None) -> None:
-        """Somebody was asked about the request that waits."""
+        """The question about the request that waits was answered."""
         if self._phase == _OVER or self._core is None:
             return
-        self._obey(self._core.answered(router.decide if router is not None else None))
+        self._carry_out(self._core.answered(router.decide if router is not None else None))
         self._run()
 
     def _open_upstream(self) -> None:
@@ -709,7 +709,7 @@ class Inspection:
 
     # ------------------------------------------------------------ telling
 
-    def _tell_request(self, seen: Seen) -> None:
+    def _emit_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""
         verdict, request = seen.verdict, seen.request
         path = redact_path(request.path)
@@ -720,15 +720,15 @@ class Inspection:
             seen = seen.replace(request=request, verdict=verdict)
         inspector, engine = self._inspector, self._engine
         inspector.requests += 1
-        self._connection.tell_opened()
+        self._connection.emit_opened()
         refused = not isinstance(verdict, Allow) and seen.status not in UNANSWERED
         if engine.verbose:
-            self._tell_seen(seen, refused)
+            self._emit_seen(seen, refused)
         if isinstance(verdict, Deny | Ask) and refused:
             engine.refused += 1
             engine.emit(denial(request, verdict).of(self._connection.peer))
 
-    def _tell_seen(self, seen: Seen, refused: bool) -> None:
+    def _emit_seen(self, seen: Seen, refused: bool) -> None:
         verdict, request = seen.verdict, seen.request
         rule = verdict.rule if isinstance(verdict, (Allow, Deny)) else None
         query = ""

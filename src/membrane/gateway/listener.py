@@ -101,7 +101,7 @@ def original(client: Socket) -> tuple[str, int]:
     """The destination before DNAT (netfilter ``SO_ORIGINAL_DST``, a sockaddr).
 
     Raises:
-        OSError: ENOENT, the connection was not translated: somebody dialled the listener itself.
+        OSError: ENOENT, the connection was not translated: its client dialled the listener itself.
     """
     six = client.family == AF_INET6
     data = client.getsockopt(IPPROTO_IPV6 if six else IPPROTO_IP, _SO_ORIGINAL_DST, 28)

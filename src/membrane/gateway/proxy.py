@@ -179,7 +179,7 @@ class _Client:
         if self in proxies.clients:
             self._leave()
             self._socket.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
-            proxies.engine.reactor.bury(self._socket)
+            proxies.engine.reactor.close_later(self._socket)
 
     def _leave(self) -> None:
         self._proxies.clients.discard(self)
@@ -211,7 +211,7 @@ class ProxyClient(_Client):
         self._peer = peer
         self._stage = ""  # "", "socks auth", "socks request"
         self._answered = False
-        self._held = False  # somebody is asked
+        self._held = False  # a question is open
         proxies.asking.begin(self)
         # Edge triggered: what is looked at is not taken, and must not wake us again.
         proxies.engine.reactor.watch(socket.fileno(), IN | RDHUP | EDGE, self._ready)
@@ -316,7 +316,7 @@ class ProxyClient(_Client):
             if len(data) < 2 or len(data) < 3 + data[1] or len(data) < 3 + data[1] + data[2 + data[1]]:
                 return False
             self._socket.recv(3 + data[1] + data[2 + data[1]])
-            self._socket.send(b"\1\0")  # nobody but the command is in here
+            self._socket.send(b"\1\0")  # only the command is in here
             self._stage = "socks request"
             return True
         return self._socks_request(data)
@@ -454,14 +454,14 @@ class PlainRequest(_Client):
         """The answer is complete."""
         self._sent_end = True
         self._socket.shutdown(SHUT_WR)
-        self._engine.reactor.bury(self._inner)
+        self._engine.reactor.close_later(self._inner)
         self._engine.reactor.change(self._socket.fileno(), IN)
         self._linger()
 
     def _leave(self) -> None:
         super()._leave()
         if not self._sent_end:
-            self._engine.reactor.bury(self._inner)
+            self._engine.reactor.close_later(self._inner)
 
 
 def _receive(socket: Socket) -> bytes | None:

@@ -35,7 +35,7 @@ from ..events import ConnectionOpened
 from ..policy import reasons
 from ..policy.model import Connect, Deny
 from . import openings, sniff
-from .connection import RESET, SILENT, UNTOLD, Connection, Connections, guarded
+from .connection import RESET, SILENT, UNREPORTED, Connection, Connections, guarded
 from .dial import ALL, Dial, Dialler
 from .dns import LONGEST_QUERY, TcpMessages
 from .flow import BUFFER, Flow, LimitReached, cut_short
@@ -116,7 +116,7 @@ class Engine(Connections):
     ) -> None:
         super().__init__(reactor, emit, crashed, connections, verbose=verbose)
         self.router, self.answerer, self.ledger, self.inspector = router, answerer, ledger, inspector
-        self.clients: Clients | None = None  # without one, nobody wants to know the inodes of the clients' sockets
+        self.clients: Clients | None = None  # without one, the inodes of the clients' sockets are not asked for
         self.proxies: Proxies | None = None
         self.dialler = Dialler(reactor, upstreams)
         self.hello = reactor.wait(HELLO, TcpConnection.hello_late)
@@ -196,7 +196,7 @@ class TcpConnection(Connection):
         self.router = engine.router  # another one after an answer that holds for this connection alone
         self.protocol, self.sni = "tcp", ""
         self.client_ended = False  # it sends no more
-        self._telling = SILENT  # until it is known where it goes
+        self._reported = SILENT  # until it is known where it goes
         self._state = _DIALLING
         self._held = True
         self._client_mask = 0  # what its socket reported before the upstream was connected
@@ -303,7 +303,7 @@ class TcpConnection(Connection):
 
     @guarded
     def answered(self, router: Router | None, refusal: Refusal, address: str, port: int) -> None:
-        """Somebody was asked: go on by ``router``, or refuse."""
+        """A question was answered: go on by ``router``, or refuse."""
         if self._state == _ASKING:
             self._state = _DIALLING
             if router is None:
@@ -311,7 +311,7 @@ class TcpConnection(Connection):
             else:
                 self.router = router
                 self._arrive(address, port)
-            self.engine.reactor.change(self.client.fileno(), ALL)  # what came meanwhile is told again
+            self.engine.reactor.change(self.client.fileno(), ALL)  # what came meanwhile is reported again
 
     @guarded
     def hello_late(self) -> None:
@@ -348,7 +348,7 @@ class TcpConnection(Connection):
             self.refuse(route)
 
     def _follow(self, route: Route) -> None:
-        self.route, self._telling = route, UNTOLD
+        self.route, self._reported = route, UNREPORTED
         inspector = self.engine.inspector
         if not route.inspect:
             self.reach()
@@ -390,13 +390,13 @@ class TcpConnection(Connection):
         self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
     def unreached(self, reason: str) -> None:
-        """Every address failed: tell, and tell the client."""
+        """Every address failed: report it, and tell the client."""
         self.engine.failed += 1
         self._dial = None
         if self._inspection is not None:
             self._inspection.unreached(reason)
             return
-        self.tell_closed(reason)
+        self.emit_closed(reason)
         self._start_to_explain(reason)
 
     def barred(self, refusal: Refusal) -> None:
@@ -438,15 +438,15 @@ class TcpConnection(Connection):
                 if self._state != _OPEN:
                     return
             if not self._held:
-                if self._telling == UNTOLD:
-                    self.tell_opened()
+                if self._reported == UNREPORTED:
+                    self.emit_opened()
                 if self._hello_size and upward.quota < 0:
                     upward.quota = self._hello_size
                 more = engine.pump.move(upward, True, downward.closed, fresh)
         if down and (not self._hello_size or upward.quota or self._answered()):
             more = engine.pump.move(downward, False, upward.closed, fresh) or more
-            if downward.moved and self._telling == UNTOLD:
-                self.tell_opened()
+            if downward.moved and self._reported == UNREPORTED:
+                self.emit_opened()
             if self._held and downward.moved:  # what waited may have waited for the server to speak first
                 self._look()
                 more = more or not self._held
@@ -589,9 +589,9 @@ class TcpConnection(Connection):
     def refuse(self, refusal: Refusal) -> None:
         """Record it, then let the client know."""
         self._record(refusal)
-        if self.told:
-            self.tell_closed(refusal.event.reason)
-        self._telling = SILENT
+        if self.reported:
+            self.emit_closed(refusal.event.reason)
+        self._reported = SILENT
         self._start_to_explain(refusal)
 
     def _start_to_explain(self, refusal: Refusal | str) -> None:
@@ -649,7 +649,7 @@ class TcpConnection(Connection):
 
     def linger(self) -> None:
         """Everything was said: wait for the client to read it and go."""
-        self.tell_closed("")
+        self.emit_closed("")
         self._state = _LINGERING
         self.engine.linger.begin(self)
         self._discard()
@@ -688,7 +688,7 @@ class TcpConnection(Connection):
 
     @guarded
     def dns_answered(self, answer: bytes | None) -> None:
-        """Send an answer; it is empty while somebody is asked."""
+        """Send an answer; it is empty while a question is open."""
         if self._state != _DNS or answer == b"":
             return
         framed = len(answer or b"").to_bytes(2, "big") + (answer or b"")

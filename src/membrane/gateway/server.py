@@ -7,10 +7,10 @@ connects the two, so when this process ends, the sandbox has no network.
 
 Control socket (AF_UNIX stream, its number in argv):
 
-* first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
+* first, from the session: a big-endian length of 4 bytes and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
+  the events are read; if not, only refusals are sent), ``totals`` (whether the sums are sent all the same),
   ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
   ``authorities`` (PEM, certificates that servers are trusted
   with beside the system's), ``secrets``
@@ -98,7 +98,7 @@ _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
 _TOTALS = 0.5  # seconds from one report of the totals to the next
-_COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
+_BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
 _LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
 _LAST_COUNT = 0.2  # seconds to count what is left after that
@@ -194,7 +194,7 @@ def explain(error: BaseException) -> str:
 
 
 def defect(error: BaseException, count: int = 1) -> DefectSeen:
-    """The event of a failure by a defect of ours: of which type and where.  Its text may quote what somebody sent."""
+    """The event of a failure by a defect of ours: of which type and where.  Its text may quote a client or a server."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -273,7 +273,7 @@ class Service:
                 self._own.current,
                 names,
                 reactor,
-                self._tell_question,
+                self._report_question,
                 self._forget,
                 config["ask"]["seconds"],
                 journal.emit,
@@ -328,7 +328,7 @@ class Service:
         )
         self._udp.asking = self._asking
         names.living = lambda: engine.hosts() | self._udp.hosts()
-        # Only then is a datagram to port 53 somebody else's business than the answerer's.
+        # Only then may a datagram to port 53 be for another than the answerer.
         self._udp.opens_dns = any(
             ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
             for rule in policy.allow
@@ -343,8 +343,8 @@ class Service:
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
-        self._company = reactor.wait(_COMPANY, self._write)
-        self._totals = reactor.wait(_TOTALS, self._tell_totals)
+        self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
+        self._totals = reactor.wait(_TOTALS, self._report_totals)
         self._bytes_told = 0
         self._tells_totals = config.get("totals", not journal.verbose)
         self._refused: RefusedPackets | None = None
@@ -366,7 +366,7 @@ class Service:
         authority = Authority(given=config.get("authority"))
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
-        if config.get("authorities"):  # by descriptor: whoever can write the file cannot change what was read
+        if config.get("authorities"):  # by descriptor: a writer of the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
@@ -496,7 +496,7 @@ class Service:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 
     def _crashed(self, error: BaseException) -> None:
-        """A connection or a datagram failed by a defect of ours; whoever calls refuses it."""
+        """A connection or a datagram failed by a defect of ours; the caller refuses it."""
         self._crashes += 1
         if self._crashes <= _CRASHES_TOLD:
             self._journal.emit(defect(error))
@@ -539,16 +539,16 @@ class Service:
                 self._write()
                 continue
             if command != {"command": "stop"}:
-                raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
+                raise InternalError("follow the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
         if len(self._commands) > _LONGEST_COMMAND:
-            raise InternalError("obey the session", "a command is too long")
+            raise InternalError("follow the session", "a command is too long")
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
         assert self._asking is not None
         self._asking.ask(question, hint, lambda router: answered(router is not None))
 
-    def _tell_question(self, line: dict[str, Any]) -> None:
+    def _report_question(self, line: dict[str, Any]) -> None:
         self._journal.note(line)
 
     def _forget(self) -> None:
@@ -581,7 +581,7 @@ class Service:
         pump, udp = self._engine.pump, self._udp
         return pump.bytes_up + udp.bytes_up, pump.bytes_down + udp.bytes_down
 
-    def _tell_totals(self, _item: None) -> None:
+    def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
         self._bytes_told = up + down
         self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
@@ -595,8 +595,8 @@ class Service:
             self._repetitions.begin(None)
         if journal.urgent():
             self._write()
-        elif journal.waiting() and not self._company.waiting():
-            self._company.begin(None)
+        elif journal.waiting() and not self._batch_delay.waiting():
+            self._batch_delay.begin(None)
 
     def _write(self, _item: None = None) -> None:
         """Hand the session what it takes."""

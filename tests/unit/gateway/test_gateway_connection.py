@@ -35,7 +35,7 @@ class Kind(Connection):
         call()
 
     def silence(self) -> None:
-        self._telling = SILENT
+        self._reported = SILENT
 
 
 class Rig:
@@ -72,8 +72,8 @@ def test_an_end_counts_once_and_closes_both_sides(rig: Rig) -> None:
     connection, client = rig.connection()
     connection.upstream, server = socket.socketpair()
     rig.ends.append(server)
-    connection.tell_opened()
-    connection.tell_opened()
+    connection.emit_opened()
+    connection.emit_opened()
     for error in ("first", "second"):
         connection.finish(error)
     connection.abort("third")
@@ -92,7 +92,7 @@ def test_what_ends_untold_is_told_as_opened_first(rig: Rig) -> None:
 def test_what_has_the_event_of_its_refusal_is_not_told(rig: Rig) -> None:
     connection, _client = rig.connection()
     connection.silence()
-    connection.tell_opened()
+    connection.emit_opened()
     connection.finish("refused")
     assert rig.told() == []
 
@@ -100,10 +100,10 @@ def test_what_has_the_event_of_its_refusal_is_not_told(rig: Rig) -> None:
 def test_nobody_reads_what_is_not_told() -> None:
     rig = Rig(verbose=False)
     connection, _client = rig.connection()
-    connection.tell_opened()
-    assert connection.told
+    connection.emit_opened()
+    assert connection.reported
     connection.finish()
-    assert not connection.told
+    assert not connection.reported
     assert rig.told() == []
     rig.close()
 

@@ -137,7 +137,7 @@ for port in map(int, sys.argv[1:]):
 def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> None:
     """The connection is reset, the others go on; one line on stderr and one event for each."""
     box.allow("example.com:80", "example.com:443")
-    head = "    def _begin(self, address: str, port: int) -> None:\n"
+    head = '        """Decide about a captured connection to ``address``, and start to dial."""\n'
     line = "        if port == 443:\n            raise RuntimeError('planted: a secret of somebody')\n"
     argv = planted(tmp_path / "copy", "gateway/relay.py", head, line)
     command = [f"--events={box.events_path}", "--", "python3", "-c", CONNECT, "443", "80"]
@@ -152,7 +152,7 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     assert len(events) == len(told)
     event = events[0]
     assert (event["error"], event["count"], event["source"]) == ("RuntimeError", 1, "network")
-    assert event["where"][-1].startswith("relay.py:") and event["where"][-1].endswith(" _begin")
+    assert event["where"][-1].startswith("relay.py:") and event["where"][-1].endswith(" begin")
     assert len(last(box)["incomplete"]) == 1
     summary = json.loads(box.run("trace", "summary", "--json").stdout)
     assert any("by a defect" in gap for gap in summary["gaps"])

@@ -243,8 +243,8 @@ attempt("64 KiB over TCP", lambda: same(query("example.com", extra=padding, more
 def test_pointer_queries_tell_own_names_only(net: Net) -> None:
     """PTR of a fake address is its name; of any other it is NXDOMAIN, asked of nobody."""
     script = """
-bytes = ask(query("example.com"))[-4:]
-reverse = ".".join(map(str, reversed(bytes))) + ".in-addr.arpa"
+raw = ask(query("example.com"))[-4:]
+reverse = ".".join(map(str, reversed(raw))) + ".in-addr.arpa"
 attempt("own", lambda: encoded("example.com") in ask(query(reverse, PTR)))
 for name in ("11.216.184.93.in-addr.arpa", "1.0.0.127.in-addr.arpa", "2.0.18.198.in-addr.arpa", "a.b.c.d.in-addr.arpa",
              "0." * 32 + "ip6.arpa", "z." * 32 + "ip6.arpa", "secret.in-addr.arpa"):

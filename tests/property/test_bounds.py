@@ -61,7 +61,7 @@ def _field(unit: str, size: int) -> Work:
     return lambda: redact.redact_fields([(b"x-a", value)])
 
 
-_MASK = redact.Mask([Secret("a", b"sk-aB3dE5gH7jK9mN1p", b"sk-zY8xW6vU4tS2rQ0o", "x-api-key", [])])
+_MASK = redact.Redactor([Secret("a", b"sk-aB3dE5gH7jK9mN1p", b"sk-zY8xW6vU4tS2rQ0o", "x-api-key", [])])
 
 
 def _mask(unit: str, size: int) -> Work:

@@ -11,7 +11,7 @@ import pytest
 
 import membrane
 from membrane import clock
-from membrane.gateway.journal import Journal as NetworkJournal
+from membrane.gateway.journal import EventQueue
 from membrane.record import reader
 from membrane.record import writer as record
 from membrane.run import journal
@@ -22,6 +22,7 @@ TIME_OF_DAY = {
     "clock.py": "once, and at the end",
     "run/boundary.py": "when a run began, for ps",
     "ui/cli.py": "ps: how long ago that was",
+    "changes/store.py": "when a change set and its checkpoints were made, for a list of them",
     "gateway/tls.py": "from when to when a certificate is valid",
     "run/settings.py": "is a file older than the cache?",
     "workspace/scan.py": "is a file older than the index?",
@@ -59,7 +60,7 @@ def test_it_goes_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, step:
     assert abs(clock.seconds() - second / 1e9) < 60
     assert abs(clock.was_set_by() - step) < HOUR // 60
     assert journal.now()[:16] in {clock.iso(at)[:16] for at in (first, clock.time_ns())}
-    told = NetworkJournal("s")
+    told = EventQueue("s")
     told.note({"x": 1})
     assert abs(told._clock() - second / 1e9) < 60
 

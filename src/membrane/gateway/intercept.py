@@ -2,10 +2,13 @@
 
 Theory of operation
 -------------------
-``relay.Connection`` hands a connection over when its destination is constrained.  From then on::
+``relay.TcpConnection`` hands its streams over when its destination is constrained.  From then on::
 
-    HELLO -> (TLS) dial the server -> its handshake -> the client's handshake -> HTTP -> lingering -> closed
+    HELLO -> (TLS) dial the server -> its handshake -> the client's handshake -> HTTP -> over
        \\---> (HTTP without TLS) -----------------------------------------------> HTTP, dials when a request may go on
+
+The connection stays what it is: it accepts, dials, refuses, lingers and is reported as any other.  An ``Inspection``
+gets what its sockets report, moves the bytes between them, and gives the client back when it is over.
 
 The first bytes are looked at without being taken, as for every connection: TLS must carry the name that the
 connection is bound to.  The server is reached first, with what the client offers in ALPN, so that the client gets
@@ -20,9 +23,7 @@ Rules
 1. Nothing of the client ever goes up but what a core returned: there is no way from here to a raw relay.
 2. A server is verified by the name that the connection is bound to, unless the policy says ``insecure``.
 3. Every wait has an end: for the first bytes, a head, a handshake, an answer, a reader that does not read.
-4. Whatever goes wrong ends this connection only; each request that it had is told.
-
-One file of over 800 lines: the states of one machine, which are read together.
+4. Whatever goes wrong ends this connection only; each request that it had is reported.
 """
 
 from __future__ import annotations
@@ -30,12 +31,11 @@ from __future__ import annotations
 import ssl
 from _socket import MSG_PEEK, SO_LINGER, SOL_SOCKET
 
-from ..errors import InternalError
 from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
+from .connection import RESET, guarded
 from .flow import BUFFER, cut_short
-from .guarded import guarded
 from .http.credentials import Vault
 from .http.exchange import (
     AskFirst,
@@ -54,14 +54,14 @@ from .http.redact import redact_fields, redact_path, redact_query
 from .http.requests import UNANSWERED, Bound, Gate
 from .journal import denial, str_of_rule
 from .reactor import ERR, HUP, IN, RDHUP
-from .relay import _LINGERING, _OPEN, _RESET, _RESOLVING, Connection
 from .room import LEAST
-from .route import Refusal, refuse_protocol
+from .route import refuse_protocol
 from .stream import Stream, guarded_read
 from .tls import client_context, explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket as Socket
     from collections.abc import Callable, Sequence
 
     from ..policy.model import HttpRequest, Verdict
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from .http.requests import Undecided
     from .http.sigv4 import Signers
     from .reactor import Reactor, Wait
-    from .relay import Engine
-    from .route import Route, Router
+    from .relay import TcpConnection
+    from .route import Refusal, Router
     from .sniff import First
     from .tls import Authority
 
@@ -85,7 +85,7 @@ ANSWER = 900.0  # seconds of silence from a server that owes an answer over HTTP
 _ROUNDS = 16  # reads of each end in one turn: fairness
 _PROTOCOLS = ("h2", "http/1.1")  # ALPN names that are understood
 
-_HELLO, _DIAL, _SHAKE_UP, _SHAKE_DOWN, _HTTP, _CLOSING = range(6)
+_HELLO, _DIAL, _SHAKE_UP, _SHAKE_DOWN, _HTTP, _CLOSING, _OVER = range(7)
 
 
 class Inspector:
@@ -119,18 +119,18 @@ class Inspector:
         self.signers = signers
         self.requests = 0
         self._sessions: dict[tuple[str, int, bool], tuple[float, ssl.SSLSession]] = {}
-        self.late = reactor.wait(HEAD, Inspected.client_late)
-        self.content = reactor.wait(CONTENT, Inspected.client_late)
-        self.unread = reactor.wait(HEAD, Inspected.reader_late)
-        self.handshake = reactor.wait(HANDSHAKE, Inspected.handshake_late)
-        self.idle = reactor.wait(IDLE, Inspected.idle_late)
-        self.answer = reactor.wait(ANSWER, Inspected.answer_late)
+        self.late = reactor.wait(HEAD, Inspection.client_late)
+        self.content = reactor.wait(CONTENT, Inspection.client_late)
+        self.unread = reactor.wait(HEAD, Inspection.reader_late)
+        self.handshake = reactor.wait(HANDSHAKE, Inspection.handshake_late)
+        self.idle = reactor.wait(IDLE, Inspection.idle_late)
+        self.answer = reactor.wait(ANSWER, Inspection.answer_late)
         if extra_ca:
             self.towards_server(_PROTOCOLS)  # an error in them stops the run before it has begun
 
-    def take(self, engine: Engine, connection: Connection, route: Route) -> None:
-        """Go on with a connection whose requests are to be judged."""
-        Inspected.succeed(engine, connection, self).inspect(route)
+    def inspect(self, connection: TcpConnection) -> Inspection:
+        """What judges the requests of ``connection``, and carries its streams, from now on."""
+        return Inspection(self, connection)
 
     def warm_up(self) -> None:
         """Do what takes time the first time, before anybody waits for it: read authorities, issue a certificate."""
@@ -169,15 +169,23 @@ class Inspector:
         return self.late, self.content, self.unread, self.handshake, self.idle, self.answer
 
 
-class Inspected(Connection):
-    """One inspected connection; the states of ``Connection`` serve while it dials."""
+class Inspection:
+    """The requests of one connection.
+
+    Args:
+        connection: accepts, dials, refuses and ends; its streams are carried here.
+    """
 
     __slots__ = (
+        "_connection",
         "_core",
+        "_counted",
+        "_engine",
         "_first",
         "_inspector",
         "_offered",
         "_phase",
+        "_route",
         "_server",
         "_stream",
         "_unkept",
@@ -185,12 +193,12 @@ class Inspected(Connection):
         "_waits_in_all",
     )
 
-    def __init__(self, engine: Engine, connection: Connection, inspector: Inspector) -> None:
-        super().__init__(engine, connection._client, connection.id, connection.client_port)
-        self.client_socket = connection.client_socket
-        self._inspector = inspector
+    def __init__(self, inspector: Inspector, connection: TcpConnection) -> None:
+        assert connection.route is not None
+        self._inspector, self._connection = inspector, connection
+        self._engine, self._route = connection.engine, connection.route
         self._phase = _HELLO
-        self._stream = Stream(self._client)
+        self._stream = Stream(connection.client)
         self._server: Stream | None = None
         self._core: Http1 | Http2 | None = None
         self._first: First | None = None
@@ -198,37 +206,19 @@ class Inspected(Connection):
         self._unmet = ""  # why there is no server
         self._waits_in_all = 0  # that wait in memory, as counted
         self._unkept = False  # the TLS session with the server may be worth keeping
+        self._counted = (0, 0)  # bytes up and down of this server, as counted
 
-    @classmethod
-    def succeed(cls, engine: Engine, connection: Connection, inspector: Inspector) -> Inspected:
-        """The connection that takes ``connection``'s place."""
-        successor = cls(engine, connection, inspector)
-        successor._router = connection._router
-        engine.connections.discard(connection)
-        engine.connections.add(successor)
-        engine.reactor.rehandle(successor._client.fileno(), successor.on_client)
-        return successor
+    # ------------------------------------------------------------ what the connection says
 
-    # ------------------------------------------------------------ entry points
-
-    @guarded
-    def inspect(self, route: Route) -> None:
+    def begin(self) -> None:
         """Wait for the first bytes."""
-        self._route = route
-        self._state = _RESOLVING
         self._inspector.late.begin(self)
         self._look_first()
 
-    @guarded
     def on_client(self, mask: int) -> None:
         """The client's socket is ready."""
-        if self._state >= _LINGERING or self._refusal is not None:
-            Connection.on_client(self, mask)
-            return
-        if mask & (RDHUP | HUP | ERR):
-            self._client_ended = True
         if mask & (ERR | HUP) and not self._stream.ending:
-            self.abort("the client reset the connection")
+            self._connection.abort("the client reset the connection")
             return
         if mask & (IN | RDHUP | HUP):
             self._stream.readable = True
@@ -239,12 +229,10 @@ class Inspected(Connection):
         elif self._phase >= _HTTP:
             self._run()
 
-    @guarded
-    def on_upstream(self, mask: int) -> None:
+    def on_server(self, mask: int) -> None:
         """The server's socket is ready."""
         server = self._server
         if server is None:
-            Connection.on_upstream(self, mask)
             return
         if mask & (IN | RDHUP | HUP | ERR):
             server.readable = True
@@ -253,81 +241,89 @@ class Inspected(Connection):
         elif self._phase >= _HTTP:
             self._run()
 
-    @guarded
     def on_turn(self) -> None:
         """Another turn for a connection that has more to move."""
-        if self._phase >= _HTTP and self._state < _LINGERING:
+        if self._phase >= _HTTP:
             self._run()
 
-    @guarded
-    def client_late(self) -> None:
-        """A client that had begun to say something does not go on, or says nothing at all."""
-        if self._core is not None:
-            self._obey(self._core.client_late())
-        else:
-            self.abort("the client said nothing that was understood in time")
-
-    @guarded
-    def reader_late(self) -> None:
-        """A client does not read what waits for it."""
-        self.abort("the client does not read")
-
-    @guarded
-    def handshake_late(self) -> None:
-        """A handshake takes too long."""
-        if self._phase == _SHAKE_UP:
-            self._fail_upstream(f"the TLS handshake with the server took more than {HANDSHAKE:.0f} s")
-        else:
-            self.abort("the client did not complete the TLS handshake")
-
-    @guarded
-    def idle_late(self) -> None:
-        """Nobody asks for anything any more."""
-        if self._core is not None:
-            self._obey(self._core.client_eof())
-
-    @guarded
-    def answer_late(self) -> None:
-        """The server owes an answer."""
-        if self._core is not None:
-            self._obey(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s", late=True))
-
-    def finish(self, error: str) -> None:
-        """Close both sides and tell."""
-        for wait in self._inspector.waits:
-            wait.end(self)
+    def end(self, error: str) -> None:
+        """The connection ends: report what has no answer yet, and give back what is held."""
+        self._end_waits()
         core = self._core
         if self._server is not None:
             self._count(self._server)
         if core is not None and not core.closed:
             for command in core.upstream_failed(error or "the connection was closed"):
-                if isinstance(command, Seen):  # the answer that goes with it reaches nobody any more
+                if isinstance(command, Seen):  # the answer that goes with it has no reader any more
                     unanswered = command.status in UNANSWERED
-                    self._tell_request(command.replace(status=0, error=error) if unanswered else command)
+                    self._emit_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
         self._waits_in_all = self._engine.room.change(self._waits_in_all, 0)
-        super().finish(error)
 
-    def _drive(self, up: bool, down: bool, fresh: bool = False) -> None:
-        raise InternalError("relay a connection", "its requests are to be judged")
+    def failed(self, error: Exception) -> None:
+        """An exception ends the connection."""
+        self._connection.failed(error)
+
+    def _end_waits(self) -> None:
+        self._phase = _OVER
+        for wait in self._inspector.waits:
+            wait.end(self)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._end_waits()
+        self._connection.refuse(refusal)
+
+    # ------------------------------------------------------------ what comes too late
+
+    @guarded
+    def client_late(self) -> None:
+        """A client that had begun to say something does not go on, or says nothing at all."""
+        if self._core is not None:
+            self._carry_out(self._core.client_late())
+        else:
+            self._connection.abort("the client said nothing that was understood in time")
+
+    @guarded
+    def reader_late(self) -> None:
+        """A client does not read what waits for it."""
+        self._connection.abort("the client does not read")
+
+    @guarded
+    def handshake_late(self) -> None:
+        """A handshake takes too long."""
+        if self._phase == _SHAKE_UP:
+            self.unreached(f"the TLS handshake with the server took more than {HANDSHAKE:.0f} s")
+        else:
+            self._connection.abort("the client did not complete the TLS handshake")
+
+    @guarded
+    def idle_late(self) -> None:
+        """Nobody asks for anything any more."""
+        if self._core is not None:
+            self._carry_out(self._core.client_eof())
+
+    @guarded
+    def answer_late(self) -> None:
+        """The server owes an answer."""
+        if self._core is not None:
+            self._carry_out(self._core.upstream_failed(f"the server did not answer within {ANSWER:.0f} s", late=True))
 
     # ------------------------------------------------------------ the first bytes
 
     def _look_first(self) -> None:
         """Judge the client's first bytes without taking them."""
-        assert self._route is not None
         try:
-            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+            data = self._connection.client.recv(sniff.ENOUGH, MSG_PEEK)
         except BlockingIOError:
             return
         if not data:
-            self.abort("the client closed without a word")
+            self._connection.abort("the client closed without a word")
             return
         first = sniff.classify(data)
         if first is None:
-            if self._client_ended:
-                self.abort("the client closed before the end of its first message")
-            elif cut_short(self._client, sniff.ENOUGH):  # no later event would show what is behind the mark
+            if self._connection.client_ended:
+                self._connection.abort("the client closed before the end of its first message")
+            elif cut_short(self._connection.client, sniff.ENOUGH):  # no later event would show what is behind the mark
                 self._refuse(refuse_protocol(self._route, "an urgent byte cuts the first message short"))
             return
         self._first = first
@@ -341,7 +337,6 @@ class Inspected(Connection):
 
     def _meet_tls(self, first: First) -> None:
         route, engine = self._route, self._engine
-        assert route is not None
         # An inner hello (ECH) is for who has its key.  The handshake is ours: what is served is the outer name's, and a
         # browser, which sends the extension always, goes on with that (RFC 9849 section 6.2, GREASE).
         refusal = engine.router.judge_first(route, first.replace(ech=False))
@@ -353,46 +348,37 @@ class Inspected(Connection):
         if refusal is not None:
             self._refuse(refusal)
             return
-        self._sni = first.sni
+        self._connection.sni = first.sni
         self._phase = _DIAL
-        self._reach(route)
+        self._connection.reach()
 
     @property
     def _name(self) -> str:
         """The name that certificates are for, on both sides."""
-        assert self._route is not None
-        return self._route.host or self._sni or self._route.address
+        return self._route.host or self._connection.sni or self._route.address
 
     # ------------------------------------------------------------ the server
 
     @property
     def _session_key(self) -> tuple[str, int, bool]:
-        assert self._route is not None
         return self._name, self._route.port, self._route.insecure
 
-    def _opened(self, readable: bool) -> None:
+    def reached(self, upstream: Socket, rest: bytes) -> None:
         """The server, or the way through the proxy to it, is connected."""
-        route, upstream = self._route, self._upstream
-        assert route is not None and upstream is not None
-        self._engine.connect.end(self)
-        self._state = _OPEN
-        first = bytes(self._down.left or b"") if self._down is not None else b""
-        if self._down is not None:
-            self._down.left = None
-        self._server = Stream(upstream, first)
+        self._server, self._counted = Stream(upstream, rest), (0, 0)
         if self._core is not None:  # HTTP without TLS: a request waits for it
             self._phase = _HTTP
-            self._tell_opened()
-            self._obey(self._core.upstream_opened())
+            self._connection.emit_opened()
+            self._carry_out(self._core.upstream_opened())
             self._run()
             return
         self._phase = _SHAKE_UP
         try:
-            context = self._inspector.towards_server(self._offered, insecure=route.insecure)
+            context = self._inspector.towards_server(self._offered, insecure=self._route.insecure)
             session = self._inspector.session(self._session_key, self._engine.reactor.now)
             self._server.start_tls(context, name=self._name, session=session)
         except (ValueError, UnicodeError) as error:
-            self._fail_upstream(f"the server's name cannot be asked for: {error}"[:300])
+            self.unreached(f"the server's name cannot be asked for: {error}"[:300])
             return
         self._inspector.handshake.begin(self)
         self._shake_up()
@@ -403,34 +389,21 @@ class Inspected(Connection):
             done = self._server.shake()
         except OSError as error:  # ssl.SSLError is one
             self._inspector.keep_session(self._session_key, None, self._engine.reactor.now)
-            self._fail_upstream(explain(error))
+            self.unreached(explain(error))
             return
         if done:
             self._inspector.handshake.end(self)
             self._unkept = not self._server.resumed
             self._welcome(self._server.protocol)
 
-    def _refuse_addresses(self, refusal: Refusal) -> None:
-        """None of the name's addresses may be dialled."""
-        self._engine.refused += 1
-        self._engine.emit(refusal.event.of(self.client()))
-        self._fail_upstream(f"{refusal.event.reason}: the name does not lead where it may")
-
-    def _upstream_failed(self) -> None:
-        self._engine.failed += 1
-        self._fail_upstream("; ".join(self._failures))
-
-    def _fail_upstream(self, cause: str) -> None:
+    def unreached(self, cause: str) -> None:
         """There is no server: whatever the client asks for is answered with the cause."""
-        engine = self._engine
-        for wait in (engine.connect, engine.attempt, self._inspector.handshake):
-            wait.end(self)
+        self._inspector.handshake.end(self)
         self._server = None
-        self._drop_upstream()
-        self._state = _OPEN
+        self._connection.drop_upstream()
         if self._core is not None:
             self._phase = _HTTP
-            self._obey(self._core.upstream_failed(cause))
+            self._carry_out(self._core.upstream_failed(cause))
             self._run()
             return
         self._unmet = cause
@@ -451,7 +424,7 @@ class Inspected(Connection):
             done = self._stream.shake()
         except ssl.SSLError as error:
             reason = (error.reason or "protocol error").replace("_", " ").lower()
-            self.abort(f"the client ended the TLS handshake: {reason}")
+            self._connection.abort(f"the client ended the TLS handshake: {reason}")
             return
         if not done:
             return
@@ -460,21 +433,20 @@ class Inspected(Connection):
 
     def _begin_http(self, scheme: str, kind: type[Http1] | type[Http2]) -> None:
         route, engine, inspector = self._route, self._engine, self._inspector
-        assert route is not None
         secure = scheme == "https"
         literal = not route.host
         bound = Bound(
             route.host or route.address,
             route.port,
             "https" if secure else "http",
-            self._sni if literal else "",
-            literal and not self._sni,
+            self._connection.sni if literal else "",
+            literal and not self._connection.sni,
         )
         ledger = engine.ledger
         # An answer that holds for this connection alone decides about its requests as well.
-        own = self._router is not engine.router
+        own = self._connection.router is not engine.router
         asks = engine.asking is not None and not own
-        gate = Gate(bound, self._router.decide if own else inspector.decide, ledger.admit, asks=asks)
+        gate = Gate(bound, self._connection.router.decide if own else inspector.decide, ledger.admit, asks=asks)
 
         limited = ledger.meter().limited
 
@@ -492,14 +464,13 @@ class Inspected(Connection):
         else:
             connected = secure and not self._unmet
             self._core = Http1(gate, clock, connected=connected, vault=vault, spend=spend, recorded=recorded)
-        self._protocol = self._core.protocol
-        self._state = _OPEN
+        self._connection.protocol = self._core.protocol
         self._phase = _HTTP
         if secure:
-            self._tell_opened()
+            self._connection.emit_opened()
         inspector.late.begin(self)
         if self._unmet and kind is Http2:
-            self._obey(self._core.upstream_failed(self._unmet))
+            self._carry_out(self._core.upstream_failed(self._unmet))
         self._run()
 
     # ------------------------------------------------------------ moving
@@ -510,7 +481,7 @@ class Inspected(Connection):
         assert core is not None
         busy = True
         for _ in range(_ROUNDS):
-            if self._state >= _LINGERING:
+            if self._phase == _OVER:
                 return
             client.flush()
             server = self._server
@@ -534,19 +505,19 @@ class Inspected(Connection):
                 and waiting < full
             ):  # fmt: skip
                 if core.waiting == "head" and core.held >= full:
-                    self.abort("a request's head is larger than what may wait in memory now")
+                    self._connection.abort("a request's head is larger than what may wait in memory now")
                     return
                 moved = self._read_client(min(BUFFER, full - waiting)) or moved
             self._count_held()
             if not moved:
                 busy = False
                 break
-        if self._state >= _LINGERING:
+        if self._phase == _OVER:
             return
         if core.closed:
             self._close_when_flushed()
         elif busy:
-            self._engine.busy(self)
+            self._engine.busy(self._connection)
         self._set_waits()
 
     @staticmethod
@@ -557,7 +528,7 @@ class Inspected(Connection):
             server.break_off()
 
     def _count_held(self) -> None:
-        if self._state >= _LINGERING:
+        if self._phase == _OVER:
             return  # nothing is counted of what has ended
         core, server = self._core, self._server
         held = self._stream.held + (server.held if server is not None else 0) + (core.held if core is not None else 0)
@@ -574,10 +545,10 @@ class Inspected(Connection):
             if self._unkept:
                 self._unkept = False
                 self._inspector.keep_session(self._session_key, server.session(), self._engine.reactor.now)
-            self._obey(core.upstream_data(data))
+            self._carry_out(core.upstream_data(data))
         else:
             self._client_cut(server)
-            self._obey(core.upstream_eof())
+            self._carry_out(core.upstream_eof())
         return True
 
     def _client_cut(self, server: Stream) -> None:
@@ -589,9 +560,9 @@ class Inspected(Connection):
         self._server = None
         if server is not None:
             self._count(server)
-        self._drop_upstream()
+        self._connection.drop_upstream()
         if core is not None and not core.closed:
-            self._obey(core.upstream_eof(cause))
+            self._carry_out(core.upstream_eof(cause))
 
     def _read_client(self, most: int) -> bool:
         core = self._core
@@ -599,7 +570,7 @@ class Inspected(Connection):
         failures: list[str] = []
         data = guarded_read(self._stream, failures.append, most)
         if failures:
-            self.abort(f"the client's side failed: {failures[0]}")
+            self._connection.abort(f"the client's side failed: {failures[0]}")
             return False
         if data is None:
             return False
@@ -607,13 +578,13 @@ class Inspected(Connection):
         if any(isinstance(command, SendUpstream) for command in commands):
             self._inspector.late.end(self)  # it goes on; ``_set_waits`` begins anew
             self._inspector.content.end(self)
-        self._obey(commands)
+        self._carry_out(commands)
         return True
 
     def _set_waits(self) -> None:
         """For whom does a deadline run?"""
         core, inspector = self._core, self._inspector
-        if core is None or self._state >= _LINGERING:
+        if core is None or self._phase == _OVER:
             return
         if self._stream.waiting:
             if not inspector.unread.has(self):
@@ -635,16 +606,16 @@ class Inspected(Connection):
                 wait.begin(self)
 
     def _count(self, server: Stream) -> None:
-        """Keep the totals of the relay: bytes on the server's wire."""
-        if self._up is not None and self._down is not None:
-            pump = self._engine.pump
-            pump.bytes_up += server.sent - self._up.moved
-            pump.bytes_down += server.received - self._down.moved
-            self._up.moved, self._down.moved = server.sent, server.received
+        """Keep the totals: bytes on the server's wire."""
+        up, down = server.sent - self._counted[0], server.received - self._counted[1]
+        self._counted = server.sent, server.received
+        for total in (self._connection, self._engine.pump):
+            total.bytes_up += up
+            total.bytes_down += down
 
     # ------------------------------------------------------------ commands
 
-    def _obey(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[Command]) -> None:
         for at, command in enumerate(commands):
             if isinstance(command, SendUpstream):
                 if self._server is not None:
@@ -655,13 +626,13 @@ class Inspected(Connection):
             elif isinstance(command, SendClient):
                 try:
                     self._stream.write(command.data)
-                except OSError:  # the client is gone; what it asked for is told all the same
+                except OSError:  # the client is gone; what it asked for is reported all the same
                     for later in commands[at + 1 :]:
                         if isinstance(later, Seen):
-                            self._tell_request(later)
+                            self._emit_request(later)
                     raise
             elif isinstance(command, Seen):
-                self._tell_request(command)
+                self._emit_request(command)
             elif isinstance(command, AskFirst):
                 self._ask(command.question)
             elif isinstance(command, OpenUpstream):
@@ -675,42 +646,38 @@ class Inspected(Connection):
                 self._close_server(reset=command.reset)
             elif isinstance(command, CloseClient):
                 if command.reset:
-                    self.abort("the connection was cut off")
+                    self._connection.abort("the connection was cut off")
                     return
                 self._phase = _CLOSING
                 try:
                     self._stream.end()
                 except OSError:
-                    self.finish("")  # the client did not wait for it
+                    self._connection.finish("")  # the client did not wait for it
                     return
                 self._close_when_flushed()
 
     def _ask(self, question: Undecided) -> None:
-        """Put a request to somebody outside; it waits."""
+        """Ask about a request, which waits."""
         asking = self._engine.asking
         assert asking is not None
-        client = {"protocol": "tcp", "port": self.client_port}
+        client = {"protocol": "tcp", "port": self._connection.peer[0]}
         asking.ask(question.request, question.verdict.hint, self.request_answered, client)
 
     @guarded
     def request_answered(self, router: Router | None) -> None:
-        """Somebody was asked about the request that waits."""
-        if self._state >= _LINGERING or self._core is None:
+        """The question about the request that waits was answered."""
+        if self._phase == _OVER or self._core is None:
             return
-        self._obey(self._core.answered(router.decide if router is not None else None))
+        self._carry_out(self._core.answered(router.decide if router is not None else None))
         self._run()
 
     def _open_upstream(self) -> None:
         """A request without TLS may go on: reach its server."""
-        route = self._route
-        assert route is not None
         if self._unmet:
-            self._fail_upstream(self._unmet)
+            self.unreached(self._unmet)
             return
         self._phase = _DIAL
-        self._state = _RESOLVING
-        self._failures.clear()
-        self._reach(route)
+        self._connection.reach()
 
     def _close_server(self, *, reset: bool) -> None:
         server = self._server
@@ -719,17 +686,17 @@ class Inspected(Connection):
         self._count(server)
         try:
             if reset:
-                server.socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+                server.socket.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
             else:
                 server.end()
         except OSError:
             pass  # it is gone already
         self._server = None
-        self._drop_upstream()
+        self._connection.drop_upstream()
 
     def _close_when_flushed(self) -> None:
         """Let the client read what there is, then go."""
-        if self._state >= _LINGERING:
+        if self._phase == _OVER:
             return
         if not self._stream.flush():
             if not self._inspector.unread.has(self):
@@ -737,21 +704,12 @@ class Inspected(Connection):
             return
         if self._server is not None:
             self._close_server(reset=False)
-        self._tell_closed("")
-        for wait in self._inspector.waits:
-            wait.end(self)
-        self._state = _LINGERING
-        self._engine.linger.begin(self)
-        self._discard()
+        self._end_waits()
+        self._connection.linger()
 
     # ------------------------------------------------------------ telling
 
-    def _tell_closed(self, error: str) -> None:
-        if self._server is not None:
-            self._count(self._server)
-        super()._tell_closed(error)
-
-    def _tell_request(self, seen: Seen) -> None:
+    def _emit_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""
         verdict, request = seen.verdict, seen.request
         path = redact_path(request.path)
@@ -762,15 +720,15 @@ class Inspected(Connection):
             seen = seen.replace(request=request, verdict=verdict)
         inspector, engine = self._inspector, self._engine
         inspector.requests += 1
-        self._tell_opened()
+        self._connection.emit_opened()
         refused = not isinstance(verdict, Allow) and seen.status not in UNANSWERED
         if engine.verbose:
-            self._tell_seen(seen, refused)
+            self._emit_seen(seen, refused)
         if isinstance(verdict, Deny | Ask) and refused:
             engine.refused += 1
-            engine.emit(denial(request, verdict).of(self.client()))
+            engine.emit(denial(request, verdict).of(self._connection.peer))
 
-    def _tell_seen(self, seen: Seen, refused: bool) -> None:
+    def _emit_seen(self, seen: Seen, refused: bool) -> None:
         verdict, request = seen.verdict, seen.request
         rule = verdict.rule if isinstance(verdict, (Allow, Deny)) else None
         query = ""
@@ -780,7 +738,7 @@ class Inspected(Connection):
             query, asked, answered = redact_query(seen.query), redact_fields(seen.asked), redact_fields(seen.answered)
         self._engine.emit(
             RequestSeen(
-                self.id,
+                self._connection.id,
                 seen.number,
                 seen.protocol,
                 request.method,

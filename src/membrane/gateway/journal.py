@@ -14,7 +14,7 @@ Events come from traffic, so their number is chosen by whoever is inside.  Three
 When the session writes no events (``verbose`` is false), only refusals and our own defects are told: two records for
 each connection that nobody reads would cost more than relaying it.
 
-``Journal`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
+``EventQueue`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
-    from .http.redact import Mask
+    from .http.redact import Redactor
 
 WINDOW = 10.0  # seconds
 QUEUE = 8192  # events
@@ -64,13 +64,13 @@ class _Series:
         self.event, self.due, self.repeated = event, due, 0
 
 
-class Journal:
+class EventQueue:
     """Bounded queue of events, encoded late."""
 
     def __init__(self, session: str, clock: Callable[[], float] = clock.seconds) -> None:
         self.session = session
         self.verbose = True
-        self.mask: Mask | None = None  # what the session holds is in no event
+        self.mask: Redactor | None = None  # what the session holds is in no event
         self.denied = 0
         self.lost = 0
         self.told = 0  # lines of events that were made

@@ -1,10 +1,10 @@
-"""Accepts the connections of the sandbox and finds out where they were meant to go.
+"""Accepts connections; where captured ones were meant to go.
 
 Theory of operation
 -------------------
-The sockets were made, and listen, inside the sandbox's network namespace, where every destination is routed to them.
-An accepted socket carries the original destination as its own address (a TPROXY or local route), or, where netfilter
-translated it, as ``SO_ORIGINAL_DST``.
+Sockets of captured connections were made, and listen, inside the sandbox's network namespace, where every destination
+is routed to them.  What such a socket accepts carries the original destination as its own address (a TPROXY or local
+route), or, where netfilter translated it, as ``SO_ORIGINAL_DST``.
 
 A listener is watched level triggered: what is not accepted in one turn is reported in the next.  So a turn tries as
 many as the last one got, and one more, and seldom ends in ``EAGAIN``, which costs as much as accepting.
@@ -33,6 +33,7 @@ from .reactor import IN
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .reactor import Reactor
 
@@ -47,29 +48,22 @@ class Listener:
     """A listening socket.
 
     Args:
-        dnat: the original destination is ``SO_ORIGINAL_DST``, not the accepted socket's own address.
-        arrived: takes an accepted, non-blocking socket, its original address and port, and the client's.
+        arrived: takes an accepted, non-blocking socket and the address of its client.
         exhausted: takes the listener when no descriptor or memory is left; it has stopped until ``start``.
     """
 
-    __slots__ = ("_arrived", "_dnat", "_exhausted", "_reactor", "_socket", "_tries")
+    __slots__ = ("_arrived", "_exhausted", "_reactor", "_socket", "_tries")
 
     def __init__(
         self,
         reactor: Reactor,
         socket: Socket,
-        dnat: bool,
-        arrived: Callable[[Socket, str, int, tuple[str, int]], None],
+        arrived: Callable[[Socket, Any], None],
         exhausted: Callable[[Listener], None],
     ) -> None:
-        self._reactor, self._socket, self._dnat = reactor, socket, dnat
-        self._arrived, self._exhausted = arrived, exhausted
+        self._reactor, self._socket, self._arrived, self._exhausted = reactor, socket, arrived, exhausted
         self._tries = 1
         socket.setblocking(False)
-        socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)  # accepted sockets inherit all three
-        socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
-        # Else an urgent byte is left out until the next one is sent: what is relayed would not be what was judged.
-        socket.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
 
     def start(self) -> None:
         """Accept from now on."""
@@ -90,21 +84,24 @@ class Listener:
                     return
                 continue  # the client was gone before it was accepted
             client = Socket(listener.family, SOCK_STREAM, 0, fd)
-            try:
-                client.setblocking(False)
-                destination = original(client) if self._dnat else client.getsockname()
-            except OSError:
-                client.close()
-                continue
-            self._arrived(client, destination[0], destination[1], peer[:2])
+            client.setblocking(False)
+            self._arrived(client, peer)
         self._tries = min(self._tries + 1, _MOST)
+
+
+def capture(socket: Socket) -> None:
+    """Prepare a listening socket of captured connections; what it accepts inherits this."""
+    socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+    socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
+    # Else an urgent byte is left out until the next one is sent: what is relayed would not be what was judged.
+    socket.setsockopt(SOL_SOCKET, SO_OOBINLINE, 1)
 
 
 def original(client: Socket) -> tuple[str, int]:
     """The destination before DNAT (netfilter ``SO_ORIGINAL_DST``, a sockaddr).
 
     Raises:
-        OSError: ENOENT, the connection was not translated: somebody dialled the listener itself.
+        OSError: ENOENT, the connection was not translated: its client dialled the listener itself.
     """
     six = client.family == AF_INET6
     data = client.getsockopt(IPPROTO_IPV6 if six else IPPROTO_IP, _SO_ORIGINAL_DST, 28)

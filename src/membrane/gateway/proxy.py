@@ -27,14 +27,12 @@ from _socket import (
 from _socket import socket as Socket
 
 from ..plan.model import PROXY_PORTS, RESOLVER_V4
-from ..policy import reasons
-from ..policy.model import Deny
-from .guarded import guarded
+from .connection import RESET, guarded
 from .http.heads import Framing, RequestHead
 from .http.requests import Flaw
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
-from .relay import ALL, DEAD, Connection
-from .route import Refusal, Route, refuse_protocol
+from .relay import TcpConnection
+from .route import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from ..events import Client as Peer
     from .http.bodies import Body
     from .relay import Engine
-    from .route import Router
+    from .route import Route, Router
 
 LONGEST_HEAD = 65536  # bytes of a request head
 ASKING = 30.0  # seconds for a client to say what it wants
@@ -51,7 +49,6 @@ LINGER = 2.0  # seconds for a refused client to read the answer
 MOST_HELD = 262144  # bytes of one direction of a plain request
 MOST_CLIENTS = 1024  # that have not said yet what they want, or wait for a plain answer
 _READ = 65536
-_RESET = b"\1\0\0\0\0\0\0\0"
 _WRITTEN_HERE = frozenset([b"transfer-encoding", b"upgrade"])  # or left out
 _OPEN = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _HTTP_PORT = 80
@@ -59,7 +56,7 @@ _IPV4, _NAME, _IPV6 = 1, 3, 4  # RFC 1928 section 5
 _NOT_ALLOWED, _UNREACHABLE, _BAD_COMMAND, _BAD_ADDRESS = 2, 4, 7, 8  # RFC 1928 section 6
 
 
-class Asked:
+class Replies:
     """How a client of a proxy is answered: over HTTP, or with ``socks`` in replies of RFC 1928."""
 
     __slots__ = ("opening", "socks")
@@ -139,108 +136,94 @@ def rewrite(head: RequestHead, framing: Framing, host: str, port: int, path: str
     return b"\r\n".join([*lines, b"Connection: close", b"", b""])
 
 
-class Proxied(Connection):
-    """A connection of the relay whose client waits for a proxy's answer."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self, engine: Engine, client: Socket, peer: Peer, asked: Asked, router: Router) -> None:
-        super().__init__(engine, client, engine.number(), peer[0])
-        self.client_socket = peer[1]
-        self._router = router
-        self._asked: Asked | None = asked  # until it is answered
-        engine.connections.add(self)
-
-    @guarded
-    def dial(self, route: Route) -> None:
-        """Start to dial what was asked for and allowed."""
-        engine = self._engine
-        engine.reactor.watch(self._client.fileno(), ALL, self.on_client)
-        self._route = route
-        if len(engine.connections) > engine.limit:
-            self._refuse(
-                engine.router.limit(route, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
-            )
-        elif route.inspect and engine.inspector is None:
-            self._refuse(refuse_protocol(route, "requests cannot be judged on this connection"))
-        elif route.inspect:
-            assert engine.inspector is not None and self._asked is not None
-            self._client.send(self._asked.opening)  # the inspector meets the client before the server
-            self._state = DEAD  # for this one; the client lives on in its successor
-            engine.inspector.take(engine, self, route)
-        else:
-            self._reach(route)
-
-    def _opened(self, readable: bool) -> None:
-        if self._asked is not None:
-            opening, self._asked = self._asked.opening, None
-            self._client.send(opening)
-        super()._opened(readable)
-
-    def _start_to_explain(self, refusal: Refusal | str) -> None:
-        asked, self._asked = self._asked, None
-        if asked is None:
-            super()._start_to_explain(refusal)
-            return
-        for wait in (self._engine.connect, self._engine.attempt, self._engine.hello):
-            wait.end(self)
-        self._drop_upstream()
-        try:
-            self._answer(asked.refused(refusal))
-        except OSError:
-            self.reset()
-
-
-class Front:
+class Proxies:
     """The proxies of one session."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.clients: set[object] = set()
-        self.asking = engine.reactor.wait(ASKING, Client.reset)
-        self.linger = engine.reactor.wait(LINGER, _reset)
+        self.clients: set[_Client] = set()
+        self.asking = engine.reactor.wait(ASKING, ProxyClient.reset)
+        self.linger = engine.reactor.wait(LINGER, _Client.reset)
 
     def takes(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> bool:
         """Serve a client that was just accepted, if a proxy is what it dialled."""
         if address != RESOLVER_V4 or port not in PROXY_PORTS:
             return False
         if len(self.clients) >= MOST_CLIENTS:
-            client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+            client.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
             client.close()
         else:
             clients = self.engine.clients
-            Client(self, client, (peer[1], 0 if clients is None else clients.tcp(peer, (address, port))))
+            ProxyClient(self, client, (peer[1], 0 if clients is None else clients.tcp(peer, (address, port))))
         return True
 
 
-class Client:
+class _Client:
+    """A client of a proxy, until its socket goes on elsewhere or is closed."""
+
+    __slots__ = ("_proxies", "_socket")
+
+    def __init__(self, proxies: Proxies, socket: Socket) -> None:
+        self._proxies, self._socket = proxies, socket
+        proxies.clients.add(self)
+
+    def failed(self, error: Exception) -> None:
+        """Whatever went wrong ends this client, and nothing else."""
+        if not isinstance(error, (OSError, Flaw)):
+            self._proxies.engine.crashed(error)
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing more to say: RST."""
+        proxies = self._proxies
+        if self in proxies.clients:
+            self._leave()
+            self._socket.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
+            proxies.engine.reactor.close_later(self._socket)
+
+    def _leave(self) -> None:
+        self._proxies.clients.discard(self)
+        self._proxies.asking.end(self)
+        self._proxies.linger.end(self)
+
+    def _linger(self) -> None:
+        """All is said: read on, as closing on unread bytes would reset it away."""
+        self._proxies.linger.begin(self)
+        self._discard()
+
+    def _discard(self) -> None:
+        for _ in range(16):
+            data = _receive(self._socket)
+            if data is None:
+                return
+            if not data:
+                break
+        self.reset()
+
+
+class ProxyClient(_Client):
     """A client that has not said yet what it wants."""
 
-    __slots__ = ("_answered", "_front", "_held", "_peer", "_socket", "_stage")
+    __slots__ = ("_answered", "_held", "_peer", "_stage")
 
-    def __init__(self, front: Front, socket: Socket, peer: Peer) -> None:
-        self._front, self._socket, self._peer = front, socket, peer
+    def __init__(self, proxies: Proxies, socket: Socket, peer: Peer) -> None:
+        super().__init__(proxies, socket)
+        self._peer = peer
         self._stage = ""  # "", "socks auth", "socks request"
         self._answered = False
-        self._held = False  # somebody is asked
-        front.clients.add(self)
-        front.asking.begin(self)
+        self._held = False  # a question is open
+        proxies.asking.begin(self)
         # Edge triggered: what is looked at is not taken, and must not wake us again.
-        front.engine.reactor.watch(socket.fileno(), IN | RDHUP | EDGE, self._ready)
+        proxies.engine.reactor.watch(socket.fileno(), IN | RDHUP | EDGE, self._ready)
 
+    @guarded
     def _ready(self, mask: int) -> None:
-        try:
-            if self._answered:
-                self._discard()
-                return
-            while not self._held and self._step():
-                pass
-            if self in self._front.clients and not self._answered and mask & (RDHUP | HUP | ERR):
-                self.reset()
-        except OSError:
-            self.reset()
-        except Exception as error:
-            self._front.engine.crashed(error)
+        if self._answered:
+            self._discard()
+            return
+        while not self._held and self._step():
+            pass
+        if self in self._proxies.clients and not self._answered and mask & (RDHUP | HUP | ERR):
             self.reset()
 
     def _step(self) -> bool:
@@ -256,91 +239,59 @@ class Client:
             return self._socks(data)
         return self._http(data)
 
-    def _forget(self) -> None:
-        """The socket goes on elsewhere."""
-        self._front.clients.discard(self)
-        self._front.asking.end(self)
-        self._front.engine.reactor.unwatch(self._socket.fileno())
-
-    def reset(self) -> None:
-        """Nothing more to say: RST."""
-        if self not in self._front.clients:
-            return
-        self._front.clients.discard(self)
-        self._front.asking.end(self)
-        self._front.linger.end(self)
-        self._socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-        self._front.engine.reactor.bury(self._socket)
-
     def _answer(self, data: bytes) -> None:
         """The last word."""
-        self._front.asking.end(self)
+        self._proxies.asking.end(self)
         self._answered = True
         whole = self._socket.send(data) == len(data)
         self._socket.shutdown(SHUT_WR)
-        if not whole:
+        if whole:
+            self._linger()
+        else:
             self.reset()
-            return
-        self._front.linger.begin(self)
-        self._discard()
 
-    def _discard(self) -> None:
-        """Read on: closing on unread bytes would reset the answer away."""
-        for _ in range(16):
-            try:
-                if not self._socket.recv(_READ):
-                    break
-            except BlockingIOError:
-                return
-        self.reset()
-
-    def _go(self, host: str, port: int, asked: Asked) -> None:
+    def _go(self, host: str, port: int, replies: Replies) -> None:
         """Take the client where it wants to go."""
 
         def go(route: Route, router: Router) -> None:
-            Proxied(self._front.engine, self._socket, self._peer, asked, router).dial(route)
+            TcpConnection(self._proxies.engine, self._socket, self._peer, replies).go(route, router)
 
-        self._route(host, port, asked, go)
+        self._route(host, port, replies, go)
 
-    def _route(self, host: str, port: int, asked: Asked, go: Callable[[Route, Router], None]) -> None:
+    def _route(self, host: str, port: int, replies: Replies, go: Callable[[Route, Router], None]) -> None:
         """Decide, or ask; then call ``go`` or refuse."""
-        engine = self._front.engine
+        engine = self._proxies.engine
         route = engine.router.proxied(host, port)
         question = route.question if isinstance(route, Refusal) else None
         if question is None or engine.asking is None:
-            self._routed(route, engine.router, asked, go)
+            self._routed(route, engine.router, replies, go)
             return
         assert isinstance(route, Refusal)
         refusal = route
 
-        def answered(router: Router | None) -> None:
-            if self not in self._front.clients:
-                return
-            self._held = False
-            try:
+        @guarded
+        def answered(self: ProxyClient, router: Router | None) -> None:
+            if self in self._proxies.clients:
+                self._held = False
                 later = refusal if router is None else router.proxied(host, port)
-                self._routed(later, router or engine.router, asked, go)
-            except OSError:
-                self.reset()
-            except Exception as error:
-                engine.crashed(error)
-                self.reset()
+                self._routed(later, router or engine.router, replies, go)
 
         self._held = True
-        self._front.asking.end(self)
+        self._proxies.asking.end(self)
         client = {"protocol": "tcp", "port": self._peer[0]}
-        engine.asking.ask(question, refusal.event.hint or "", answered, client)
+        engine.asking.ask(question, refusal.event.hint or "", lambda router: answered(self, router), client)
 
     def _routed(
-        self, route: Route | Refusal, router: Router, asked: Asked, go: Callable[[Route, Router], None]
+        self, route: Route | Refusal, router: Router, replies: Replies, go: Callable[[Route, Router], None]
     ) -> None:
-        engine = self._front.engine
+        engine = self._proxies.engine
         if isinstance(route, Refusal):
             engine.refused += 1
             engine.emit(route.event.of(self._peer))
-            self._answer(asked.refused(route))
+            self._answer(replies.refused(route))
             return
-        self._forget()
+        self._leave()  # the socket goes on elsewhere
+        engine.reactor.unwatch(self._socket.fileno())
         go(route, router)
 
     # ------------------------------------------------------------ SOCKS5
@@ -365,7 +316,7 @@ class Client:
             if len(data) < 2 or len(data) < 3 + data[1] or len(data) < 3 + data[1] + data[2 + data[1]]:
                 return False
             self._socket.recv(3 + data[1] + data[2 + data[1]])
-            self._socket.send(b"\1\0")  # nobody but the command is in here
+            self._socket.send(b"\1\0")  # only the command is in here
             self._stage = "socks request"
             return True
         return self._socks_request(data)
@@ -388,7 +339,7 @@ class Client:
         if raw[1] != 1:  # BIND and UDP ASSOCIATE
             self._answer(_reply(_BAD_COMMAND))
             return False
-        self._go(_socks_host(raw[3], raw[4 : 4 + size]), int.from_bytes(raw[4 + size :], "big"), Asked(socks=True))
+        self._go(_socks_host(raw[3], raw[4 : 4 + size]), int.from_bytes(raw[4 + size :], "big"), Replies(socks=True))
         return False
 
     # ------------------------------------------------------------ HTTP
@@ -413,7 +364,7 @@ class Client:
             if not port or framing.body:
                 self._answer(answer(400, "Bad Request", "CONNECT needs HOST:PORT and no content.", ""))
                 return False
-            self._go(host, port, Asked(socks=False))
+            self._go(host, port, Replies(socks=False))
             return False
         host, port, path = plain_target(target)
         if not port:
@@ -422,9 +373,9 @@ class Client:
         body, start = framing.reader(), rewrite(head, framing, host, port, path)
 
         def go(route: Route, router: Router) -> None:
-            Plain(self._front, self._socket, self._peer, route, start, body, router)
+            PlainRequest(self._proxies, self._socket, self._peer, route, start, body, router)
 
-        self._route(host, port, Asked(socks=False), go)
+        self._route(host, port, Replies(socks=False), go)
         return False
 
 
@@ -436,44 +387,37 @@ def _socks_host(kind: int, raw: bytes) -> str:
     return inet_ntop(AF_INET if kind == _IPV4 else AF_INET6, raw)
 
 
-class Plain:
+class PlainRequest(_Client):
     """One plain request: the client on one side, a connection of the relay behind a socket pair on the other."""
 
-    __slots__ = ("_body", "_client", "_down", "_ended", "_engine", "_front", "_inner", "_masks", "_sent_end", "_up")
+    __slots__ = ("_body", "_down", "_ended", "_engine", "_inner", "_masks", "_sent_end", "_up")
 
     def __init__(
-        self, front: Front, client: Socket, peer: Peer, route: Route, head: bytes, body: Body, router: Router
+        self, proxies: Proxies, client: Socket, peer: Peer, route: Route, head: bytes, body: Body, router: Router
     ) -> None:
-        self._front, self._engine = front, front.engine
-        self._client, self._body = client, body
         pair = socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+        super().__init__(proxies, client)
+        self._engine, self._body = proxies.engine, body
         self._inner = pair[0]
         self._up, self._down = bytearray(head), bytearray()
         self._ended = self._sent_end = False
         self._masks: dict[int, int] = {}
-        front.clients.add(self)
         for socket in (client, self._inner):
             self._masks[socket.fileno()] = 0
             self._engine.reactor.watch(socket.fileno(), 0, self._ready)
         self._set_masks()
-        asked = Asked(socks=False, silent=True)
-        Proxied(self._engine, pair[1], peer, asked, router).dial(route)
+        TcpConnection(self._engine, pair[1], peer, Replies(socks=False, silent=True)).go(route, router)
 
-    def _ready(self, mask: int) -> None:
-        try:
-            if self._sent_end:
-                self._discard()
-            else:
-                self._move()
-        except (OSError, Flaw):
-            self.reset()
-        except Exception as error:
-            self._engine.crashed(error)
-            self.reset()
+    @guarded
+    def _ready(self, _mask: int) -> None:
+        if self._sent_end:
+            self._discard()
+        else:
+            self._move()
 
     def _move(self) -> None:
         while not self._body.done and len(self._up) < MOST_HELD:
-            data = _receive(self._client)
+            data = _receive(self._socket)
             if data is None:
                 break
             if not data:
@@ -488,7 +432,7 @@ class Plain:
                 break
             self._ended = not data
             self._down += data
-        _send(self._client, self._down)
+        _send(self._socket, self._down)
         if self._ended and not self._down:
             self._end()
             return
@@ -496,7 +440,7 @@ class Plain:
 
     def _set_masks(self) -> None:
         wants = {
-            self._client.fileno(): (IN if not self._body.done and len(self._up) < MOST_HELD else 0)
+            self._socket.fileno(): (IN if not self._body.done and len(self._up) < MOST_HELD else 0)
             | (OUT if self._down else 0),
             self._inner.fileno(): (IN if not self._ended and len(self._down) < MOST_HELD else 0)
             | (OUT if self._up else 0),
@@ -507,37 +451,17 @@ class Plain:
                 self._engine.reactor.change(fd, mask)
 
     def _end(self) -> None:
-        """The answer is complete: read on, as closing on unread bytes would reset it away."""
+        """The answer is complete."""
         self._sent_end = True
-        self._client.shutdown(SHUT_WR)
-        self._engine.reactor.bury(self._inner)
-        self._front.linger.begin(self)
-        self._engine.reactor.change(self._client.fileno(), IN)
-        self._discard()
+        self._socket.shutdown(SHUT_WR)
+        self._engine.reactor.close_later(self._inner)
+        self._engine.reactor.change(self._socket.fileno(), IN)
+        self._linger()
 
-    def _discard(self) -> None:
-        for _ in range(16):
-            data = _receive(self._client)
-            if data is None:
-                return
-            if not data:
-                break
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing more to say."""
-        if self not in self._front.clients:
-            return
-        self._front.clients.discard(self)
-        self._front.linger.end(self)
-        self._client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-        self._engine.reactor.bury(self._client)
+    def _leave(self) -> None:
+        super()._leave()
         if not self._sent_end:
-            self._engine.reactor.bury(self._inner)
-
-
-def _reset(client: Client | Plain) -> None:
-    client.reset()
+            self._engine.reactor.close_later(self._inner)
 
 
 def _receive(socket: Socket) -> bytes | None:

@@ -9,7 +9,7 @@ nothing.  TLS and HTTP are driven from here as well, by memory buffers (``interc
 Rules
 -----
 1. Descriptors are edge triggered where the mask says so; a handler must read until it would block.
-2. A socket is closed at the end of a turn (``bury``): its number cannot be reused while events of the same turn
+2. A socket is closed at the end of a turn (``close_later``): its number cannot be reused while events of the same turn
    may still carry it.
 3. An exception of a handler ends the loop.  Handlers of connections catch their own.
 4. Every wait is one of a few fixed lengths (``Wait``), so waits expire in the order in which they began.
@@ -93,7 +93,7 @@ class Reactor:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._soon: list[Callable[[], None]] = []
         self._waits: list[Wait] = []
-        self._graves: list[Socket] = []
+        self._closing: list[Socket] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._posting = _thread.allocate_lock()
@@ -117,10 +117,10 @@ class Reactor:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
-    def bury(self, socket: Socket) -> None:
+    def close_later(self, socket: Socket) -> None:
         """Forget a socket, and close it at the end of this turn."""
         self._handlers.pop(socket.fileno(), None)
-        self._graves.append(socket)
+        self._closing.append(socket)
 
     def wait(self, seconds: float, expired: Callable[[Any], None]) -> Wait:
         """A new kind of wait."""
@@ -180,17 +180,17 @@ class Reactor:
                 self.next_due = min(self.next_due, due)
         for call in self.at_end:
             call()
-        if self._graves:
-            for socket in self._graves:
+        if self._closing:
+            for socket in self._closing:
                 socket.close()
-            self._graves.clear()
+            self._closing.clear()
         return bool(events or self._soon)
 
     def close(self) -> None:
         """Close the descriptors of the reactor itself."""
-        for socket in self._graves:
+        for socket in self._closing:
             socket.close()
-        self._graves.clear()
+        self._closing.clear()
         with self._posting:
             self._closed = True
             os.close(self._wake)

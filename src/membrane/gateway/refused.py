@@ -80,7 +80,7 @@ def _is_multicast(address: str) -> bool:
     return address[:2] == "ff" if ":" in address else int(address.partition(".")[0]) >= 224
 
 
-class Refused:
+class RefusedPackets:
     """Tells what the namespace refused.
 
     Args:

@@ -1,107 +1,103 @@
-"""Moves the bytes of intercepted TCP connections.
+"""Moves the bytes of captured TCP connections, and of those that a client of a proxy asked for.
 
 Theory of operation
 -------------------
 Each accepted connection is a small state machine driven by edge-triggered readiness::
 
-    RESOLVING -> CONNECTING -> [GREETING] -> OPEN -> closed
-         \\____________\\____________\\_________\\--> EXPLAINING -> LINGERING -> closed
+    DIALLING -> OPEN -> closed
+        \\________\\-----> EXPLAINING -> LINGERING -> closed
 
-The server's bytes flow to the client as soon as the upstream is connected, so protocols in which the server speaks
-first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
+``dial`` reaches the server.  Its bytes flow to the client as soon as it is connected, so protocols in which the server
+speaks first need no timer.  The client's bytes are *held*: they stay in the kernel (``MSG_PEEK``) until ``route`` has
 judged them: towards a name until they are known to be TLS or another protocol (``openings``), unless the server has
 spoken first.  What follows a hello that bears a name waits for the server's answer: a second hello that the server asks
 for is judged as well, and so is the one behind a request for TLS of PostgreSQL.
+
+Where requests are to be judged, the connection moves nothing itself (INSPECTED): it hands what its sockets report to an
+``Inspection``, dials when that asks for it, and gets the client back to explain a refusal or to linger.
 
 Rules
 -----
 1. Nothing reaches an upstream before ``Router`` has allowed the name, the address and the first bytes.
 2. A refused or failed client is answered in its own protocol within ``EXPLAIN`` seconds, or reset.
 3. Half-close is passed on in each direction; a reset on one side resets the other; silence may last for ever.
-4. Whatever goes wrong in a connection ends that connection only, with a reset.
-
-One file of over 800 lines: the states of one machine, which are read together.
+4. From INSPECTED no way leads to OPEN: what is to be judged is never relayed raw.
 """
 
 from __future__ import annotations
 
 import os
-import struct
-from _socket import (
-    AF_INET,
-    AF_INET6,
-    IPPROTO_TCP,
-    MSG_PEEK,
-    SHUT_WR,
-    SO_ERROR,
-    SO_KEEPALIVE,
-    SO_LINGER,
-    SOCK_CLOEXEC,
-    SOCK_NONBLOCK,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    TCP_CONGESTION,
-    TCP_NODELAY,
-)
+from _socket import MSG_PEEK, SHUT_WR, SO_ERROR, SO_LINGER, SOL_SOCKET
 from _socket import socket as Socket
-from errno import EINPROGRESS
 
-from ..events import ConnectionClosed, ConnectionOpened
+from ..errors import InternalError
+from ..events import ConnectionOpened
 from ..policy import reasons
 from ..policy.model import Connect, Deny
 from . import openings, sniff
+from .connection import RESET, SILENT, UNREPORTED, Connection, Connections, guarded
+from .dial import ALL, Dial, Dialler
 from .dns import LONGEST_QUERY, TcpMessages
-from .flow import BUFFER, Flow, LimitReached, Pump, cut_short
-from .guarded import guarded
+from .flow import BUFFER, Flow, LimitReached, cut_short
 from .journal import denial
-from .listener import WITHIN_HOST, Listener
-from .reactor import EDGE, ERR, HUP, IN, OUT, PRI, RDHUP
-from .room import Room
-from .route import LOOPBACK, Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown
+from .listener import Listener, capture, original
+from .reactor import ERR, HUP, IN, OUT, PRI, RDHUP
+from .route import Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any, Protocol
 
     from ..events import Client, Event
-    from .asking import Asking
     from .budgets import Ledger
     from .clients import Clients
     from .dns import Answerer
-    from .intercept import Inspector
-    from .proxy import Front
     from .reactor import Reactor
-    from .upstream import Answer, Handshake, Proxy, Upstreams
+    from .upstream import Upstreams
 
-CONNECT = 20.0  # seconds for all addresses of one name together with the proxy's greeting
-ATTEMPT = 5.0  # seconds for one address while there are others
+    class Inspector(Protocol):  # ``intercept.Inspector``
+        def inspect(self, connection: TcpConnection) -> Inspection: ...
+
+    class Inspection(Protocol):  # ``intercept.Inspection``: carries the streams of one connection
+        def begin(self) -> None: ...
+        def on_client(self, mask: int) -> None: ...
+        def on_server(self, mask: int) -> None: ...
+        def on_turn(self) -> None: ...
+        def reached(self, upstream: Socket, rest: bytes) -> None: ...
+        def unreached(self, cause: str) -> None: ...
+        def end(self, error: str) -> None: ...
+
+    class Proxies(Protocol):  # ``proxy.Proxies``
+        def takes(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> bool: ...
+
+    class Replies(Protocol):  # ``proxy.Replies``
+        opening: bytes
+
+        def refused(self, cause: Refusal | str) -> bytes: ...
+
+
 HELLO = 30.0  # seconds for a TLS hello that has begun
 EXPLAIN = 0.05  # seconds that a refused client has to show what it speaks
 LINGER = 2.0  # seconds for a refused client to read the answer
 DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 
-_RESOLVING, _CONNECTING, _GREETING, _OPEN, _EXPLAINING, _LINGERING, _DNS, DEAD, _ASKING = range(9)
+_DIALLING, _OPEN, _INSPECTED, _EXPLAINING, _LINGERING, _DNS, _ASKING, _DEAD = range(8)
 _DISCARD = 1 << 20  # bytes read from a client that was answered already
-_RESET = struct.pack("ii", 1, 0)
 _CUT = sniff.First("tls", flaw="ClientHello is not complete")
 _ENDED = RDHUP | HUP | ERR
 _READABLE = IN | _ENDED
 _NOT_FRESH = _ENDED | PRI  # an end follows the bytes, or a read stops at the urgent mark (``Pump.move``)
-ALL = IN | PRI | OUT | RDHUP | EDGE
 
 
-class Engine:
-    """All TCP connections of one session.
+class Engine(Connections):
+    """All TCP connections of one session; ``Connections`` has the arguments that are not here.
 
     Args:
         ledger: what may still be sent.
         connections: how many may exist at once.
         inspector: takes the connections whose requests are to be judged; without one they are refused.
-        emit: takes events.
-        verbose: emit ``ConnectionOpened`` and ``ConnectionClosed``; two records for each connection cost as much
-            as a quarter of the relaying.
-        crashed: takes the exception of a connection that failed for a reason of ours.
     """
 
     def __init__(
@@ -118,38 +114,20 @@ class Engine:
         verbose: bool = True,
         inspector: Inspector | None = None,
     ) -> None:
-        self.asking: Asking | None = None  # without one, what no rule decides is refused
-        self.clients: Clients | None = None  # without one, nobody wants to know the inodes of the clients' sockets
-        self.reactor, self.router, self.answerer, self.upstreams = reactor, router, answerer, upstreams
-        self.emit, self.crashed = emit, crashed
-        self.limit = connections
-        self.verbose = verbose
-        self.inspector = inspector
-        self.connections: set[Connection] = set()
-        self.accepted = self.refused = self.failed = 0
-        self.ledger = ledger
-        self.room = Room()  # for what waits in memory
-        self.pump = Pump(self.room)
-        self.connect = reactor.wait(CONNECT, Connection.too_late)
-        self.attempt = reactor.wait(ATTEMPT, Connection.try_next)
-        self.hello = reactor.wait(HELLO, Connection.hello_late)
-        self.explain = reactor.wait(EXPLAIN, Connection.reset)
-        self.linger = reactor.wait(LINGER, Connection.reset)
-        self.dns_idle = reactor.wait(DNS_IDLE, Connection.reset)
-        self.waits = (self.connect, self.attempt, self.hello, self.explain, self.linger, self.dns_idle)
-        self.front: Front | None = None  # serves the proxies that are offered inside
-        self._pause = reactor.wait(0.1, Listener.start)
-        self._busy: dict[Connection, None] = {}
-        self._next_id = 1
-
-    def number(self) -> int:
-        """The next connection number."""
-        self._next_id += 1
-        return self._next_id - 1
+        super().__init__(reactor, emit, crashed, connections, verbose=verbose)
+        self.router, self.answerer, self.ledger, self.inspector = router, answerer, ledger, inspector
+        self.clients: Clients | None = None  # without one, the inodes of the clients' sockets are not asked for
+        self.proxies: Proxies | None = None
+        self.dialler = Dialler(reactor, upstreams)
+        self.hello = reactor.wait(HELLO, TcpConnection.hello_late)
+        self.explain = reactor.wait(EXPLAIN, TcpConnection.reset)
+        self.linger = reactor.wait(LINGER, TcpConnection.reset)
+        self.dns_idle = reactor.wait(DNS_IDLE, TcpConnection.reset)
+        self.waits = (self.hello, self.explain, self.linger, self.dns_idle)
 
     def hosts(self) -> set[str]:
         """The names that connections are bound to."""
-        return {each.host for each in self.connections}
+        return {each.host for each in self.connections if isinstance(each, TcpConnection)}
 
     def listen(self, listener: Socket, *, dnat: bool = False) -> None:
         """Serve a listening socket.
@@ -158,130 +136,132 @@ class Engine:
             listener: its accepted sockets carry the original destination as their own address, or,
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
         """
-        Listener(self.reactor, listener, dnat, self._arrived, self._pause.begin).start()
 
-    def close(self) -> None:
-        """End every connection and give back the pipes; the reactor makes no turn after this."""
-        for connection in list(self.connections):
-            connection.finish("session ended")
-        self.pump.close()
+        def arrived(client: Socket, peer: Any) -> None:
+            try:
+                destination = original(client) if dnat else client.getsockname()
+            except OSError:
+                client.close()
+                return
+            self._arrived(client, destination[0], destination[1], peer[:2])
+
+        capture(listener)
+        Listener(self.reactor, listener, arrived, self.pause.begin).start()
 
     def _arrived(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> None:
         self.accepted += 1
-        if self.front is not None and self.front.takes(client, address, port, peer):
+        if self.proxies is not None and self.proxies.takes(client, address, port, peer):
             return
-        connection = Connection(self, client, self.number(), peer[1])
-        if self.clients is not None:
-            connection.client_socket = self.clients.tcp(peer, (address, port))
-        self.connections.add(connection)
-        connection.begin(address, port)
-
-    def busy(self, connection: Connection) -> None:
-        """Give ``connection`` another turn."""
-        if not self._busy:
-            self.reactor.soon(self._drive_busy)
-        self._busy[connection] = None
-
-    def _drive_busy(self) -> None:
-        connections, self._busy = self._busy, {}
-        for connection in connections:
-            connection.on_turn()
+        inode = self.clients.tcp(peer, (address, port)) if self.clients is not None else 0
+        TcpConnection(self, client, (peer[1], inode)).begin(address, port)
 
 
-class Connection:
-    """One intercepted connection, from accept to close."""
+class TcpConnection(Connection):
+    """One captured or proxied connection.
+
+    Args:
+        peer: its client, as events name it.
+        replies: how that is answered, if it asked a proxy.
+    """
 
     __slots__ = (
-        "_addresses",
         "_agreed",
         "_asked_for_tls",
-        "_client",
-        "_client_ended",
         "_client_mask",
-        "_dial_port",
+        "_dial",
         "_dns",
-        "_down",
-        "_engine",
-        "_failures",
-        "_handshake",
         "_held",
         "_hello_size",
-        "_protocol",
+        "_inspection",
         "_refusal",
+        "_replies",
         "_retried",
-        "_route",
-        "_router",
-        "_sni",
-        "_started",
         "_state",
-        "_up",
-        "_upstream",
         "_upstream_ended",
         "address",
-        "client_port",
-        "client_socket",
-        "id",
-        "told",
+        "client_ended",
+        "engine",
+        "peer",
+        "protocol",
+        "route",
+        "router",
+        "sni",
     )
 
-    def __init__(self, engine: Engine, client: Socket, ident: int, client_port: int) -> None:
-        self.id, self.client_port = ident, client_port
-        self.client_socket = 0  # its inode
+    def __init__(self, engine: Engine, client: Socket, peer: Client, replies: Replies | None = None) -> None:
+        super().__init__(engine, client)
+        self.engine, self.peer = engine, peer
         self.address = ""  # dialled last
-        self.told = False  # ConnectionOpened was emitted
-        self._engine = engine
-        self._client = client
-        self._upstream: Socket | None = None
-        self._state = _RESOLVING
+        self.route: Route | None = None
+        self.router = engine.router  # another one after an answer that holds for this connection alone
+        self.protocol, self.sni = "tcp", ""
+        self.client_ended = False  # it sends no more
+        self._reported = SILENT  # until it is known where it goes
+        self._state = _DIALLING
         self._held = True
         self._client_mask = 0  # what its socket reported before the upstream was connected
-        self._client_ended = self._upstream_ended = False
+        self._upstream_ended = False
         self._hello_size = 0  # bytes of a hello whose answer is awaited
         self._retried = False  # the server asked for a second hello
         self._asked_for_tls = False  # what follows is TLS if the server agrees (PostgreSQL)
         self._agreed = False  # it did
-        self._started = engine.reactor.now
-        self._route: Route | None = None
-        self._router = engine.router  # another one after an answer that holds for this connection alone
+        self._replies = replies  # until it is answered
         self._refusal: Refusal | str | None = None  # a string: the upstream failed
-        self._addresses: list[str] = []
-        self._dial_port = 0
-        self._failures: list[str] = []
-        self._protocol, self._sni = "tcp", ""
-        self._handshake: Handshake | None = None
-        self._up: Flow | None = None
-        self._down: Flow | None = None
+        self._dial: Dial | None = None
+        self._inspection: Inspection | None = None
         self._dns: TcpMessages | None = None
 
     @property
     def host(self) -> str:
         """The name that it is bound to; empty for a literal, or before that is known."""
-        return self._route.host if self._route is not None else ""
-
-    def client(self) -> Client:
-        """The client, as events name it."""
-        return self.client_port, self.client_socket
+        return self.route.host if self.route is not None else ""
 
     # ------------------------------------------------------------ entry points
 
+    @guarded
     def begin(self, address: str, port: int) -> None:
-        """Decide and start to dial."""
-        try:
-            self._begin(address, port)
-        except Exception as error:
-            self.failed(error)
+        """Decide about a captured connection to ``address``, and start to dial."""
+        engine = self.engine
+        if len(engine.connections) > engine.limit:
+            engine.refused += 1
+            access = Connect("", address, port)
+            refused = denial(access, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
+            engine.emit(refused.of(self.peer))
+            self.reset()
+            return
+        engine.reactor.watch(self.client.fileno(), ALL, self.on_client)
+        # A server that a rule opens is that server; every other one is ours.
+        if port == DNS_PORT and isinstance(self.router.arrive(address, port), Refusal):
+            self._state = _DNS
+            self._dns = TcpMessages()
+            engine.dns_idle.begin(self)
+            return
+        self._arrive(address, port)
+
+    @guarded
+    def go(self, route: Route, router: Router) -> None:
+        """Go where a client of a proxy asked to go, and was allowed to by ``router``."""
+        engine = self.engine
+        engine.reactor.watch(self.client.fileno(), ALL, self.on_client)
+        self.router = router
+        if len(engine.connections) > engine.limit:
+            self.route = route
+            verdict = Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once")
+            self.refuse(engine.router.limit(route, verdict))
+        else:
+            self._follow(route)
 
     def on_client(self, mask: int) -> None:
         """The client's socket is ready."""
         try:
             if mask & _ENDED:
-                self._client_ended = True
+                self.client_ended = True
             if self._state != _OPEN:
                 self._on_unconnected_client(mask)
                 return
             if self._held:
                 if mask & (ERR | HUP):
-                    raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+                    raise OSError(self.client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
                 if mask & _READABLE:
                     self._look()
                     if self._state != _OPEN:
@@ -291,288 +271,153 @@ class Connection:
             down = bool(mask & OUT) and self._down.pending()
             self._drive(up, down, fresh=up and not down and not mask & _NOT_FRESH)
             if mask & ERR:
-                self._check(self._client)
+                self._check(self.client)
         except Exception as error:
             self.failed(error)
 
     def on_upstream(self, mask: int) -> None:
         """The upstream socket is ready."""
         try:
-            upstream = self._upstream
+            upstream = self.upstream
             if upstream is None:
                 return
             if mask & _ENDED:
                 self._upstream_ended = True
-            state = self._state
-            if state == _OPEN:
+            if self._state == _OPEN:
                 assert self._up is not None
                 up, down = bool(mask & OUT) and self._up.pending(), bool(mask & _READABLE)
                 self._drive(up, down, fresh=down and not up and not mask & _NOT_FRESH)
                 if mask & ERR:
                     self._check(upstream)
-            elif state == _CONNECTING:
-                if mask & (ERR | HUP) and (code := upstream.getsockopt(SOL_SOCKET, SO_ERROR)):
-                    self._engine.attempt.end(self)
-                    self._failures.append(f"{self.address}: {os.strerror(code)}")
-                    self._drop_upstream()
-                    self._dial()
-                elif mask & (OUT | ERR | HUP):
-                    self._connected(mask)
-            elif state == _GREETING:
-                self._greet()
+            elif self._state == _INSPECTED and self._inspection is not None:
+                self._inspection.on_server(mask)
         except Exception as error:
             self.failed(error)
 
     @guarded
     def on_turn(self) -> None:
-        """Another turn for a connection that has more to move."""
         if self._state == _OPEN:
             self._drive(up=True, down=True)
+        elif self._state == _INSPECTED and self._inspection is not None:
+            self._inspection.on_turn()
 
     @guarded
     def answered(self, router: Router | None, refusal: Refusal, address: str, port: int) -> None:
-        """Somebody was asked: go on by ``router``, or refuse."""
+        """A question was answered: go on by ``router``, or refuse."""
         if self._state == _ASKING:
-            self._state = _RESOLVING
+            self._state = _DIALLING
             if router is None:
-                self._refuse(refusal)
+                self.refuse(refusal)
             else:
-                self._router = router
+                self.router = router
                 self._arrive(address, port)
-            self._engine.reactor.change(self._client.fileno(), ALL)  # what came meanwhile is told again
-
-    @guarded
-    def resolved(self, answer: Answer) -> None:
-        """The name of the destination, or of the proxy, was looked up."""
-        if self._state == _RESOLVING:
-            self._resolved(answer)
-
-    @guarded
-    def too_late(self) -> None:  # no connection within ``CONNECT`` seconds
-        self._failures.append(f"{self.address or 'lookup'}: timed out after {CONNECT:.0f} s")
-        self._addresses.clear()
-        self._upstream_failed()
-
-    @guarded
-    def try_next(self) -> None:
-        """This address does not answer and there are others."""
-        self._failures.append(f"{self.address}: no answer within {ATTEMPT:.0f} s")
-        self._drop_upstream()
-        self._dial()
+            self.engine.reactor.change(self.client.fileno(), ALL)  # what came meanwhile is reported again
 
     @guarded
     def hello_late(self) -> None:
         """A TLS hello, or what could have become a known protocol, began and did not end."""
-        assert self._route is not None
+        assert self.route is not None
         try:
-            hello = sniff.may_be_hello(self._client.recv(1, MSG_PEEK) or b"\0")
+            hello = sniff.may_be_hello(self.client.recv(1, MSG_PEEK) or b"\0")
         except BlockingIOError:
             hello = True  # the second one
         if not hello and not self._agreed:
-            self._refuse(refuse_unknown(self._route))
+            self.refuse(refuse_unknown(self.route))
             return
-        refusal = self._engine.router.judge_first(self._route, _CUT)
+        refusal = self.engine.router.judge_first(self.route, _CUT)
         assert refusal is not None
-        self._refuse(refusal)
+        self.refuse(refusal)
 
-    def reset(self) -> None:  # nothing more to say: RST
-        self._client.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-        self.finish("")
-
-    def finish(self, error: str) -> None:
-        """Close both sides and tell."""
-        engine = self._engine
-        if self._state == DEAD:
-            return
-        relayed = self._state <= _OPEN
-        waits = self._held or self._state != _OPEN  # what is open and judged waits for nothing
-        self._state = DEAD
-        engine.connections.discard(self)
-        if waits:
-            for wait in engine.waits:
-                wait.end(self)
-        if relayed:
-            self._tell_closed(error)
-        self._drop_upstream()
-        engine.reactor.bury(self._client)
-
-    # ------------------------------------------------------------ dialling
-
-    def _begin(self, address: str, port: int) -> None:
-        engine = self._engine
-        if len(engine.connections) > engine.limit:
-            engine.refused += 1
-            access = Connect("", address, port)
-            refused = denial(access, Deny(None, reasons.LIMIT_REACHED, f"{engine.limit} connections at once"))
-            engine.emit(refused.of(self.client()))
-            self._state = _EXPLAINING
-            self.reset()
-            return
-        engine.reactor.watch(self._client.fileno(), ALL, self.on_client)
-        # A server that a rule opens is that server; every other one is ours.
-        if port == DNS_PORT and isinstance(self._router.arrive(address, port), Refusal):
-            self._state = _DNS
-            self._dns = TcpMessages()
-            engine.dns_idle.begin(self)
-            return
-        self._arrive(address, port)
+    # ------------------------------------------------------------ where to
 
     def _arrive(self, address: str, port: int) -> None:
-        engine, route = self._engine, self._router.arrive(address, port)
-        if isinstance(route, Refusal):
-            if route.question is not None and engine.asking is not None:
-                self._state = _ASKING
-                hint = route.event.hint or ""
-                client = {"protocol": "tcp", "port": self.client_port}
-                engine.asking.ask(
-                    route.question, hint, lambda router: self.answered(router, route, address, port), client
-                )
-                return
-            self._refuse(route)
-            return
-        self._route = route
-        if route.inspect:
-            if engine.inspector is None:
-                self._refuse(refuse_protocol(route, "requests cannot be judged on this connection"))
-                return
-            self._state = DEAD  # for this one; the client lives on in its successor
-            engine.inspector.take(engine, self, route)
-            return
-        self._reach(route)
-
-    def _reach(self, route: Route) -> None:
-        """Look the destination, or the proxy, up and start to dial."""
-        engine = self._engine
-        engine.connect.begin(self)
-        self._dial_port = route.dial_port
-        resolver = engine.upstreams.resolver
-        name = route.host
-        if (proxy := engine.upstreams.via(route)) is not None:
-            self._handshake = engine.upstreams.handshake(proxy, route)
-            if proxy.socket:
-                self._dial_socket(proxy)
-                return
-            self._dial_port = proxy.port
-            resolver, name = engine.upstreams.proxy_resolver, proxy.host
-        elif route.addresses:
-            self._addresses = list(route.addresses)
-            self._dial()
-            return
-        answer = resolver.cached(name)
-        if answer is None:
-            resolver.resolve(name, self.resolved)
+        engine, route = self.engine, self.router.arrive(address, port)
+        if not isinstance(route, Refusal):
+            self._follow(route)
+        elif route.question is not None and engine.asking is not None:
+            refusal = route
+            self._state = _ASKING
+            client = {"protocol": "tcp", "port": self.peer[0]}
+            engine.asking.ask(
+                route.question,
+                route.event.hint or "",
+                lambda router: self.answered(router, refusal, address, port),
+                client,
+            )
         else:
-            self._resolved(answer)
+            self.refuse(route)
 
-    def _resolved(self, answer: Answer) -> None:
-        assert self._route is not None
-        if not answer.addresses:
-            self._failures.append(answer.error)
-            self._upstream_failed()
+    def _follow(self, route: Route) -> None:
+        self.route, self._reported = route, UNREPORTED
+        inspector = self.engine.inspector
+        if not route.inspect:
+            self.reach()
+        elif inspector is None:
+            self.refuse(refuse_protocol(route, "requests cannot be judged on this connection"))
+        else:
+            self._open_towards_client()  # the inspector meets the client before the server
+            self._state = _INSPECTED
+            self._inspection = inspector.inspect(self)
+            self._inspection.begin()
+
+    def reach(self) -> None:
+        """Dial the server of the route; ``reached``, ``unreached`` or ``barred`` is called, perhaps at once."""
+        assert self.route is not None
+        self._dial = Dial(self.engine.dialler, self, self.route, self.router)
+        self._dial.begin()
+
+    def reached(self, upstream: Socket, mask: int, rest: bytes) -> None:
+        """The server, or the way through the proxy to it, is connected."""
+        engine, route = self.engine, self.route
+        assert route is not None
+        self.upstream, self._dial = upstream, None
+        engine.reactor.rehandle(upstream.fileno(), self.on_upstream)
+        if self._inspection is not None:
+            self._inspection.reached(upstream, rest)
             return
-        addresses = answer.addresses
-        if self._handshake is None:
-            allowed = self._router.candidates(self._route, addresses)
-            if isinstance(allowed, Refusal):
-                self._refuse_addresses(allowed)
-                return
-            addresses = allowed
-        self._addresses = list(addresses)
-        self._dial()
-
-    def _dial(self) -> None:
-        """Connect to the next address; the answer comes as an event."""
-        engine = self._engine
-        while self._addresses:
-            self.address = address = self._addresses.pop(0)
-            family = AF_INET6 if ":" in address else AF_INET
-            try:
-                upstream = Socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
-            except OSError as error:
-                self._failures.append(f"{address}: {error.strerror}")
-                continue
-            upstream.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-            if address in LOOPBACK:
-                upstream.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
-            code = upstream.connect_ex((address, self._dial_port))
-            if code not in (0, EINPROGRESS):
-                self._failures.append(f"{address}: {os.strerror(code)}")
-                upstream.close()
-                continue
-            self._upstream = upstream
-            self._state = _CONNECTING
-            engine.reactor.watch(upstream.fileno(), ALL, self.on_upstream)
-            if self._addresses:
-                engine.attempt.begin(self)
-            return
-        self._upstream_failed()
-
-    def _dial_socket(self, proxy: Proxy) -> None:
-        """Connect to a proxy behind a unix socket: that is done at once, or fails."""
-        from .broker import connect
-
-        try:
-            self._upstream = connect(proxy.socket, proxy.owner)
-        except OSError as error:
-            self._failures.append(f"proxy: {error.strerror}")
-            self._upstream_failed()
-            return
-        self._state = _CONNECTING
-        self._engine.reactor.watch(self._upstream.fileno(), ALL, self.on_upstream)
-
-    def _connected(self, mask: int) -> None:
-        engine = self._engine
-        upstream = self._upstream
-        assert upstream is not None
-        if self._addresses:
-            engine.attempt.end(self)
-        upstream.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-        assert self._route is not None
-        self._up = Flow(self._client, upstream, engine.ledger.meter(self._route.budgets))
-        self._down = Flow(upstream, self._client)
-        if self._handshake is not None:
-            self._state = _GREETING
-            upstream.sendall(self._handshake.start())
-            return
-        self._opened(bool(mask & _READABLE))
-
-    def _opened(self, readable: bool) -> None:
-        self._engine.connect.end(self)
+        if route.inspect:
+            raise InternalError("relay a connection", "its requests are to be judged")
+        self._open_towards_client()
+        self._upstream_ended = bool(mask & _ENDED)
+        self._up = Flow(self.client, upstream, engine.ledger.meter(route.budgets))
+        self._down = down = Flow(upstream, self.client)
+        if rest:
+            down.left = memoryview(rest)
+            down.moved = len(rest)
+            engine.pump.bytes_down += down.moved
         self._state = _OPEN
-        up = bool(self._client_mask & _READABLE)
+        up, readable = bool(self._client_mask & _READABLE), bool(mask & _READABLE)
         self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
-    def _greet(self) -> None:
-        """Talk to the proxy; what follows its answer belongs to the client already."""
-        handshake, upstream, down = self._handshake, self._upstream, self._down
-        assert handshake is not None and upstream is not None and down is not None
-        while not handshake.done:
-            try:
-                data = upstream.recv(4096)
-            except BlockingIOError:
-                return
-            reply = handshake.feed(data)
-            if reply:
-                upstream.sendall(reply)
-            if handshake.error:
-                self._failures.append(f"proxy {self.address}: {handshake.error}")
-                self._addresses.clear()
-                self._upstream_failed()
-                return
-        if handshake.rest:
-            down.left = memoryview(handshake.rest)
-            down.moved = len(handshake.rest)
-            self._engine.pump.bytes_down += down.moved
-        self._opened(readable=True)
-
-    def _upstream_failed(self) -> None:
-        """Every address failed: tell, and tell the client."""
-        if self._state >= _EXPLAINING:
+    def unreached(self, reason: str) -> None:
+        """Every address failed: report it, and tell the client."""
+        self.engine.failed += 1
+        self._dial = None
+        if self._inspection is not None:
+            self._inspection.unreached(reason)
             return
-        self._engine.failed += 1
-        reason = "; ".join(self._failures)
-        self._tell_closed(reason)
+        self.emit_closed(reason)
         self._start_to_explain(reason)
+
+    def barred(self, refusal: Refusal) -> None:
+        """No address of the name may be dialled."""
+        self._dial = None
+        if self._inspection is None:
+            self.refuse(refusal)
+            return
+        self._record(refusal)
+        self._inspection.unreached(f"{refusal.event.reason}: the name does not lead where it may")
+
+    def _call_off(self) -> None:
+        if self._dial is not None:
+            self._dial.end()
+            self._dial = None
+
+    def _open_towards_client(self) -> None:
+        """Tell a client of a proxy that it may go on."""
+        if self._replies is not None:
+            opening, self._replies = self._replies.opening, None
+            self.client.send(opening)
 
     # ------------------------------------------------------------ relaying
 
@@ -584,7 +429,7 @@ class Connection:
             fresh: one direction only, whose source has just become readable (``Pump.move``).  Not one that goes on
                 after it was blocked: the event that announced the end of its source may be long past.
         """
-        engine, upward, downward = self._engine, self._up, self._down
+        engine, upward, downward = self.engine, self._up, self._down
         assert upward is not None and downward is not None
         more = False
         if up:
@@ -593,15 +438,15 @@ class Connection:
                 if self._state != _OPEN:
                     return
             if not self._held:
-                if not self.told:
-                    self._tell_opened()
+                if self._reported == UNREPORTED:
+                    self.emit_opened()
                 if self._hello_size and upward.quota < 0:
                     upward.quota = self._hello_size
                 more = engine.pump.move(upward, True, downward.closed, fresh)
         if down and (not self._hello_size or upward.quota or self._answered()):
             more = engine.pump.move(downward, False, upward.closed, fresh) or more
-            if downward.moved and not self.told:
-                self._tell_opened()
+            if downward.moved and self._reported == UNREPORTED:
+                self.emit_opened()
             if self._held and downward.moved:  # what waited may have waited for the server to speak first
                 self._look()
                 more = more or not self._held
@@ -620,9 +465,9 @@ class Connection:
 
     def _answered(self) -> bool:
         """Has the server answered the hello?  Let the client go on, or hold it for its second hello."""
-        assert self._upstream is not None and self._up is not None
+        assert self.upstream is not None and self._up is not None
         try:
-            answer = self._upstream.recv(sniff.ANSWERED, MSG_PEEK)
+            answer = self.upstream.recv(sniff.ANSWERED, MSG_PEEK)
         except BlockingIOError:
             return False
         if self._asked_for_tls and answer:
@@ -630,7 +475,7 @@ class Connection:
             self._hello_size, self._up.quota = 0, -1
             self._agreed = answer[:1] == openings.TLS_AGREED
             self._held = self._agreed or answer[:1] == openings.NOTHING_AGREED
-            self._engine.busy(self)  # looks, if it is held again
+            self.engine.busy(self)  # looks, if it is held again
             return True
         again = sniff.asks_again(answer)
         if again is None and answer and not self._upstream_ended:
@@ -647,16 +492,19 @@ class Connection:
         """Nothing more of the client has to be judged."""
         if self._up is not None:
             self._up.quota = -1
-            self._engine.busy(self)
+            self.engine.busy(self)
 
     def _on_unconnected_client(self, mask: int) -> None:
         state = self._state
-        if state < _OPEN:
+        if state == _DIALLING:
             if mask & (ERR | HUP):
-                raise OSError(self._client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
+                raise OSError(self.client.getsockopt(SOL_SOCKET, SO_ERROR), "client reset the connection")
             self._client_mask |= mask
             if mask & _READABLE and self._held:
                 self._look()
+        elif state == _INSPECTED:
+            assert self._inspection is not None
+            self._inspection.on_client(mask)
         elif state == _ASKING and mask & (ERR | HUP):
             self.finish("")
         elif state == _EXPLAINING:
@@ -668,25 +516,25 @@ class Connection:
 
     def _look(self) -> None:
         """Judge the client's first bytes, or its second hello, without taking them."""
-        assert self._route is not None
-        engine = self._engine
+        assert self.route is not None
+        engine = self.engine
         try:
-            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+            data = self.client.recv(sniff.ENOUGH, MSG_PEEK)
         except BlockingIOError:
             return
         if self._retried:
             full = len(data) == sniff.ENOUGH
             data = sniff.after_retry(data)
-            if not data and self._client_ended and not full:
+            if not data and self.client_ended and not full:
                 self.abort("the client ended in the handshake")
                 return
             if not data and not full:
                 engine.hello.begin(self)
                 return
         first = sniff.classify(data) if data or not self._retried else _CUT
-        if first is None and data and sniff.may_be_hello(data) and self._route.host:
-            cut = cut_short(self._client, sniff.ENOUGH)
-            if not cut and not self._client_ended:
+        if first is None and data and sniff.may_be_hello(data) and self.route.host:
+            cut = cut_short(self.client, sniff.ENOUGH)
+            if not cut and not self.client_ended:
                 engine.hello.begin(self)
                 return
             if cut or len(data) >= sniff.SHORTEST:
@@ -696,25 +544,25 @@ class Connection:
             return
         engine.hello.end(self)
         if first is not None:
-            refusal = engine.router.judge_first(self._route, first)
+            refusal = engine.router.judge_first(self.route, first)
             if refusal is not None:
-                self._refuse(refusal)
+                self.refuse(refusal)
                 return
         self._held = False
         if self._retried:
             self._go_on()
         elif first is not None and first.kind != "other":
-            self._protocol, self._sni = first.kind, first.sni
+            self.protocol, self.sni = first.kind, first.sni
             self._agreed = False
-            if first.kind == "tls" and self._route.host:
+            if first.kind == "tls" and self.route.host:
                 self._hello_size = sniff.hello_end(data)
-        elif self._route.host and data.startswith(openings.ENCRYPTION_REQUESTS):
+        elif self.route.host and data.startswith(openings.ENCRYPTION_REQUESTS):
             self._asked_for_tls = True
             self._hello_size = len(openings.ENCRYPTION_REQUESTS[0])
 
     def _passes(self, first: sniff.First | None, data: bytes) -> bool:
         """May what is not TLS, and no request line of HTTP (yet), go on?  If not, it is refused or held."""
-        route = self._route
+        route = self.route
         assert route is not None
         if not route.host or not data or (route.raw and not self._agreed):
             return True
@@ -726,37 +574,39 @@ class Connection:
             if known or spoken:
                 return True
             more = known is None
-        if (more or first is None) and not self._client_ended:
-            self._engine.hello.begin(self)
+        if (more or first is None) and not self.client_ended:
+            self.engine.hello.begin(self)
         else:
-            self._refuse(refuse_unknown(route))
+            self.refuse(refuse_unknown(route))
         return False
 
     # ------------------------------------------------------------ refusing
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _record(self, refusal: Refusal) -> None:
+        self.engine.refused += 1
+        self.engine.emit(refusal.event.of(self.peer))
+
+    def refuse(self, refusal: Refusal) -> None:
         """Record it, then let the client know."""
-        engine = self._engine
-        engine.refused += 1
-        engine.emit(refusal.event.of(self.client()))
-        if self.told:
-            self._tell_closed(refusal.event.reason)
+        self._record(refusal)
+        if self.reported:
+            self.emit_closed(refusal.event.reason)
+        self._reported = SILENT
         self._start_to_explain(refusal)
 
-    def _refuse_addresses(self, refusal: Refusal) -> None:
-        """No address of the name may be dialled."""
-        self._refuse(refusal)
-
     def _start_to_explain(self, refusal: Refusal | str) -> None:
-        engine = self._engine
-        for wait in (self._engine.connect, self._engine.attempt, self._engine.hello):
-            wait.end(self)
-        self._drop_upstream()
+        engine = self.engine
+        engine.hello.end(self)
+        self._call_off()
+        self.drop_upstream()
         self._refusal = refusal
         self._state = _EXPLAINING
-        engine.explain.begin(self)
         try:
-            self._explain()
+            if self._replies is not None:  # it waits for an answer, and says nothing before
+                self._answer(self._replies.refused(refusal))
+            else:
+                engine.explain.begin(self)
+                self._explain()
         except OSError:
             self.reset()
 
@@ -765,12 +615,12 @@ class Connection:
         refusal = self._refusal
         assert refusal is not None
         try:
-            data = self._client.recv(sniff.ENOUGH, MSG_PEEK)
+            data = self.client.recv(sniff.ENOUGH, MSG_PEEK)
         except BlockingIOError:
             return
         first = sniff.classify(data)
         if first is None:
-            if not data or self._client_ended:
+            if not data or self.client_ended:
                 self.reset()
             return  # the wait is running
         if first.kind == "http/1.1":
@@ -778,45 +628,42 @@ class Connection:
                 event = refusal.event
                 answer = http_answer(403, first, refusal.host, event.reason, event.hint or "")
             else:
-                host = self._route.host or self._route.address if self._route else ""
+                host = self.route.host or self.route.address if self.route else ""
                 answer = http_answer(502, first, host, refusal, "")
         elif first.kind == "tls" and isinstance(refusal, Refusal):
             answer = alert(refusal.alert)
         else:
             self.reset()
             return
-        self._engine.explain.end(self)
-        self._client.recv(sniff.ENOUGH)
+        self.engine.explain.end(self)
+        self.client.recv(sniff.ENOUGH)
         self._answer(answer)
 
     def _answer(self, answer: bytes) -> None:
         """The last word to the client."""
-        if self._client.send(answer) != len(answer):
+        if self.client.send(answer) != len(answer):
             self.reset()
             return
-        self._client.shutdown(SHUT_WR)
+        self.client.shutdown(SHUT_WR)
+        self.linger()
+
+    def linger(self) -> None:
+        """Everything was said: wait for the client to read it and go."""
+        self.emit_closed("")
         self._state = _LINGERING
-        self._engine.linger.begin(self)
+        self.engine.linger.begin(self)
         self._discard()
 
     def _discard(self) -> None:
         """Read what an answered client still sends: closing on unread bytes would reset the answer away."""
         for _ in range(_DISCARD // BUFFER):
             try:
-                if not self._client.recv_into(self._engine.pump.scratch):
+                if not self.client.recv_into(self.engine.pump.scratch):
                     self.finish("")
                     return
             except BlockingIOError:
                 return
         self.reset()
-
-    def over_limit(self, refusal: Deny) -> None:
-        """The session, or a rule, has sent as much as it may."""
-        assert self._route is not None
-        engine = self._engine
-        engine.refused += 1
-        engine.emit(engine.router.limit(self._route, refusal).event.of(self.client()))
-        self.abort("upload limit reached")
 
     # ------------------------------------------------------------ DNS over TCP
 
@@ -824,15 +671,15 @@ class Connection:
         assert self._dns is not None
         while True:
             try:
-                data = self._client.recv(4096)
+                data = self.client.recv(4096)
             except BlockingIOError:
                 return
             if not data:
                 self.finish("")
                 return
-            self._engine.dns_idle.begin(self)
+            self.engine.dns_idle.begin(self)
             for query in self._dns.feed(data):
-                self.dns_answered(self._engine.answerer.answer(query, self.dns_answered, self.client))
+                self.dns_answered(self.engine.answerer.answer(query, self.dns_answered, lambda: self.peer))
                 if self._state != _DNS:
                     return
             if self._dns.held() > LONGEST_QUERY:  # each of thousands of connections may hold as much
@@ -841,66 +688,48 @@ class Connection:
 
     @guarded
     def dns_answered(self, answer: bytes | None) -> None:
-        """Send an answer; it is empty while somebody is asked."""
+        """Send an answer; it is empty while a question is open."""
         if self._state != _DNS or answer == b"":
             return
         framed = len(answer or b"").to_bytes(2, "big") + (answer or b"")
-        if answer is None or self._client.send(framed) != len(framed):
+        if answer is None or self.client.send(framed) != len(framed):
             self.reset()  # it asks without reading
 
-    # ------------------------------------------------------------ ending
+    # ------------------------------------------------------------ the life of every connection
 
     def failed(self, error: Exception) -> None:
-        """Whatever went wrong ends this connection, and nothing else."""
-        if isinstance(error, LimitReached):
-            self.over_limit(error.args[0])
-        elif isinstance(error, OSError):
-            self.abort(error.strerror or str(error))
-        else:  # a defect of ours: count it, and refuse
-            self._engine.crashed(error)
-            self.abort("internal error")
+        if isinstance(error, LimitReached):  # the session, or a rule, has sent as much as it may
+            assert self.route is not None
+            self._record(self.engine.router.limit(self.route, error.args[0]))
+            self.abort("upload limit reached")
+        else:
+            super().failed(error)
 
-    def abort(self, error: str) -> None:
-        """Reset both sides."""
-        for socket in (self._client, self._upstream):
-            if socket is not None and socket.fileno() >= 0:
-                socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-        self.finish(error)
+    def reset(self) -> None:  # nothing more to say: RST
+        self.client.setsockopt(SOL_SOCKET, SO_LINGER, RESET)
+        self.finish()
 
-    def _drop_upstream(self) -> None:
-        engine = self._engine
-        if self._upstream is not None:
-            engine.reactor.bury(self._upstream)
-            self._upstream = None
-        for flow in (self._up, self._down):
-            if flow is not None:
-                engine.pump.drop(flow)
-
-    def _tell_opened(self) -> None:
-        route = self._route
-        if self.told or route is None:
-            return
-        self.told = True
-        if not self._engine.verbose:
-            return
-        self._engine.emit(
-            ConnectionOpened(
-                self.id,
-                self._protocol,
-                route.host or route.address,
-                self.address,
-                route.port,
-                self._sni,
-                self.client_port,
-                client_socket=self.client_socket,
-            )
+    def _opening(self) -> ConnectionOpened:
+        route = self.route
+        assert route is not None
+        return ConnectionOpened(
+            self.id,
+            self.protocol,
+            route.host or route.address,
+            self.address,
+            route.port,
+            self.sni,
+            self.peer[0],
+            client_socket=self.peer[1],
         )
 
-    def _tell_closed(self, error: str) -> None:
-        self._tell_opened()
-        if not self.told or not self._engine.verbose:
-            return
-        up = self._up.moved if self._up is not None else 0
-        down = self._down.moved if self._down is not None else 0
-        duration = round((self._engine.reactor.now - self._started) * 1000, 3)
-        self._engine.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))
+    def _release(self, error: str) -> None:
+        if self._held or self._state != _OPEN:  # what is open and judged waits for nothing
+            for wait in self.engine.waits:
+                wait.end(self)
+        self._state = _DEAD
+        if self._dial is not None:
+            self._call_off()
+        if self._inspection is not None:
+            inspection, self._inspection = self._inspection, None  # no cycle is left to be collected
+            inspection.end(error)

@@ -7,10 +7,10 @@ connects the two, so when this process ends, the sandbox has no network.
 
 Control socket (AF_UNIX stream, its number in argv):
 
-* first, from the session: a 4-octet big-endian length and a marshalled dict: ``policy`` (bytes for
+* first, from the session: a big-endian length of 4 bytes and a marshalled dict: ``policy`` (bytes for
   ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
   ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  somebody reads the events; if not, only refusals are told), ``totals`` (whether the sums are told all the same),
+  the events are read; if not, only refusals are sent), ``totals`` (whether the sums are sent all the same),
   ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
   ``authorities`` (PEM, certificates that servers are trusted
   with beside the system's), ``secrets``
@@ -60,9 +60,9 @@ from .budgets import Budget, Ledger
 from .clients import Clients
 from .dns import MOST_NAMES, Answerer, Names
 from .exposed import Exposed
-from .journal import Journal
+from .journal import EventQueue
 from .reactor import IN, OUT, Reactor
-from .refused import Refused
+from .refused import RefusedPackets
 from .relay import Engine
 from .route import Router
 from .udp import UdpRelay, serve_dns
@@ -98,7 +98,7 @@ _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
 _TOTALS = 0.5  # seconds from one report of the totals to the next
-_COMPANY = 0.005  # seconds that an event waits for others, to be sent with them
+_BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
 _LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
 _LAST_COUNT = 0.2  # seconds to count what is left after that
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
     """Serve until the session says stop or is gone; the exit status."""
     control = Socket(fileno=int(argv[1]))
     files = _harden()
-    journal = Journal("")
+    journal = EventQueue("")
     try:
         config = read_config(control)
         _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
@@ -194,7 +194,7 @@ def explain(error: BaseException) -> str:
 
 
 def defect(error: BaseException, count: int = 1) -> DefectSeen:
-    """The event of a failure by a defect of ours: of which type and where.  Its text may quote what somebody sent."""
+    """The event of a failure by a defect of ours: of which type and where.  Its text may quote a client or a server."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -204,7 +204,7 @@ def defect(error: BaseException, count: int = 1) -> DefectSeen:
     return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
 
 
-def send_all(control: Socket, journal: Journal) -> None:
+def send_all(control: Socket, journal: EventQueue) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
         control.settimeout(_FLUSH)
@@ -252,7 +252,7 @@ def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
 class Service:
     """Everything that one session's sockets are served by."""
 
-    def __init__(self, control: Socket, journal: Journal, config: Mapping[str, Any], files: int) -> None:
+    def __init__(self, control: Socket, journal: EventQueue, config: Mapping[str, Any], files: int) -> None:
         self._control, self._journal = control, journal
         self._commands = b""
         self._blocked = False
@@ -273,7 +273,7 @@ class Service:
                 self._own.current,
                 names,
                 reactor,
-                self._tell_question,
+                self._report_question,
                 self._forget,
                 config["ask"]["seconds"],
                 journal.emit,
@@ -296,7 +296,7 @@ class Service:
         self._router = router = Router(names, decide)
         connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
-        inspector = self._inspector(policy, decide, config) if config.get("inspect") else None
+        self._inspector = inspector = self._make_inspector(policy, decide, config) if config.get("inspect") else None
         self._engine = engine = Engine(
             reactor,
             router,
@@ -313,9 +313,9 @@ class Service:
         if self._asking is not None:
             self._answerer.ask = self._ask_about_name
         if policy.offer_proxy:
-            from .proxy import Front
+            from .proxy import Proxies
 
-            engine.front = Front(engine)
+            engine.proxies = Proxies(engine)
         self._udp = UdpRelay(
             reactor,
             router,
@@ -328,7 +328,7 @@ class Service:
         )
         self._udp.asking = self._asking
         names.living = lambda: engine.hosts() | self._udp.hosts()
-        # Only then is a datagram to port 53 somebody else's business than the answerer's.
+        # Only then may a datagram to port 53 be for another than the answerer.
         self._udp.opens_dns = any(
             ports.protocol == "udp" and ports.first <= _DNS_PORT <= ports.last
             for rule in policy.allow
@@ -343,11 +343,11 @@ class Service:
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
-        self._company = reactor.wait(_COMPANY, self._write)
-        self._totals = reactor.wait(_TOTALS, self._tell_totals)
+        self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
+        self._totals = reactor.wait(_TOTALS, self._report_totals)
         self._bytes_told = 0
         self._tells_totals = config.get("totals", not journal.verbose)
-        self._refused: Refused | None = None
+        self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
         for role, socket in sockets:
             self._serve(role, socket)
@@ -357,7 +357,7 @@ class Service:
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
 
-    def _inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
         """Make the authority of the session; only sessions that need it pay for OpenSSL."""
         from .http.credentials import Destination, Secret
         from .intercept import Inspector
@@ -366,7 +366,7 @@ class Service:
         authority = Authority(given=config.get("authority"))
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
-        if config.get("authorities"):  # by descriptor: whoever can write the file cannot change what was read
+        if config.get("authorities"):  # by descriptor: a writer of the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
             os.write(fd, config["authorities"])
             extra = (f"/proc/self/fd/{fd}",)
@@ -376,9 +376,9 @@ class Service:
             for name, value, placeholder, header, destinations in config.get("secrets", ())
         ]
         if secrets:
-            from .http.redact import Mask
+            from .http.redact import Redactor
 
-            self._journal.mask = Mask(secrets)
+            self._journal.mask = Redactor(secrets)
         return Inspector(
             self._reactor,
             authority,
@@ -396,8 +396,8 @@ class Service:
         if self._ca:
             self._journal.note({"ca": self._ca.decode("ascii")})
             self._write()  # the session waits for it
-            assert self._engine.inspector is not None
-            self._engine.inspector.warm_up()
+            assert self._inspector is not None
+            self._inspector.warm_up()
         self._reactor.run()
 
     def close(self) -> None:
@@ -433,7 +433,7 @@ class Service:
             "denied": self._journal.denied,
             "events_lost": self._journal.lost,
             "crashes": self._crashes,
-            "requests": self._engine.inspector.requests if self._engine.inspector is not None else 0,
+            "requests": self._inspector.requests if self._inspector is not None else 0,
         }
         self._journal.end(stats)
         self._own.close()
@@ -485,7 +485,9 @@ class Service:
             pass  # not served: it answers
         elif kind == "refused":
             journal = self._journal
-            self._refused = Refused(self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed)
+            self._refused = RefusedPackets(
+                self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed
+            )
         elif kind == "diag":
             self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
@@ -494,7 +496,7 @@ class Service:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
 
     def _crashed(self, error: BaseException) -> None:
-        """A connection or a datagram failed by a defect of ours; whoever calls refuses it."""
+        """A connection or a datagram failed by a defect of ours; the caller refuses it."""
         self._crashes += 1
         if self._crashes <= _CRASHES_TOLD:
             self._journal.emit(defect(error))
@@ -537,16 +539,16 @@ class Service:
                 self._write()
                 continue
             if command != {"command": "stop"}:
-                raise InternalError("obey the session", "unknown command", target=line[:200].decode("latin-1"))
+                raise InternalError("follow the session", "unknown command", target=line[:200].decode("latin-1"))
             self._reactor.stop()
         if len(self._commands) > _LONGEST_COMMAND:
-            raise InternalError("obey the session", "a command is too long")
+            raise InternalError("follow the session", "a command is too long")
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
         assert self._asking is not None
         self._asking.ask(question, hint, lambda router: answered(router is not None))
 
-    def _tell_question(self, line: dict[str, Any]) -> None:
+    def _report_question(self, line: dict[str, Any]) -> None:
         self._journal.note(line)
 
     def _forget(self) -> None:
@@ -579,7 +581,7 @@ class Service:
         pump, udp = self._engine.pump, self._udp
         return pump.bytes_up + udp.bytes_up, pump.bytes_down + udp.bytes_down
 
-    def _tell_totals(self, _item: None) -> None:
+    def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
         self._bytes_told = up + down
         self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
@@ -593,8 +595,8 @@ class Service:
             self._repetitions.begin(None)
         if journal.urgent():
             self._write()
-        elif journal.waiting() and not self._company.waiting():
-            self._company.begin(None)
+        elif journal.waiting() and not self._batch_delay.waiting():
+            self._batch_delay.begin(None)
 
     def _write(self, _item: None = None) -> None:
         """Hand the session what it takes."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .dns import Answerer
     from .reactor import Reactor
     from .route import Route, Router
-    from .upstream import Answer, Upstreams
+    from .upstream import Resolved, Upstreams
 
 IDLE = 60.0  # seconds
 _BURST = 64  # datagrams taken in one turn
@@ -331,7 +331,7 @@ class UdpRelay:
         access = Connect(route.host, route.address, route.port, "udp")
         self._emit(denial(access, verdict).of(client))
 
-    def _resolved(self, flow: _Flow, answer: Answer) -> None:
+    def _resolved(self, flow: _Flow, answer: Resolved) -> None:
         if self._flows.get(flow.key) is not flow:
             return
         try:
@@ -364,7 +364,7 @@ class UdpRelay:
                 continue
             flow.upstream, flow.address = upstream, address
             self._reactor.watch(upstream.fileno(), IN, lambda _mask: self._outbound(flow))
-            self._tell_opened(flow)
+            self._emit_opened(flow)
             waiting, flow.waiting = flow.waiting or [], None
             for data in waiting:
                 self._send(flow, data)
@@ -408,19 +408,19 @@ class UdpRelay:
         self._flows.pop(flow.key, None)
         self._idle.end(flow)
         if flow.upstream is not None:
-            self._reactor.bury(flow.upstream)
+            self._reactor.close_later(flow.upstream)
             flow.upstream = None
 
     def _end(self, flow: _Flow, error: str) -> None:
         if self._flows.get(flow.key) is not flow:
             return
         if not flow.address:
-            self._tell_opened(flow)
+            self._emit_opened(flow)
         duration = round((self._reactor.now - flow.started) * 1000, 3)
         self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error))
         self._forget(flow)
 
-    def _tell_opened(self, flow: _Flow) -> None:
+    def _emit_opened(self, flow: _Flow) -> None:
         route = flow.route
         host = route.host or route.address
         self._emit(

@@ -12,9 +12,15 @@ handshakes (HTTP CONNECT, RFC 9110 section 9.3.6; SOCKS5, RFC 1928 and 1929) are
 
 from __future__ import annotations
 
+import os
+import stat
+from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM
+from _socket import socket as Socket
 from abc import ABC, abstractmethod
+from errno import ENOTSOCK, EPERM
 
 from ..errors import PolicyError
+from ..host import syscalls as sc
 from ..policy.hosts import parse_address
 from ..value import Value
 
@@ -39,7 +45,7 @@ _MOST_ADDRESSES = 16  # of one name that are tried
 _HEAD = 16384  # bytes of a proxy's answer
 
 
-class Answer(Value):
+class Resolved(Value):
     """What a look-up gave: addresses in the order to try them, or the error."""
 
     addresses: tuple[str, ...]
@@ -55,30 +61,30 @@ class Resolver:
         deadline: seconds after which the question is answered with a failure.
     """
 
-    def __init__(self, reactor: Reactor, look_up: Callable[[str], Answer], deadline: float) -> None:
+    def __init__(self, reactor: Reactor, look_up: Callable[[str], Resolved], deadline: float) -> None:
         self._reactor = reactor
         self._look_up = look_up
         self._deadline = reactor.wait(deadline, self._late)
-        self._cache: dict[str, tuple[float, Answer]] = {}
-        self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
+        self._cache: dict[str, tuple[float, Resolved]] = {}
+        self._waiting: dict[str, list[Callable[[Resolved], None]]] = {}
         self._queue: list[str] = []
         self._workers = 0
 
-    def cached(self, host: str) -> Answer | None:
+    def cached(self, host: str) -> Resolved | None:
         """The answer, if it is known and still good."""
         known = self._cache.get(host)
         if known is None or known[0] < self._reactor.now:
             return None
         return known[1]
 
-    def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
+    def resolve(self, host: str, done: Callable[[Resolved], None]) -> None:
         """Look ``host`` up; ``done`` is called later, in the reactor's thread, exactly once."""
         waiting = self._waiting.get(host)
         if waiting is not None:
             waiting.append(done)
             return
         if len(self._waiting) >= _PENDING:
-            self._reactor.soon(lambda: done(Answer((), "too many look-ups at once")))
+            self._reactor.soon(lambda: done(Resolved((), "too many look-ups at once")))
             return
         self._waiting[host] = [done]
         self._deadline.begin(host)
@@ -97,10 +103,10 @@ class Resolver:
         try:
             answer = self._look_up(host)
         except Exception as error:  # a resolver library's defect must not leave the question open
-            answer = Answer((), f"look-up failed: {type(error).__name__}")
+            answer = Resolved((), f"look-up failed: {type(error).__name__}")
         self._reactor.post(lambda: self._done(host, answer))
 
-    def _done(self, host: str, answer: Answer) -> None:
+    def _done(self, host: str, answer: Resolved) -> None:
         self._workers -= 1
         self._start()
         if len(self._cache) >= _CACHE:
@@ -111,32 +117,32 @@ class Resolver:
     def _late(self, host: str) -> None:
         if host in self._queue:
             self._queue.remove(host)
-        self._tell(host, Answer((), f"look-up of {host} timed out"))
+        self._tell(host, Resolved((), f"look-up of {host} timed out"))
 
-    def _tell(self, host: str, answer: Answer) -> None:
+    def _tell(self, host: str, answer: Resolved) -> None:
         self._deadline.end(host)
         for done in self._waiting.pop(host, ()):
             done(answer)
 
 
-def system_look_up(host: str) -> Answer:
+def system_look_up(host: str) -> Resolved:
     """getaddrinfo(3): the host's ``/etc/hosts``, resolv.conf and name services."""
     import _socket
 
     if _is_literal(host):
-        return Answer((host,), ttl=_SYSTEM_TTL)
+        return Resolved((host,), ttl=_SYSTEM_TTL)
     try:
         # Bytes: a string would be run through the idna codec, which is slow to import and knows IDNA 2003 only.
         found = _socket.getaddrinfo(host.encode("ascii"), None, 0, _socket.SOCK_STREAM)
     except OSError as error:
         if error.errno in (_socket.EAI_NONAME, getattr(_socket, "EAI_NODATA", _socket.EAI_NONAME)):
-            return Answer((), f"no such name: {host}")
-        return Answer((), f"look-up of {host} failed: {error.strerror}")
+            return Resolved((), f"no such name: {host}")
+        return Resolved((), f"look-up of {host} failed: {error.strerror}")
     addresses = [entry[4][0] for entry in found if isinstance(entry[4][0], str)]
-    return Answer(tuple(dict.fromkeys(addresses))[:_MOST_ADDRESSES], ttl=_SYSTEM_TTL)
+    return Resolved(tuple(dict.fromkeys(addresses))[:_MOST_ADDRESSES], ttl=_SYSTEM_TTL)
 
 
-def resolver_look_up(server: str) -> Callable[[str], Answer]:
+def resolver_look_up(server: str) -> Callable[[str], Resolved]:
     """Look-ups at one DNS server, UDP first and TCP where the answer was cut.
 
     Args:
@@ -147,7 +153,7 @@ def resolver_look_up(server: str) -> Callable[[str], Answer]:
     """
     address, port = parse_server(server)
 
-    def look_up(host: str) -> Answer:
+    def look_up(host: str) -> Resolved:
         import time
 
         import dns.exception
@@ -185,8 +191,8 @@ def resolver_look_up(server: str) -> Callable[[str], Answer]:
             else:
                 problem = f"look-up of {host} timed out"
         if not addresses:
-            return Answer((), problem or f"no such name: {host}")
-        return Answer(tuple(addresses[:_MOST_ADDRESSES]), ttl=max(ttl, _TTL_BOUNDS[0]))
+            return Resolved((), problem or f"no such name: {host}")
+        return Resolved(tuple(addresses[:_MOST_ADDRESSES]), ttl=max(ttl, _TTL_BOUNDS[0]))
 
     return look_up
 
@@ -221,6 +227,31 @@ def _is_literal(text: str) -> bool:
 
 
 # ---------------------------------------------------------------- proxies
+
+
+def connect_unix(path: str, owner: int) -> Socket:
+    """Connect to the host's socket at ``path``, whose identity is checked first.
+
+    Raises:
+        OSError: ELOOP, a link stands on the way; ENOTSOCK, EPERM: it is something else than what was planned; EAGAIN:
+            its queue is full; any other of connect(2).
+    """
+    fd = sc.openat2(sc.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, sc.RESOLVE_NO_SYMLINKS)
+    try:
+        details = os.stat(fd)
+        if not stat.S_ISSOCK(details.st_mode):
+            raise OSError(ENOTSOCK, "it is no socket any more")
+        if details.st_uid != owner:
+            raise OSError(EPERM, f"it belongs to uid {details.st_uid} now")
+        server = Socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+        try:
+            server.connect(f"/proc/self/fd/{fd}")  # this very inode, however long its path is
+        except BaseException:
+            server.close()
+            raise
+        return server
+    finally:
+        os.close(fd)
 
 
 class Proxy(Value):

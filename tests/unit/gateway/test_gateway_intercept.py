@@ -8,6 +8,7 @@ same engine, which is, is its clock.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -25,12 +26,13 @@ from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, Re
 from membrane.gateway import intercept, room
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
-from membrane.gateway.intercept import Inspector
+from membrane.gateway.intercept import Inspection, Inspector
 from membrane.gateway.reactor import Reactor
-from membrane.gateway.relay import Engine
+from membrane.gateway.relay import Engine, TcpConnection
 from membrane.gateway.route import Route, Router
+from membrane.gateway.stream import Stream
 from membrane.gateway.tls import Authority
-from membrane.gateway.upstream import Answer, Resolver, Upstreams
+from membrane.gateway.upstream import Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 from membrane.policy.reasons import PATH_NOT_ALLOWED
 
@@ -65,7 +67,7 @@ class Rig:
         self.server.settimeout(30)
         router = OneServer()
         router.target = self.server.getsockname()[1]
-        resolver = Resolver(reactor, lambda _host: Answer((), "no such name", 60), 10)
+        resolver = Resolver(reactor, lambda _host: Resolved((), "no such name", 60), 10)
         self.inspector = Inspector(
             reactor,
             self.authority,
@@ -122,7 +124,8 @@ class Rig:
         done = threading.Event()
 
         def look() -> None:
-            waiting = {id(item) for wait in (*self.engine.waits, *self.inspector.waits) for item in wait._due}
+            waits = (*self.engine.waits, *self.engine.dialler.waits, *self.inspector.waits)
+            waiting = {id(item) for wait in waits for item in wait._due}
             answer.extend((len(self.engine.connections), len(waiting)))
             done.set()
 
@@ -714,3 +717,43 @@ def test_more_connections_than_the_limit_are_refused_and_told(closing: Closing) 
     head_of(server)
     server.sendall(OK)
     assert answer_of(client) == (200, b"ok")
+
+
+def test_an_inspection_leaves_no_cycle(rig: Rig, closing: Closing) -> None:
+    """The process looks for garbage seldom: the connection and its inspection go with the client."""
+
+    def left() -> list[str]:
+        found: list[str] = []
+        done = threading.Event()
+
+        def look() -> None:
+            kinds = (TcpConnection, Inspection, Stream)
+            found.extend(type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds))
+            done.set()
+
+        for call in (lambda: None, look):  # not in the turn in which one ended
+            rig.reactor.post(call)
+        assert done.wait(30)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        client = closing(rig.connect())
+        client.sendall(GET)
+        server = closing(rig.accept())
+        assert head_of(server).startswith(b"GET /ok ")
+        server.sendall(OK)
+        assert answer_of(client) == (200, b"ok")
+        assert sorted(left()) == ["Inspection", "Stream", "Stream", "TcpConnection"]  # the control
+        client.close()
+        refused = closing(rig.connect())
+        refused.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        until_closed(refused)
+        rig.until_idle()
+        deadline = time.monotonic() + 30
+        while left() and time.monotonic() < deadline:
+            pass
+        assert left() == []
+    finally:
+        gc.enable()

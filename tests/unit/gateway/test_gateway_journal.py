@@ -6,7 +6,7 @@ import json
 
 from membrane import clock
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
-from membrane.gateway.journal import BURST, DIGITS, QUEUE, RATE, WINDOW, Journal
+from membrane.gateway.journal import BURST, DIGITS, QUEUE, RATE, WINDOW, EventQueue
 
 
 class Clock:
@@ -20,7 +20,7 @@ def stamp(seconds: float) -> str:
     return clock.iso(clock.nanoseconds(seconds), DIGITS)
 
 
-def lines(journal: Journal) -> list[dict]:
+def lines(journal: EventQueue) -> list[dict]:
     out = b""
     while journal.waiting():
         part = bytes(journal.pending()[:65537])
@@ -34,7 +34,7 @@ def denied(name: str = "evil.test", kind: str = "A", reason: str = "name not all
 
 
 def test_an_event_in_full() -> None:
-    journal = Journal("s1", Clock())
+    journal = EventQueue("s1", Clock())
     journal.emit(denied())
     assert lines(journal) == [
         {
@@ -57,7 +57,7 @@ def test_an_event_in_full() -> None:
 
 def test_the_first_refusal_is_told_at_once_and_the_others_are_counted() -> None:
     clock = Clock()
-    journal = Journal("s", clock)
+    journal = EventQueue("s", clock)
     for kind in ("A", "AAAA", "A", "A"):
         journal.emit(denied(kind=kind))
     journal.emit(denied("other.test"))
@@ -74,7 +74,7 @@ def test_the_first_refusal_is_told_at_once_and_the_others_are_counted() -> None:
 
 
 def test_a_flood_of_different_refusals_is_bounded() -> None:
-    journal = Journal("s", Clock())
+    journal = EventQueue("s", Clock())
     for number in range(5000):
         journal.emit(denied(f"n{number}.test"))
         journal.emit(denied(f"n{number}.test"))
@@ -86,7 +86,7 @@ def test_a_flood_of_different_refusals_is_bounded() -> None:
 def test_different_refusals_are_told_at_a_bounded_rate() -> None:
     """An hour of them is megabytes, not the host's disk; what is left out is told once in a second."""
     clock = Clock()
-    journal = Journal("s", clock)
+    journal = EventQueue("s", clock)
     told = []
     for second in range(100):
         for number in range(200):
@@ -107,7 +107,7 @@ def test_different_refusals_are_told_at_a_bounded_rate() -> None:
 
 def test_what_does_not_fit_is_counted_by_kind() -> None:
     clock = Clock()
-    journal = Journal("s", clock)
+    journal = EventQueue("s", clock)
     for _ in range(QUEUE):
         journal.emit(ConnectionClosed(1, 2, 3, 4.5))
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_counted_by_kind() -> None:
 
 
 def test_lines_of_the_protocol_keep_their_place() -> None:
-    journal = Journal("s", Clock())
+    journal = EventQueue("s", Clock())
     journal.emit(denied())
     journal.note({"stats": {}})
     journal.emit(denied("b.test"))
@@ -139,14 +139,14 @@ def test_the_fast_lines_are_the_slow_lines() -> None:
         ConnectionClosed(9, 0, 1 << 40, 0.001, nasty),
         ConnectionClosed(9, 0, 1, 3.0),
     ):
-        journal = Journal(nasty, Clock())
+        journal = EventQueue(nasty, Clock())
         journal.emit(event)
         line = bytes(journal.pending()).decode()
         assert line == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
 
 
 def test_without_a_reader_only_refusals_are_told() -> None:
-    journal = Journal("s", Clock())
+    journal = EventQueue("s", Clock())
     journal.verbose = False
     journal.emit(NameResolved("a.test", "A", "allow", "198.18.0.16"))
     journal.emit(ConnectionOpened(1, "tcp", "a.test", "192.0.2.1", 80))

@@ -60,18 +60,18 @@ def test_a_buried_socket_is_not_handled_again_and_its_number_stays_taken_for_the
     third, fourth = socket.socketpair()
     handled = []
 
-    def bury(which):
+    def close_later(which):
         def handler(_mask):
             handled.append(which)
-            reactor.bury(one)
-            reactor.bury(third)
+            reactor.close_later(one)
+            reactor.close_later(third)
             assert one.fileno() >= 0
 
         return handler
 
     with other, fourth:
-        reactor.watch(one.fileno(), IN, bury("one"))
-        reactor.watch(third.fileno(), IN, bury("third"))
+        reactor.watch(one.fileno(), IN, close_later("one"))
+        reactor.watch(third.fileno(), IN, close_later("third"))
         other.send(b"x")
         fourth.send(b"x")
         reactor.turn(1)
@@ -123,7 +123,7 @@ def run(reactor: Reactor) -> list[str]:
     thread.start()
     reactor.run()
     thread.join()
-    reactor.bury(one)
+    reactor.close_later(one)
     other.close()
     return order
 

@@ -6,6 +6,7 @@ A listener on loopback stands for the sandbox's; the stub policy says where its 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
 import struct
@@ -14,15 +15,16 @@ import time
 
 import pytest
 
+from membrane.errors import InternalError
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
-from membrane.gateway import flow, room
+from membrane.gateway import dial, flow, room
 from membrane.gateway import relay as relay_module
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.relay import Engine
 from membrane.gateway.route import UNRECOGNIZED_NAME, Route, Router, alert
-from membrane.gateway.upstream import Answer, Resolver, Upstreams
+from membrane.gateway.upstream import Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 
 HELLO_START = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -57,7 +59,7 @@ class Rig:
         self.crashes: list[BaseException] = []
         self.told = threading.Condition()
         answerer = Answerer(Names(), lambda query: Allow(None, "ok"), self.emit)
-        resolver = Resolver(self.reactor, lambda host: Answer(self.router.addresses, "no such name", 60), 10)
+        resolver = Resolver(self.reactor, lambda host: Resolved(self.router.addresses, "no such name", 60), 10)
         budget = options.pop("budget", Budget())
         self.engine = Engine(
             self.reactor, self.router, answerer, Upstreams(resolver, resolver), self.emit, self.crashes.append,
@@ -192,7 +194,7 @@ def test_a_hello_that_ends_early_is_refused(rig, server, closing) -> None:
 def test_silence_is_not_a_hello(closing, server, monkeypatch) -> None:
     """A client that says nothing may stay; the waits of a hello and of dialling have long ended."""
     monkeypatch.setattr(relay_module, "HELLO", 0.01)
-    monkeypatch.setattr(relay_module, "CONNECT", 0.2)
+    monkeypatch.setattr(dial, "CONNECT", 0.2)
     rig = closing(Rig())
     rig.router.target = server.getsockname()[1]
     client = closing(rig.connect())
@@ -207,8 +209,8 @@ def test_silence_is_not_a_hello(closing, server, monkeypatch) -> None:
 
 def test_an_address_that_does_not_answer_is_given_up(closing, server, monkeypatch) -> None:
     """The queue of a listener that nobody accepts from is full: the kernel drops further SYNs."""
-    monkeypatch.setattr(relay_module, "ATTEMPT", 0.1)
-    monkeypatch.setattr(relay_module, "CONNECT", 0.5)
+    monkeypatch.setattr(dial, "ATTEMPT", 0.1)
+    monkeypatch.setattr(dial, "CONNECT", 0.5)
     rig = closing(Rig())
     port = rig.router.target = server.getsockname()[1]
     deaf = closing(socket.create_server(("127.0.0.2", port), backlog=0))
@@ -236,7 +238,7 @@ def test_no_allowed_address_is_a_refusal(rig, closing) -> None:
 
 def test_a_client_that_is_gone_before_it_is_connected(rig, server, closing) -> None:
     gate = threading.Event()
-    rig.engine.upstreams.resolver._look_up = lambda host: (gate.wait(10), Answer(("127.0.0.1",)))[1]
+    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(10), Resolved(("127.0.0.1",)))[1]
     client = rig.connect()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
@@ -306,7 +308,7 @@ def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, s
         assert done.wait(10)
 
     connection = next(iter(rig.engine.connections))
-    room = connection._client.setsockopt
+    room = connection.client.setsockopt
     in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))
     data = os.urandom(flow.BUFFER + 10)
     other.sendall(data)
@@ -722,7 +724,7 @@ def test_nothing_within_the_host_is_paced(rig, server, closing) -> None:
     client.sendall(b"\0")
     assert accept(server, closing).recv(1) == b"\0"
     connection = next(iter(rig.engine.connections))
-    for end in (connection._client, connection._upstream):
+    for end in (connection.client, connection.upstream):
         assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
 
@@ -756,3 +758,61 @@ def test_connections_end_with_the_engine(server, closing) -> None:
     closed = rig.of(ConnectionClosed)
     assert [(event.error, event.bytes_up) for event in closed] == [("session ended", 2)]
     assert rig.engine.connections == set()
+
+
+def test_a_connection_leaves_no_cycle(rig, server, closing) -> None:
+    """The process looks for garbage seldom: what a connection holds goes with it, whatever became of it."""
+
+    def left() -> list[object]:
+        found: list[object] = []
+        done = threading.Event()
+
+        def look() -> None:
+            kinds = (relay_module.TcpConnection, dial.Dial, flow.Flow)
+            found.extend(each for each in gc.get_objects() if isinstance(each, kinds))
+            done.set()
+
+        for call in (lambda: None, look):  # not in the turn in which one ended
+            rig.reactor.post(call)
+        assert done.wait(10)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        client = closing(rig.connect())
+        client.sendall(b"\0x")
+        other = accept(server, closing)
+        assert other.recv(10) == b"\0x"
+        assert left()  # the control
+        client.shutdown(socket.SHUT_WR)
+        other.close()
+        rig.wait_for(ConnectionClosed)
+        rig.router.addresses, rig.router.host = ("192.0.2.1",), "barred.test"
+        assert_reset(closing(rig.connect()))
+        rig.router.addresses, rig.router.host = (), "unknown.test"
+        assert_reset(closing(rig.connect()))
+        rig.wait_for(ConnectionClosed, 2)
+        deadline = time.monotonic() + 10
+        while left() and time.monotonic() < deadline:
+            pass
+        assert left() == []
+    finally:
+        gc.enable()
+
+
+def test_what_is_to_be_judged_is_never_relayed(rig, server, closing) -> None:
+    """Also if, by a defect, nobody judges it any more."""
+    ours, theirs = (closing(end) for end in socket.socketpair())
+    upstream = closing(rig.connect())
+    for inspect in (False, True):  # the first is the control
+        connection = relay_module.TcpConnection(rig.engine, ours, (1, 0))
+        connection.route = Route("a.test", "198.18.0.9", 80, 80, inspect=inspect, raw=True)
+        theirs.sendall(b"x")
+        if inspect:
+            with pytest.raises(InternalError, match="to be judged"):
+                connection.reached(upstream, 0, b"")
+        else:
+            connection.reached(upstream, 0, b"")
+        assert (connection._down is None) is inspect
+        rig.engine.connections.discard(connection)

@@ -14,7 +14,7 @@ from membrane.gateway.dns import Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Route, Router
 from membrane.gateway.udp import UdpRelay
-from membrane.gateway.upstream import Answer, Proxy, Resolver, Upstreams
+from membrane.gateway.upstream import Proxy, Resolved, Resolver, Upstreams
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Origin, RuleBudget
 
@@ -39,7 +39,7 @@ class Rig:
         self.crashes: list = []
         router = StubRouter(Names(), lambda access: Allow(None, "ok"))
         router.budgets = budgets
-        resolver = Resolver(self.reactor, lambda host: Answer(("127.0.0.1",), ttl=60), 10)
+        resolver = Resolver(self.reactor, lambda host: Resolved(("127.0.0.1",), ttl=60), 10)
         numbers = iter(range(1, 1000))
         self.relay = UdpRelay(
             self.reactor, router, Upstreams(resolver, resolver, proxy), self.events.append, self.crashes.append,

@@ -10,9 +10,9 @@ from membrane.errors import PolicyError
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Route
 from membrane.gateway.upstream import (
-    Answer,
     HttpConnect,
     Proxy,
+    Resolved,
     Resolver,
     Socks5,
     Upstreams,
@@ -40,10 +40,10 @@ def test_equal_questions_share_a_look_up_and_the_answer_is_kept(reactor) -> None
     asked, got = [], []
     gate = threading.Event()
 
-    def look_up(host: str) -> Answer:
+    def look_up(host: str) -> Resolved:
         gate.wait(10)
         asked.append(host)
-        return Answer(("192.0.2.1",), ttl=60)
+        return Resolved(("192.0.2.1",), ttl=60)
 
     resolver = Resolver(reactor, look_up, 10)
     assert resolver.cached("a.test") is None
@@ -61,9 +61,9 @@ def test_a_late_answer_is_a_failure_now_and_known_later(reactor) -> None:
     gate = threading.Event()
     got = []
 
-    def look_up(_host: str) -> Answer:
+    def look_up(_host: str) -> Resolved:
         gate.wait(10)
-        return Answer(("192.0.2.1",), ttl=60)
+        return Resolved(("192.0.2.1",), ttl=60)
 
     resolver = Resolver(reactor, look_up, 0.01)
     resolver.resolve("a.test", got.append)
@@ -77,20 +77,20 @@ def test_a_late_answer_is_a_failure_now_and_known_later(reactor) -> None:
 
 def test_a_defect_of_the_library_is_a_failure(reactor) -> None:
     got = []
-    resolver = Resolver(reactor, lambda host: Answer((host * "x",)), 10)  # type: ignore[operator]
+    resolver = Resolver(reactor, lambda host: Resolved((host * "x",)), 10)  # type: ignore[operator]
     resolver.resolve("a.test", got.append)
     until(reactor, lambda: got)
-    assert got == [Answer((), "look-up failed: TypeError")]
+    assert got == [Resolved((), "look-up failed: TypeError")]
 
 
 def test_look_ups_are_bounded(reactor) -> None:
     gate = threading.Event()
     running, got = [], []
 
-    def look_up(host: str) -> Answer:
+    def look_up(host: str) -> Resolved:
         running.append(host)
         gate.wait(10)
-        return Answer(("192.0.2.1",))
+        return Resolved(("192.0.2.1",))
 
     resolver = Resolver(reactor, look_up, 10)
     for number in range(1100):

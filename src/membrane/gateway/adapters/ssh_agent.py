@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Each message is a 4-octet length, a type and contents; one reply follows one request.  The adapter asks the agent for
+Each message is a length of 4 bytes, a type and contents; one reply follows one request.  The adapter asks the agent for
 its keys itself, before the client's first request is read: so it knows the comment and the fingerprint of every key
 blob that may be named, and a key that the agent does not list is refused without asking.
 

@@ -72,7 +72,7 @@ from .frames import (
     unpadded,
     window_update,
 )
-from .http2_answers import MOST_STREAMS, MOST_WAITING, AnswerSide, Stream
+from .http2_answers import MOST_STREAMS, MOST_WAITING, AnswerSide, Http2Stream
 from .requests import (
     BAD_BODY_LENGTH,
     BAD_TRAILER,
@@ -302,12 +302,12 @@ class Http2(AnswerSide):
         if length:
             self._inject(window_update(stream, length))
 
-    def _violated(self, stream: Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> NoReturn:
+    def _violated(self, stream: Http2Stream, verdict: Deny, code: int = PROTOCOL_ERROR) -> NoReturn:
         """Rule 3: always raises ``Broken``."""
         stream.verdict = verdict
         raise Broken(code, verdict.hint or verdict.reason)
 
-    def _allowance(self, stream: Stream, octets: int) -> None:
+    def _allowance(self, stream: Http2Stream, octets: int) -> None:
         if (refusal := self._beyond(stream, octets)) is not None:
             self._violated(stream, refusal, ENHANCE_YOUR_CALM)
 
@@ -503,14 +503,14 @@ class Http2(AnswerSide):
             signed = signing.authorization(asked.method, target, verdict.authority, unsigned)
             fields = [*(field for field in fields if field[0] != b"authorization"), (b"authorization", signed)]
         query = verdict.target[len(request.path) :].decode("ascii")
-        stream = Stream(number, request, verdict.verdict, query, self._clock(), asked.expected)
+        stream = Http2Stream(number, request, verdict.verdict, query, self._clock(), asked.expected)
         stream.client_ended, stream.grpc = ends, asked.grpc
         if self._recorded:
             stream.asked = tuple(zip(names, asked.values, strict=True))
         self._streams[number] = stream
         self._send_section(stream, fields, ends)
 
-    def _trailer(self, stream: Stream, ends: bool, names: list[bytes], values: list[bytes]) -> None:
+    def _trailer(self, stream: Http2Stream, ends: bool, names: list[bytes], values: list[bytes]) -> None:
         if stream.client_ended:
             self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_TRAILER), STREAM_CLOSED)
         try:
@@ -526,7 +526,7 @@ class Http2(AnswerSide):
         self._send_section(stream, list(zip(names, values, strict=True)), True)
         self._over(stream)
 
-    def _send_section(self, stream: Stream, fields: list[tuple[bytes, bytes]], ends: bool) -> None:
+    def _send_section(self, stream: Http2Stream, fields: list[tuple[bytes, bytes]], ends: bool) -> None:
         block = encode(fields)
         if not self._spoke:
             self._spoke = True

@@ -66,7 +66,7 @@ MOST_WAITING = 65536  # bytes for the client that wait for the border of a frame
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 
 
-class Stream(Exchange):
+class Http2Stream(Exchange):
     """A request that the server knows."""
 
     __slots__ = ("client_ended", "expected", "grpc", "scrubber", "server_ended")
@@ -99,7 +99,7 @@ class AnswerSide(Core):
     ) -> None:
         super().__init__(gate, clock, vault=vault, spend=spend, recorded=recorded)
         self._rewrites = vault is not None and vault.scrubs
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, Http2Stream] = {}
         self._refused: dict[int, int] = {}  # answered while the client still sends: bytes that it may send
         self._done: dict[int, None] = {}  # the last streams that the client itself has ended
         self._last = 0  # the highest stream of the client
@@ -193,7 +193,7 @@ class AnswerSide(Core):
             self._up += self._for_server
             self._for_server.clear()
 
-    def _over(self, stream: Stream) -> None:
+    def _over(self, stream: Http2Stream) -> None:
         if stream.client_ended and stream.server_ended:
             self._streams.pop(stream.number, None)
             self._remember(stream.number)
@@ -204,7 +204,7 @@ class AnswerSide(Core):
             del self._done[next(iter(self._done))]
         self._done[number] = None
 
-    def _server_done(self, stream: Stream) -> None:
+    def _server_done(self, stream: Http2Stream) -> None:
         """The server's side of a stream has ended well."""
         stream.server_ended = True
         self._patience = min(PATIENCE, self._patience + 1)
@@ -361,7 +361,7 @@ class AnswerSide(Core):
 
     # ------------------------------------------------------------ with secrets
 
-    def _rewrite_section(self, stream: Stream, ends: bool, names: list[bytes], values: list[bytes]) -> bool:
+    def _rewrite_section(self, stream: Http2Stream, ends: bool, names: list[bytes], values: list[bytes]) -> bool:
         """Scrub a field section of the server; false when the answer was replaced by our own."""
         assert self._vault is not None
         if stream.scrubber is None:

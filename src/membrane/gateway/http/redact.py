@@ -7,8 +7,8 @@ name says so (``authorization``, ``x-api-key``, ``access_token=``), the value be
 ``sk-``), or it has the form of one (a JSON web token, a URL with a password).  It errs on the side of hiding.  Nothing
 can switch it off.  Paths are recorded always; queries and header fields with ``trace: {http: full}``.
 
-``Mask`` is for the values that the session holds itself, and their placeholders: wherever text of any event has one of
-them, escaped or not, it is taken out before the event is queued.
+``Redactor`` is for the values that the session holds itself, and their placeholders: wherever text of any event has
+one of them, escaped or not, it is taken out before the event is queued.
 
 References: RFC 9110 section 11.6 (credentials), RFC 6265 (cookies), RFC 7519 (JSON web tokens), RFC 3986 3.2.1.
 """
@@ -202,7 +202,7 @@ def _is_token(text: str) -> bool:
     return len(parts) in (3, 5) and text.startswith("eyJ") and len(text) > 32
 
 
-class Mask:
+class Redactor:
     """Takes held secrets out of events.
 
     A host name is in lower case and a path may be escaped in as many layers as its sender likes, so neither matters
@@ -224,7 +224,7 @@ class Mask:
         self._pattern = re.compile("|".join(escaped + others), re.IGNORECASE)
 
     def __repr__(self) -> str:
-        return "Mask()"
+        return "Redactor()"
 
     def event(self, event: Event) -> Event:
         """The event as it may be told."""

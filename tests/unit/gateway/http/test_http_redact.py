@@ -16,12 +16,12 @@ from membrane.gateway.http.redact import (
     LONGEST_RECORDED,
     MOST_RECORDED,
     REDACTED,
-    Mask,
+    Redactor,
     redact_fields,
     redact_path,
     redact_query,
 )
-from membrane.gateway.journal import Journal
+from membrane.gateway.journal import EventQueue
 
 TOKEN = "ghp_" + "A1b2" * 9
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXRoYXQtaXMtbG9uZw"
@@ -112,7 +112,7 @@ def test_paths(path: str, shown: str) -> None:
 
 
 VALUE, PLACEHOLDER = b"sk-ant-REALa1b2c3d4e5/f6g7h8i9", b"sk-ant-FAKEz9y8x7w6v5/u4t3s2r1"
-MASK = Mask([Secret("KEY", VALUE, PLACEHOLDER, "x-key", [])])
+MASK = Redactor([Secret("KEY", VALUE, PLACEHOLDER, "x-key", [])])
 
 
 @pytest.mark.parametrize("held", [VALUE.decode(), PLACEHOLDER.decode()])
@@ -137,7 +137,7 @@ def test_held_secrets_leave_every_field_of_an_event() -> None:
     }  # fmt: skip
     other = AccessDenied({"kind": "Connect", "host": "a.test"}, "name not allowed", None, None)
     assert MASK.event(other) is other
-    journal = Journal("s")
+    journal = EventQueue("s")
     journal.mask = MASK
     journal.emit(event)
     journal.note({"error": f"it failed on {text}"})

@@ -5,7 +5,7 @@ Theory of operation
 A message is a ``Message`` with annotated fields; a ``Table`` lists those that may go one way between two processes.
 On the wire it is the number of its type in the table (one byte) and its fields in their order::
 
-    int               8 bytes, signed            bool              1 byte, 0 or 1
+    int               length (1 byte), signed    bool              1 byte, 0 or 1
     float             8 bytes (IEEE 754)
     str               length, UTF-8; bytes of a file name that is none keep theirs (PEP 383)
     bytes             length, content            tuple[str, ...]   count, each as str
@@ -14,9 +14,10 @@ On the wire it is the number of its type in the table (one byte) and its fields 
     Fd                nothing: the next descriptor that travels with the datagram (unix(7), SCM_RIGHTS)
     Fd | None         a bool, and the descriptor where it is true        Fds   count, that many descriptors
 
-Lengths and counts are 4 bytes; all numbers are little endian.  Any other annotation is the name of a record, which the
-table has a ``Layout`` for: length, and the layout's bytes.  A layout trusts its bytes (``value``), so it stands in
-tables of what the supervisor sends only, never in one of what comes from where the command runs.
+Lengths and counts are 4 bytes where nothing else is said; all numbers are little endian.  An int has at most 16 bytes:
+the kernel's cookies have 64 bits without a sign (seccomp_unotify(2)).  Any other annotation is the name of a record,
+which the table has a ``Layout`` for: length, and the layout's bytes.  A layout trusts its bytes (``value``), so it
+stands in tables of what the supervisor sends only, never in one of what comes from where the command runs.
 
 What is not exactly that is refused with ``Malformed``: an unknown number, a field that is cut short, a byte or a
 descriptor too many or too few.  Nothing is read or made beyond the length of the datagram.  This module does no I/O;
@@ -85,7 +86,7 @@ class Table:
 
         Raises:
             KeyError: it is in no row of this table.
-            struct.error: a number is too large for its field.
+            ValueError, struct.error: a number is too large for its field.
         """
         out, fds = [bytes((self._numbers[type(message)],))], list[int]()
         fields = message.__dict__
@@ -129,7 +130,8 @@ class Table:
         return self._layouts[kind].restore(_take_bytes(body))
 
 
-_LENGTH, _INT, _FLOAT = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+_LENGTH, _FLOAT = struct.Struct("<I"), struct.Struct("<d")
+_LONGEST_INT = 16  # bytes
 
 
 class _Body:
@@ -160,6 +162,13 @@ class _Body:
             raise ValueError("something follows it")
 
 
+def _put_int(value: int) -> bytes:
+    length = value.bit_length() // 8 + 1
+    if length > _LONGEST_INT:
+        raise ValueError(f"{value} is too large")
+    return bytes((length,)) + value.to_bytes(length, "little", signed=True)
+
+
 def _put_bytes(value: bytes) -> bytes:
     return _LENGTH.pack(len(value)) + value
 
@@ -173,7 +182,7 @@ def _put_strs(value: tuple[str, ...]) -> bytes:
 
 
 def _put_counts(value: dict[str, int]) -> bytes:
-    return _LENGTH.pack(len(value)) + b"".join([_put_str(name) + _INT.pack(count) for name, count in value.items()])
+    return _LENGTH.pack(len(value)) + b"".join([_put_str(name) + _put_int(count) for name, count in value.items()])
 
 
 def _put_json(value: Any) -> bytes:
@@ -191,8 +200,10 @@ def _take_bool(body: _Body) -> bool:
 
 
 def _take_int(body: _Body) -> int:
-    value: int = _INT.unpack(body.take(8))[0]
-    return value
+    length = body.take(1)[0]
+    if not 1 <= length <= _LONGEST_INT:
+        raise ValueError("no number has that length")
+    return int.from_bytes(body.take(length), "little", signed=True)
 
 
 def _take_float(body: _Body) -> float:
@@ -224,7 +235,7 @@ def _take_counts(body: _Body) -> dict[str, int]:
 
 
 _PUT: dict[str, Callable[[Any], bytes]] = {
-    "int": _INT.pack,
+    "int": _put_int,
     "float": _FLOAT.pack,
     "bool": lambda value: b"\1" if value else b"\0",
     "bytes": _put_bytes,

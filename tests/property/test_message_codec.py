@@ -28,7 +28,7 @@ TABLES = [
 TEXT = st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 FD = st.integers(3, 1 << 20)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "int": st.integers(-(1 << 63), (1 << 63) - 1),
+    "int": st.integers(1 - (1 << 127), (1 << 127) - 1) | st.sampled_from([-129, -128, 127, 128, 255, (1 << 64) - 1]),
     "bool": st.booleans(),
     "float": st.floats(allow_nan=False),
     "str": TEXT,

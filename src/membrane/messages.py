@@ -5,18 +5,17 @@ Theory of operation
 A message is a ``Message`` with annotated fields; a ``Table`` lists those that may go one way between two processes.
 On the wire it is the number of its type in the table (one byte) and its fields in their order::
 
-    int               8 bytes, signed            bool              1 byte, 0 or 1
-    float             8 bytes (IEEE 754)
-    str               length, UTF-8; bytes of a file name that is none keep theirs (PEP 383)
-    bytes             length, content            tuple[str, ...]   count, each as str
-    dict[str, int]    count, each as str and int
-    tuple[int, ...]   count, 4 bytes, signed     Json              length, JSON (RFC 8259)
-    Fd                nothing: the next descriptor that travels with the datagram (unix(7), SCM_RIGHTS)
-    Fd | None         a bool, and the descriptor where it is true        Fds   count, that many descriptors
+    int            length (1 byte), signed         float       8 bytes (IEEE 754)
+    bool           1 byte, 0 or 1                  bytes       length, content
+    str            length, UTF-8; bytes of a file name that are none keep their value (PEP 383)
+    tuple[T, ...]  count, each as T (int, str)     Json        length, JSON (RFC 8259)
+    Fd             nothing: the next descriptor that travels with the datagram (unix(7), SCM_RIGHTS)
+    Fd | None      a bool, and the descriptor where it is true         Fds   count, that many descriptors
 
-Lengths and counts are 4 bytes; all numbers are little endian.  Any other annotation is the name of a record, which the
-table has a ``Layout`` for: length, and the layout's bytes.  A layout trusts its bytes (``value``), so it stands in
-tables of what the supervisor sends only, never in one of what comes from where the command runs.
+Lengths and counts are 4 bytes where nothing else is said; all numbers are little endian.  An int has at most 16 bytes:
+the kernel's cookies have 64 bits without a sign (seccomp_unotify(2)).  Any other annotation is the name of a record,
+which the table has a ``Layout`` for: length, and the layout's bytes.  A layout trusts its bytes (``value``), so it
+stands in tables of what the supervisor sends only, never in one of what comes from where the command runs.
 
 What is not exactly that is refused with ``Malformed``: an unknown number, a field that is cut short, a byte or a
 descriptor too many or too few.  Nothing is read or made beyond the length of the datagram.  This module does no I/O;
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     Fd: TypeAlias = int
     Fds: TypeAlias = tuple[int, ...]
     Json: TypeAlias = Any
+    _Form: TypeAlias = tuple[Callable[[Any], bytes], Callable[["_Body"], Any]]
 
 DATAGRAM = 1 << 16  # bytes of a datagram that is received
 
@@ -50,6 +50,16 @@ class Malformed(InternalError):
 
 class Message(Value):
     """Base of all messages; a subclass has annotated fields and no subclass of its own."""
+
+    @staticmethod
+    def match(one: Sequence[object], other: Sequence[object]) -> None:
+        """For ``__post_init__`` of a message with two fields that belong together, item by item.
+
+        Raises:
+            ValueError: they have not the same length.
+        """
+        if len(one) != len(other):
+            raise ValueError(f"{len(one)} and {len(other)} do not match")
 
 
 class Failure(Message):
@@ -76,8 +86,7 @@ class Table:
     """
 
     def __init__(self, name: str, *kinds: type[Message], longest: int = DATAGRAM, **layouts: Layout) -> None:
-        self.name, self.kinds, self.longest = name, kinds, longest
-        self._layouts = layouts
+        self.name, self.kinds, self.longest, self.layouts = name, kinds, longest, layouts
         self._numbers = {kind: number for number, kind in enumerate(kinds)}
 
     def encode(self, message: Message) -> tuple[bytes, list[int]]:
@@ -85,26 +94,24 @@ class Table:
 
         Raises:
             KeyError: it is in no row of this table.
-            struct.error: a number is too large for its field.
+            ValueError: a number is too large for its field.
         """
         out, fds = [bytes((self._numbers[type(message)],))], list[int]()
         fields = message.__dict__
         for name, kind in type(message).__annotations__.items():
             value = fields[name]
-            put = _PUT.get(kind)
-            if put is not None:
-                out.append(put(value))
+            if kind in _FORMS:
+                out.append(_FORMS[kind][0](value))
             elif kind == "Fd":
                 fds.append(value)
             elif kind == "Fd | None":
                 out.append(b"\0" if value is None else b"\1")
-                if value is not None:
-                    fds.append(value)
+                fds += [] if value is None else [value]
             elif kind == "Fds":
                 out.append(_LENGTH.pack(len(value)))
                 fds += value
             else:
-                out.append(_put_bytes(self._layouts[kind].dump(value)))
+                out.append(_put_bytes(self.layouts[kind].dump(value)))
         return b"".join(out), fds
 
     def decode(self, data: bytes, fds: Sequence[int] = ()) -> Message:
@@ -116,20 +123,26 @@ class Table:
         body = _Body(data[1:], fds)
         try:
             kind = self.kinds[data[0]]
-            values = [self._take(body, field) for field in kind.__annotations__.values()]
+            values = [self._take(field, body) for field in kind.__annotations__.values()]
             body.end()
             return kind(*values)
-        except (ValueError, IndexError, KeyError, TypeError, struct.error, RecursionError) as error:
+        except (ValueError, IndexError, KeyError, TypeError, RecursionError) as error:
             raise Malformed("read a message", f"{type(error).__name__}: {error}", target=self.name) from None
 
-    def _take(self, body: _Body, kind: str) -> Any:
-        take = _TAKE.get(kind)
-        if take is not None:
-            return take(body)
-        return self._layouts[kind].restore(_take_bytes(body))
+    def _take(self, kind: str, body: _Body) -> Any:
+        if kind in _FORMS:
+            return _FORMS[kind][1](body)
+        if kind == "Fd":
+            return body.fds(1)[0]
+        if kind == "Fd | None":
+            return body.fds(1)[0] if _take_bool(body) else None
+        if kind == "Fds":
+            return body.fds(_take_length(body))
+        return self.layouts[kind].restore(_take_bytes(body))
 
 
-_LENGTH, _INT, _FLOAT = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+_LENGTH, _FLOAT = struct.Struct("<I"), struct.Struct("<d")
+_LONGEST_INT = 16  # bytes
 
 
 class _Body:
@@ -145,10 +158,6 @@ class _Body:
             raise ValueError("it is cut short")
         return self._data[start : self._at]
 
-    def length(self) -> int:
-        length: int = _LENGTH.unpack(self.take(4))[0]
-        return length
-
     def fds(self, count: int) -> tuple[int, ...]:
         start, self._given = self._given, self._given + count
         if self._given > len(self._fds):
@@ -160,20 +169,34 @@ class _Body:
             raise ValueError("something follows it")
 
 
+def _put_int(value: int) -> bytes:
+    length = value.bit_length() // 8 + 1
+    if length > _LONGEST_INT:
+        raise ValueError(f"{value} is too large")
+    return bytes((length,)) + value.to_bytes(length, "little", signed=True)
+
+
+def _take_int(body: _Body) -> int:
+    length = body.take(1)[0]
+    if not 1 <= length <= _LONGEST_INT:
+        raise ValueError("no number has that length")
+    return int.from_bytes(body.take(length), "little", signed=True)
+
+
 def _put_bytes(value: bytes) -> bytes:
     return _LENGTH.pack(len(value)) + value
 
 
-def _put_str(value: str) -> bytes:
-    return _put_bytes(value.encode("utf-8", "surrogateescape"))
+def _take_length(body: _Body) -> int:
+    return int.from_bytes(body.take(4), "little")
 
 
-def _put_strs(value: tuple[str, ...]) -> bytes:
-    return _LENGTH.pack(len(value)) + b"".join([_put_str(each) for each in value])
+def _take_bytes(body: _Body) -> bytes:
+    return body.take(_take_length(body))
 
 
-def _put_counts(value: dict[str, int]) -> bytes:
-    return _LENGTH.pack(len(value)) + b"".join([_put_str(name) + _INT.pack(count) for name, count in value.items()])
+def _take_bool(body: _Body) -> bool:
+    return (False, True)[body.take(1)[0]]
 
 
 def _put_json(value: Any) -> bytes:
@@ -182,69 +205,32 @@ def _put_json(value: Any) -> bytes:
     return _put_bytes(json.dumps(value).encode())
 
 
-def _take_bytes(body: _Body) -> bytes:
-    return body.take(body.length())
-
-
-def _take_bool(body: _Body) -> bool:
-    return (False, True)[body.take(1)[0]]
-
-
-def _take_int(body: _Body) -> int:
-    value: int = _INT.unpack(body.take(8))[0]
-    return value
-
-
-def _take_float(body: _Body) -> float:
-    value: float = _FLOAT.unpack(body.take(8))[0]
-    return value
-
-
-def _take_str(body: _Body) -> str:
-    return _take_bytes(body).decode("utf-8", "surrogateescape")
-
-
 def _take_json(body: _Body) -> Any:
     import json
 
     return json.loads(_take_bytes(body))
 
 
-def _take_ints(body: _Body) -> tuple[int, ...]:
-    count = body.length()
-    return struct.unpack(f"<{count}i", body.take(4 * count))
+def _many(put: Callable[[Any], bytes], take: Callable[[_Body], Any]) -> _Form:
+    """A count and as many values, each of which has a byte at least."""
+    return (
+        lambda value: _LENGTH.pack(len(value)) + b"".join([put(each) for each in value]),
+        lambda body: tuple([take(body) for _ in range(_take_length(body))]),
+    )
 
 
-def _take_strs(body: _Body) -> tuple[str, ...]:
-    return tuple([_take_str(body) for _ in range(body.length())])  # each takes 4 bytes at least, or raises
-
-
-def _take_counts(body: _Body) -> dict[str, int]:
-    return {_take_str(body): _take_int(body) for _ in range(body.length())}
-
-
-_PUT: dict[str, Callable[[Any], bytes]] = {
-    "int": _INT.pack,
-    "float": _FLOAT.pack,
-    "bool": lambda value: b"\1" if value else b"\0",
-    "bytes": _put_bytes,
-    "str": _put_str,
-    "tuple[int, ...]": lambda value: struct.pack(f"<I{len(value)}i", len(value), *value),
-    "tuple[str, ...]": _put_strs,
-    "dict[str, int]": _put_counts,
-    "Json": _put_json,
-}
-_TAKE: dict[str, Callable[[_Body], Any]] = {
-    "int": _take_int,
-    "float": _take_float,
-    "bool": _take_bool,
-    "bytes": _take_bytes,
-    "str": _take_str,
-    "tuple[int, ...]": _take_ints,
-    "tuple[str, ...]": _take_strs,
-    "dict[str, int]": _take_counts,
-    "Json": _take_json,
-    "Fd": lambda body: body.fds(1)[0],
-    "Fd | None": lambda body: body.fds(1)[0] if _take_bool(body) else None,
-    "Fds": lambda body: body.fds(body.length()),
+_INT: _Form = _put_int, _take_int
+_STR: _Form = (
+    lambda value: _put_bytes(value.encode("utf-8", "surrogateescape")),
+    lambda body: _take_bytes(body).decode("utf-8", "surrogateescape"),
+)
+_FORMS: dict[str, _Form] = {
+    "int": _INT,
+    "str": _STR,
+    "bytes": (_put_bytes, _take_bytes),
+    "bool": (lambda value: b"\1" if value else b"\0", _take_bool),
+    "float": (_FLOAT.pack, lambda body: _FLOAT.unpack(body.take(8))[0]),
+    "tuple[int, ...]": _many(*_INT),
+    "tuple[str, ...]": _many(*_STR),
+    "Json": (_put_json, _take_json),
 }

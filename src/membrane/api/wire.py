@@ -1,8 +1,8 @@
 """Messages between a program that uses the library and the supervisor of one of its sandboxes.
 
-The caller is the user's own program, and so is whoever comes through the door (``wrap``); neither is trusted with more
-than the sandbox: what a message holds besides numbers, texts and descriptors is JSON.  Only ``Open``, of the caller
-that started the supervisor, has a policy in the form of ``policy.codec``, and ``Update`` has.
+The caller is a program of the user, and so is what comes through the door (``wrap``).  What a message holds besides
+numbers, texts and descriptors is JSON, which is safe to read from any sender; only ``Open`` and ``Update`` have a
+policy in the form of ``policy.codec``, and only the caller that started the supervisor may send them.
 
 A ``number`` is the caller's: of a command, or of a request that is answered with the same one.  The end of the
 caller's side of the stream ends the sandbox, however the caller ends.
@@ -28,7 +28,7 @@ LONGEST = 64 << 20  # bytes of a message
 class Open(Message):
     """Make the sandbox.
 
-    ``ask``: seconds that a question waits; 0: nobody is asked.  ``pid``: of the caller; ``program``: its name, for
+    ``ask``: seconds that a question waits; 0: there are none.  ``pid``: of the caller; ``program``: its name, for
     ``ps`` and the record.
     """
 
@@ -169,7 +169,7 @@ class EventLines(Message):
 
 
 class Question(Message):
-    """May this be allowed?  ``asked``: as the gateway tells it, with the process of the cell that it is about."""
+    """May this be allowed?  ``asked``: as the gateway asks it, with the process of the cell that it is about."""
 
     number: int
     asked: Json

@@ -16,7 +16,6 @@ from _ctypes import (
     RTLD_LOCAL,
     Array,
     CFuncPtr,
-    Structure,
     _SimpleCData,
     addressof,
     byref,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         c_uint32,
         c_uint64,
         c_ulong,
-        c_ushort,
         c_void_p,
     )
     from typing import Any
@@ -47,7 +45,6 @@ else:
         return type(_SimpleCData)(name, (_SimpleCData,), {"_type_": code, "__module__": __name__})
 
     c_char = _simple("c_char", "c")
-    c_ushort = _simple("c_ushort", "H")
     c_int = _simple("c_int", "i")
     c_uint = c_uint32 = _simple("c_uint", "I")
     c_long = c_ssize_t = _simple("c_long", "l")  # LP64, as every machine in the tables of ``syscalls``
@@ -57,7 +54,6 @@ else:
 __all__ = [
     "Array",
     "PyDLL",
-    "Structure",
     "addressof",
     "byref",
     "c_char",
@@ -69,7 +65,6 @@ __all__ = [
     "c_uint32",
     "c_uint64",
     "c_ulong",
-    "c_ushort",
     "c_void_p",
     "create_string_buffer",
     "get_errno",

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The supervisor trusts nobody below it: launcher, spawner, pid 1 and keepers are ours, but pid 1, a keeper and a command
+The supervisor trusts none of them: launcher, spawner, pid 1 and keepers are ours, but pid 1, a keeper and a command
 that waits live where the command will, so what they send is bounded by a datagram and holds no record.  They trust
 the supervisor, which made them: what it sends may be long (``channel``) and hold records.
 
@@ -42,6 +42,9 @@ class Trees(Message):
     keys: tuple[int, ...]
     trees: Fds
 
+    def __post_init__(self) -> None:
+        self.match(self.indices, self.trees)
+
 
 class HideNames(Message):
     """Mount masks, and read-only names, over what appeared."""
@@ -75,6 +78,9 @@ class NetworkSockets(Message):
     mode: str
     roles: tuple[str, ...]
     sockets: Fds
+
+    def __post_init__(self) -> None:
+        self.match(self.roles, self.sockets)
 
 
 class InitStarted(Message):
@@ -149,6 +155,9 @@ class ReadsWatched(Message):
     watches: tuple[int, ...]
     files: tuple[int, ...]
     inotify: Fd
+
+    def __post_init__(self) -> None:
+        self.match(self.watches, self.files)
 
 
 class TerminalMade(Message):

@@ -220,19 +220,19 @@ def _read_strings(thread: int, pointers: list[int]) -> dict[int, bytes]:
     return out
 
 
-class _OpenHow(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
+def _how(flags: int, resolve: int) -> bytes:
+    """struct open_how; ``mode`` is 0."""
+    return struct.pack("=3Q", flags, 0, resolve)
 
 
 _O_PATH = os.O_PATH | os.O_CLOEXEC
-_follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT))
-_no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT))
+_follow = _how(_O_PATH, sc.RESOLVE_IN_ROOT)
+_no_follow = _how(_O_PATH | os.O_NOFOLLOW, sc.RESOLVE_IN_ROOT)
 # In these no link is followed; the last component may be one where it is not to be.
-_plain_follow = ctypes.byref(_OpenHow(_O_PATH, 0, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS))
-_plain_no_follow = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS))
+_plain_follow = _how(_O_PATH, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS)
+_plain_no_follow = _how(_O_PATH | os.O_NOFOLLOW, sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_SYMLINKS)
 # Links are left alone: an absolute one would start from our root.
-_no_links = ctypes.byref(_OpenHow(_O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS))
-_OPENAT2 = 437  # both machines
+_no_links = _how(_O_PATH | os.O_NOFOLLOW, sc.RESOLVE_NO_SYMLINKS | sc.RESOLVE_NO_MAGICLINKS)
 
 
 class Place:
@@ -468,8 +468,8 @@ def sc_openat2(root: int, path: bytes, follow: bool) -> int:
     return _open(root, path, _follow if follow else _no_follow)
 
 
-def _open(root: int, path: bytes, how: object) -> int:
-    result: int = sc._syscall(_OPENAT2, root, path, how, 24)
+def _open(root: int, path: bytes, how: bytes) -> int:
+    result: int = sc._syscall(sc._OPENAT2, root, path, how, 24)
     return result if result >= 0 else -ctypes.get_errno()
 
 

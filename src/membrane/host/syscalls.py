@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 
 from . import ffi as ctypes
 from .numbers import COLUMNS, NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from typing import Final
 
 MACHINE: Final = os.uname().machine
 _libc = ctypes.PyDLL()
@@ -168,10 +169,6 @@ def erase_environment() -> None:
 # ---------------------------------------------------------------- mounts
 
 
-class _MountAttr(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
-
-
 def mount(
     source: str | bytes | None, target: str | bytes, fstype: str | None, flags: int, data: str | None = None
 ) -> None:
@@ -211,9 +208,9 @@ def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:
 
 def mount_setattr(fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, userns_fd: int = 0) -> None:
     """mount_setattr(2) on an open tree."""
-    attributes = _MountAttr(set_flags, clear, 0, userns_fd)
+    attributes = struct.pack("=4Q", set_flags, clear, 0, userns_fd)  # struct mount_attr: no propagation
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
-    value = _syscall(_NR["mount_setattr"], ctypes.c_int(fd), b"", ctypes.c_uint(flags), ctypes.byref(attributes), 32)
+    value = _syscall(_NR["mount_setattr"], ctypes.c_int(fd), b"", ctypes.c_uint(flags), attributes, len(attributes))
     _check(value, "mount_setattr", fd)
 
 
@@ -225,11 +222,7 @@ def move_mount(fd: int, target: str | bytes, *, dirfd: int = AT_FDCWD, follow: b
     _check(_syscall(_MOVE_MOUNT, fd, b"", dirfd, _bytes(target), flags), "move_mount", target)
 
 
-class _OpenHow(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("flags", "mode", "resolve")]
-
-
-_hows: dict[tuple[int, int, int], Any] = {}  # a handful: the arguments are ours, never a file's
+_hows: dict[tuple[int, int, int], bytes] = {}  # a handful: the arguments are ours, never a file's
 
 
 def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
@@ -237,7 +230,7 @@ def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: i
     key = flags, mode, resolve
     how = _hows.get(key)
     if how is None:
-        how = _hows[key] = ctypes.byref(_OpenHow(flags | os.O_CLOEXEC, mode, resolve))
+        how = _hows[key] = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, resolve)  # struct open_how
     return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
 
 
@@ -298,15 +291,11 @@ SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_NEW_LISTENER, SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 0x08, 0x20
 
 
-class _SockFprog(ctypes.Structure):
-    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-
 def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
     """seccomp(2) SECCOMP_SET_MODE_FILTER; ``program`` is an array of struct sock_filter (8 bytes each)."""
     buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
-    value = _syscall(_NR["seccomp"], ctypes.c_uint(SECCOMP_SET_MODE_FILTER), ctypes.c_uint(flags), ctypes.byref(fprog))
+    fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))  # struct sock_fprog
+    value = _syscall(_NR["seccomp"], ctypes.c_uint(SECCOMP_SET_MODE_FILTER), ctypes.c_uint(flags), fprog)
     return _check(value, "seccomp")
 
 
@@ -347,10 +336,6 @@ def landlock_restrict_self(ruleset: int) -> None:
 # ---------------------------------------------------------------- timers
 
 
-class _Itimerspec(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns")]
-
-
 def timerfd_create() -> int:
     """timerfd_create(2) on the monotonic clock, non-blocking, close-on-exec."""
     clock_monotonic = 1
@@ -360,8 +345,8 @@ def timerfd_create() -> int:
 
 def timerfd_settime(fd: int, nanoseconds: int) -> None:
     """timerfd_settime(2): readable once, this long from now (less than a second); 0 disarms."""
-    value = _Itimerspec(0, 0, 0, nanoseconds)
-    _check(_libc.timerfd_settime(ctypes.c_int(fd), 0, ctypes.byref(value), None), "timerfd_settime")
+    value = struct.pack("@4l", 0, 0, 0, nanoseconds)  # struct itimerspec: not again, and after this
+    _check(_libc.timerfd_settime(ctypes.c_int(fd), 0, value, None), "timerfd_settime")
 
 
 # ---------------------------------------------------------------- bpf

@@ -92,10 +92,17 @@ class Synced(Message):
 
 
 class Totals(Message):
-    """The last one: everything was sent.  ``counts``: of events, by type; ``unwritten``: that found no room."""
+    """The last one: everything was sent.
 
-    counts: dict[str, int]
+    ``counts``: of events, one for each of ``types``.  ``unwritten``: events that found no room on the disk.
+    """
+
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
     unwritten: int
+
+    def __post_init__(self) -> None:
+        self.match(self.types, self.counts)
 
 
 TO_TRACER = Table(

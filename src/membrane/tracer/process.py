@@ -198,7 +198,8 @@ class Tracer:
                 if line:
                     self._take(line)
         elif isinstance(message, m.Totals):
-            self.counts, self.unwritten = message.counts, message.unwritten
+            self.counts = dict(zip(message.types, message.counts, strict=True))
+            self.unwritten = message.unwritten
             self._finished = True
         elif isinstance(message, m.CallWaits):
             if self.on_edit is not None:
@@ -426,7 +427,7 @@ class _Loop:
         try:
             while self._lines or self._refusals:
                 self._send_batch()
-            channel.send(m.Totals(self._totals, unwritten))
+            channel.send(m.Totals(tuple(self._totals), tuple(self._totals.values()), unwritten))
         except OSError:
             pass  # the supervisor is gone; the record is not
 

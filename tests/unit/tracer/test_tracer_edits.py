@@ -11,8 +11,8 @@ import pytest
 
 from membrane.events import FileRenamed
 from membrane.host.notify import Place
-from membrane.tracer.edits import MOST_HELD, Answer, Edits, Held, is_edit, is_first, is_switch
-from membrane.tracer.messages import CallWaits, Decide
+from membrane.tracer.edits import GO_ON, MOST_HELD, Answer, Edits, Held, is_edit, is_first, is_switch
+from membrane.tracer.messages import FROM_TRACER, TO_TRACER, CallWaits, Decide
 
 
 def place(path: str, status: os.stat_result | None, *, readonly: bool = False) -> Place:
@@ -50,6 +50,14 @@ def test_bounds() -> None:
     assert not edits.begin(MOST_HELD, held("/w/.git/config"))
     assert [(late.number, late.what, late.why) for late in edits.late()] == [(0, errno.EACCES, "it took too long")]
     assert edits.begin(MOST_HELD, held("/w/.git/config"))
+
+
+def test_the_kernel_s_cookie_of_a_call_has_64_bits_without_a_sign() -> None:
+    sent: list[CallWaits] = []
+    Edits(sent.append).begin((1 << 64) - 1, held("/w/.git/config"))
+    assert FROM_TRACER.decode(*FROM_TRACER.encode(sent[0])) == sent[0]
+    word = Decide((1 << 64) - 1, GO_ON, "")
+    assert TO_TRACER.decode(*TO_TRACER.encode(word)) == word
 
 
 def test_a_name_is_passed_on_byte_for_byte() -> None:

@@ -16,23 +16,8 @@ from collections.abc import Iterable
 from html import escape as html_escape
 from typing import Any
 
+from ... import events as ev
 from ...escaping import visible
-from ...events import (
-    AccessDenied,
-    ConnectionClosed,
-    ConnectionOpened,
-    DefectSeen,
-    EventsLost,
-    FileChanged,
-    FileOpened,
-    NameResolved,
-    ProcessExited,
-    ProcessStarted,
-    RequestSeen,
-    SessionEnded,
-    SessionStarted,
-    SocketCalled,
-)
 from ..query import Summary, host_of, is_denied, request_url
 from ..recorded import Recorded
 from ..summary import shorten, target_of, tilde
@@ -122,31 +107,31 @@ def _size(octets: int) -> str:
 def _about(each: Recorded) -> str:
     """What an event says, in a few words."""
     event = each.event
-    if isinstance(event, SessionStarted):
+    if isinstance(event, ev.SessionStarted):
         return " ".join(event.command)
-    if isinstance(event, ProcessStarted):
+    if isinstance(event, ev.ProcessStarted):
         return " ".join(event.argv) or event.path
-    if isinstance(event, SessionEnded | ProcessExited):
+    if isinstance(event, ev.SessionEnded | ev.ProcessExited):
         return f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
-    if isinstance(event, AccessDenied):
+    if isinstance(event, ev.AccessDenied):
         return f"{target_of(event.access)}  {event.reason}"
-    if isinstance(event, RequestSeen):
+    if isinstance(event, ev.RequestSeen):
         return f"{event.method} {request_url(event.scheme, event.host, event.port, event.path)}  {event.status}"
-    if isinstance(event, ConnectionOpened | SocketCalled):
+    if isinstance(event, ev.ConnectionOpened | ev.SocketCalled):
         where = host_of(each) or event.address
         return f"{where}:{event.port}" if event.port else where
-    if isinstance(event, ConnectionClosed):
+    if isinstance(event, ev.ConnectionClosed):
         where = f"{each.host}:{each.port}" if each.port else each.host
         return f"{where}  up {_size(event.bytes_up)}, down {_size(event.bytes_down)}"
-    if isinstance(event, NameResolved):
+    if isinstance(event, ev.NameResolved):
         return f"{event.name} {event.type} {event.address}"
-    if isinstance(event, EventsLost):
+    if isinstance(event, ev.EventsLost):
         return f"{event.count or 'perhaps some'} of {event.kind}  {event.cause}"
-    if isinstance(event, DefectSeen):
+    if isinstance(event, ev.DefectSeen):
         return f"{event.error} at {', '.join(event.where[-1:])}"
-    if isinstance(event, FileChanged):
+    if isinstance(event, ev.FileChanged):
         return f"{event.path}  {event.change} {event.value}"
-    if isinstance(event, FileOpened) and event.flags:
+    if isinstance(event, ev.FileOpened) and event.flags:
         return f"{event.path}  {','.join(event.flags)}"
     return f"{each.path} -> {each.to}" if each.to else each.path
 
@@ -166,15 +151,15 @@ class _Tree:
         node = self.nodes.get(who)
         if node is None:
             if len(self.nodes) >= MOST_PROCESSES:
-                self.beyond += isinstance(event, ProcessStarted)
+                self.beyond += isinstance(event, ev.ProcessStarted)
                 return
             node = self.nodes[who] = {"programs": [], "end": "", "parent": None, "denied": 0, "name": each.program}
-        if isinstance(event, ProcessStarted):
+        if isinstance(event, ev.ProcessStarted):
             if node["parent"] is None:
                 node["parent"] = self._by_pid.get(event.parent)
             if len(node["programs"]) < 8:
                 node["programs"].append(_about(each) + (f"  {event.result}" if event.result else ""))
-        elif isinstance(event, ProcessExited):
+        elif isinstance(event, ev.ProcessExited):
             node["end"] = _about(each)
         self._by_pid[who[0]] = who
         node["denied"] += is_denied(each)

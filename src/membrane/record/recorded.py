@@ -11,6 +11,7 @@ the order of the record, with what this version does not know as it came.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..events import EVENTS, Binding, Event, Process, ProcessStarted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Made = TypeVar("Made", bound=Value)
 
 _LARGEST = 1 << 63
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unknown(Value):
@@ -144,6 +146,15 @@ def number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0
     return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
+
+
+def nanoseconds(stamp: str) -> int:
+    """Nanoseconds since the epoch of an ISO 8601 time in UTC, 0 for what is none."""
+    try:
+        delta = datetime.fromisoformat(stamp) - _EPOCH
+    except (ValueError, TypeError):
+        return 0
+    return ((delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1000
 
 
 def asked(access: Mapping[str, Any]) -> Asked:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..record.query import is_denied, request_url
-from ..record.summary import shorten, target_of, tilde
+from ..record.summary import ending, shorten, size, target_of, tilde
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 WIDE = 160  # characters of one value before it is cut in the middle
 MOST_ROWS = 20  # of one section of a summary
 _RED, _DIM, _BOLD, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
-
-
-def size(octets: int) -> str:
-    """MB with one digit, or the bytes of what is less than that."""
-    return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
 
 
 def _show(value: str, wide: int = WIDE) -> str:
@@ -188,13 +183,9 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     blind = bool(data["not_seen"]) and not data["programs"]
     unseen = "not seen, there was no tracer" if blind else "none"
     command = shorten(" ".join(data["command"]), WIDE)
-    how = "not over"
-    if data["ended"]:
-        how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
-        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     lines = [
         f"{shorten(data['session'], 64)}  {command}",
-        f"  {shorten(data['started'], 30)}  {how}  in {path(data['workspace'])}"
+        f"  {shorten(data['started'], 30)}  {ending(data)}  in {path(data['workspace'])}"
         f"  traced by {_show(data['trace_source'])}",
     ]
     complete = "complete" if data["complete"] else "INCOMPLETE" if data["gaps"] else "complete for what it can see"

@@ -19,8 +19,8 @@ from typing import Any
 from ... import events as ev
 from ...escaping import visible
 from ..query import Summary, host_of, is_denied, request_url
-from ..recorded import Recorded
-from ..summary import shorten, target_of, tilde
+from ..recorded import Recorded, nanoseconds
+from ..summary import ending, shorten, size, target_of, tilde
 
 MOST_EVENTS = 2000  # in the timeline
 MOST_PROCESSES = 2000  # in the tree
@@ -100,10 +100,6 @@ def _section(title: str, count: int, body: str, opened: bool = True) -> str:
     return f"<details{flag}><summary>{head}</summary>{content}</details>"
 
 
-def _size(octets: int) -> str:
-    return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
-
-
 def _about(each: Recorded) -> str:
     """What an event says, in a few words."""
     event = each.event
@@ -122,7 +118,7 @@ def _about(each: Recorded) -> str:
         return f"{where}:{event.port}" if event.port else where
     if isinstance(event, ev.ConnectionClosed):
         where = f"{each.host}:{each.port}" if each.port else each.host
-        return f"{where}  up {_size(event.bytes_up)}, down {_size(event.bytes_down)}"
+        return f"{where}  up {size(event.bytes_up)}, down {size(event.bytes_down)}"
     if isinstance(event, ev.NameResolved):
         return f"{event.name} {event.type} {event.address}"
     if isinstance(event, ev.EventsLost):
@@ -216,12 +212,6 @@ def _density(times: list[tuple[float, bool]]) -> str:
     return f'<div class="bar" role="img" aria-label="events over time">{"".join(bars)}</div>'
 
 
-def _seconds(stamp: str) -> float:
-    from .tracee_json import nanoseconds
-
-    return nanoseconds(stamp) / 1e9
-
-
 def make(events: Iterable[Recorded], problems: list[str], *, running: bool = False, home: str = "") -> str:
     """The page.
 
@@ -245,7 +235,7 @@ def make(events: Iterable[Recorded], problems: list[str], *, running: bool = Fal
         if len(kept) < MOST_EVENTS:
             kept.append((total, each))
         if len(times) < 50_000:
-            times.append((_seconds(each.time), denied))
+            times.append((nanoseconds(each.time) / 1e9, denied))
     data = summary.data(problems, running)
     shown = sorted([*first, *rest[: MOST_EVENTS - len(first)]], key=lambda pair: pair[0])
     return _page(data, tree, [each for _number, each in shown], times, total, home)
@@ -263,10 +253,6 @@ def _page(
         return tilde(value, home)
 
     command = " ".join(data["command"])
-    how = "not over"
-    if data["ended"]:
-        how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
-        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     gaps = [*data["gaps"], *(f"not seen: {gap}" for gap in data["not_seen"])]
     complete = (
         "The record is complete."
@@ -283,7 +269,7 @@ def _page(
     ]
     connections = [
         f"<tr>{_cell(row['host'] + ':' + str(row['port']), 'm')}{_cell(row['protocol'])}{_cell(row['count'])}"
-        f"{_cell(_size(row['bytes_up']))}{_cell(_size(row['bytes_down']))}{_cell(', '.join(row['by']))}</tr>"
+        f"{_cell(size(row['bytes_up']))}{_cell(size(row['bytes_down']))}{_cell(', '.join(row['by']))}</tr>"
         for row in data["connections"]
     ]
     requests = [
@@ -325,8 +311,8 @@ def _page(
     table = f'<div class="wide"><table><tr><th>time</th><th>who</th><th>event</th><th></th></tr>{rows}</table></div>'
     body = [
         f"<h1>{_safe(command) or 'membrane'}</h1>",
-        f'<p class="n">{_safe(data["session"])} &middot; {_safe(data["started"])} &middot; {html_escape(how)} &middot; '
-        f"{_safe(path(data['workspace']))} &middot; traced by {_safe(data['trace_source'])}</p>",
+        f'<p class="n">{_safe(data["session"])} &middot; {_safe(data["started"])} &middot; {html_escape(ending(data))}'
+        f" &middot; {_safe(path(data['workspace']))} &middot; traced by {_safe(data['trace_source'])}</p>",
         f'<div class="box{" bad" if data["gaps"] else ""}">{complete}<ul>{gap_list}</ul></div>',
         _density(times),
         _section("Refused", len(refused), _table(("what", "why", "times", "by", "rule that would allow it"), refused)),

@@ -16,8 +16,7 @@ from typing import Any
 
 from ... import events as ev
 from ..query import host_of, is_denied, path_of
-from ..recorded import Asked, Recorded, asked
-from .tracee_json import nanoseconds
+from ..recorded import Asked, Recorded, asked, nanoseconds
 
 _VERSION = "1.3.0"
 # event: class, category, activity (0 unknown)

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from ... import events as ev
 from ..query import DENIED_RESULTS
-from ..recorded import Recorded, asked
+from ..recorded import Recorded, asked, nanoseconds
 
 # Names of open(2) flags as ``FileOpened`` writes them, and their numbers on x86-64 and arm64 but for the last four.
 FLAGS = {
@@ -60,16 +59,6 @@ _IDS = {
     "net_packet_dns": "2010",
 }
 _NOBODY = ev.Process(0, 0, "", "")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def nanoseconds(stamp: str) -> int:
-    """Nanoseconds since the epoch of an ISO 8601 time in UTC, 0 for what is none."""
-    try:
-        delta = datetime.fromisoformat(stamp) - _EPOCH
-    except (ValueError, TypeError):
-        return 0
-    return ((delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1000
 
 
 def _argument(name: str, kind: str, value: Any) -> dict[str, Any]:

@@ -222,10 +222,15 @@ def _items(value: Any) -> list[Any]:
 def _as_access(value: Any) -> Any:
     if not isinstance(value, dict):
         return {}
-    return {
-        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
-        for name, item in value.items()
-    }
+    return {name: _of_access(name, item) for name, item in value.items()}
+
+
+def _of_access(name: str, value: Any) -> Any:
+    if name == "port":
+        return number(_as_number(value))
+    if isinstance(value, list):
+        return [text(item) for item in value]
+    return value if isinstance(value, bool) else text(value)
 
 
 def _object(kind: type[Value], value: Any) -> dict[str, Any] | None:

@@ -103,6 +103,10 @@ def _denied(_each: Recorded, event: ev.AccessDenied) -> str:
     return f"{what}{_repeated(event.count)}  {_show(event.reason)}{_more(event.hint or event.rule)}"
 
 
+def _answered(_each: Recorded, event: ev.AccessAnswered) -> str:
+    return f"{_show(target_of(event.access))}  {_show(event.answer)}"
+
+
 def _defect(_each: Recorded, event: ev.DefectSeen) -> str:
     return f"{_show(event.error)} at {_show(event.where[-1] if event.where else '')}{_repeated(event.count)}"
 
@@ -130,6 +134,7 @@ _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "ConnectionClosed": _closed,
     "RequestSeen": _request,
     "AccessDenied": _denied,
+    "AccessAnswered": _answered,
     "DefectSeen": _defect,
     "EventsLost": _lost,
 }

@@ -14,6 +14,7 @@ from membrane.ui.trace_text import event_line
 SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
 HEAD = {"time": "2026-01-02T03:04:05.678901Z", "session": "s", "seq": 1, "source": "network", "process": None}
 
+KEY = {"path": "~/.s", "operation": "sign", "names": ["me@host"]}
 DNS = {"host": "h", "port": 53, "protocol": "udp"}
 
 
@@ -57,6 +58,14 @@ def line(name: str, process: Any = None, **fields: Any) -> str:
             "03:04:05.678  network            AccessDenied      h:53/udp (3 times)  no  y",
         ),
         (
+            line("AccessDenied", access={"kind": "SocketAccess", **KEY}, reason="refused", rule="r"),
+            "03:04:05.678  network            AccessDenied      sign with me@host through ~/.s  refused  r",
+        ),
+        (
+            line("AccessAnswered", access={"kind": "NameQuery", "name": "h"}, answer="once"),
+            "03:04:05.678  network            AccessAnswered    h  once",
+        ),
+        (
             line("EventsLost", kind="network", count=0, start="a", end="b", cause="it was killed"),
             "03:04:05.678  network            EventsLost        perhaps some of network  it was killed",
         ),
@@ -76,6 +85,5 @@ def test_every_event_has_a_line_that_steers_nothing(name: str) -> None:
     data = encode(sample(EVENTS[name]), time=HEAD["time"], session="s", seq=1)
     text = event_line(parse(data))
     assert text.isprintable() and text.startswith("03:04:05.678  ") and name[:18] in text
-    if name != "AccessAnswered":  # which has no text of its own yet
-        assert len(text) > 60
+    assert len(text) > 60
     assert event_line(parse(data), colour=True).startswith("\x1b[")

@@ -141,13 +141,6 @@ def text(value: Any) -> str:
     return ""
 
 
-def number(value: Any) -> int:
-    """A count, 0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return 0
-    return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
-
-
 def nanoseconds(stamp: str) -> int:
     """Nanoseconds since the epoch of an ISO 8601 time in UTC, 0 for what is none."""
     try:
@@ -211,8 +204,12 @@ def _as_number(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
-        return 0
+        return 0  # also neither infinite nor a NaN
     return value
+
+
+def _number(value: Any) -> int:
+    return int(_as_number(value) or 0)
 
 
 def _items(value: Any) -> list[Any]:
@@ -227,7 +224,7 @@ def _as_access(value: Any) -> Any:
 
 def _of_access(name: str, value: Any) -> Any:
     if name == "port":
-        return number(_as_number(value))
+        return _number(value)
     if isinstance(value, list):
         return [text(item) for item in value]
     return value if isinstance(value, bool) else text(value)
@@ -243,7 +240,7 @@ _Reading = tuple[type | None, "Callable[[Any], Any]", "Callable[[Any], Any]"]
 _TYPES: dict[str, _Reading] = {
     "str": (str, _as_text, text),
     "str | None": (str, _as_text, lambda value: None if value is None else text(value)),
-    "int": (int, _as_number, number),
+    "int": (int, _as_number, _number),
     "float": (None, _as_number, lambda value: value or 0),
     "bool": (bool, lambda _value: False, lambda value: value is True),
     "tuple[str, ...]": (
@@ -263,7 +260,7 @@ _TYPES: dict[str, _Reading] = {
     ),
     "dict[str, int]": (
         None,
-        lambda value: {name: number(item) for name, item in value.items()} if isinstance(value, dict) else {},
+        lambda value: {name: _number(item) for name, item in value.items()} if isinstance(value, dict) else {},
         lambda value: value or {},
     ),
     "dict[str, Any]": (None, _as_access, lambda value: value or {}),

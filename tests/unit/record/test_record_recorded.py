@@ -139,7 +139,13 @@ def test_times() -> None:
 
 
 def test_a_question_keeps_what_is_true_and_lists_of_text() -> None:
-    access = {"kind": "PathAccess", "directory": True, "names": ["a", 7, {"text": "b"}], "path": {"text": 3}, "more": None}
+    access = {
+        "kind": "PathAccess",
+        "directory": True,
+        "names": ["a", 7, {"text": "b"}],
+        "path": {"text": 3},
+        "more": None,
+    }
     event = parse({"event": "AccessDenied", **HEAD, "access": access}).event
     assert isinstance(event, AccessDenied)
     shown = {"kind": "PathAccess", "directory": True, "names": ["a", "", "b..."], "path": "", "more": ""}

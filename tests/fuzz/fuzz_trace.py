@@ -1,13 +1,18 @@
-"""Fuzz target of the decoder of kernel spans; ``test_fuzz_trace.py`` runs it over mutations of records made here."""
+"""Fuzz targets of what reads a record: spans of the kernel, lines of JSON.
+
+``test_fuzz_trace.py`` runs them over mutations of records made here.
+"""
 
 from __future__ import annotations
 
+import json
 import struct
 
+from event_samples import sample
 from membrane import clock
-from membrane.events import encode
+from membrane.events import EVENTS, Process, encode
 from membrane.record import decode as d
-from membrane.record import spans
+from membrane.record import export, joining, query, reader, spans
 
 
 def fuzz_decode(data: bytes) -> None:
@@ -23,6 +28,32 @@ def fuzz_decode(data: bytes) -> None:
     assert 0 <= decoder.torn <= len(data)
     assert len(decoder._paths) <= 2 * number + 2
     assert len(decoder._processes) <= number + len(data) // 104 + 1
+
+
+def fuzz_line(data: bytes) -> None:
+    """Nothing is raised, fields are of their types, and every form of the event can be written."""
+    each = reader.parse(data)
+    if each is None:
+        return
+    right = sample(EVENTS[each.kind]) if each.kind in EVENTS else each.event
+    for name in right.field_names:
+        value, wanted = getattr(each.event, name), getattr(right, name)
+        assert isinstance(value, type(wanted) if wanted is not None else (str, type(None))) or type(wanted) is float, (
+            name
+        )
+    joined = list(joining.joined([each, each]))
+    json.dumps(query.summarise(joined).data())
+    for form in export.FORMATS:
+        list(export.lines(joined, form))
+
+
+def lines() -> list[bytes]:
+    """A line of each event."""
+    who = Process(1, 2, "sh", "/bin/sh")
+    return [
+        json.dumps(encode(sample(kind), time="2026-01-02T03:04:05.678Z", session="s", seq=1, process=who)).encode()
+        for kind in EVENTS.values()
+    ]
 
 
 def seeds() -> list[bytes]:

@@ -1,26 +1,31 @@
-"""A bounded run of the decoder's fuzz target, from a fixed seed."""
+"""A bounded run of the fuzz targets of a record, from a fixed seed."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from fuzz_trace import fuzz_decode, seeds
+import pytest
+from fuzz_trace import fuzz_decode, fuzz_line, lines, seeds
 from test_fuzz_network import mutate
 
-ROUNDS = 6000
+TARGETS = pytest.mark.parametrize(
+    ("target", "pieces", "rounds"), [(fuzz_decode, seeds(), 6000), (fuzz_line, lines(), 3000)]
+)
 
 
-def test_the_seeds() -> None:
-    for data in seeds():
-        fuzz_decode(data)
+@TARGETS
+def test_the_seeds(target: Callable[[bytes], None], pieces: list[bytes], rounds: int) -> None:
+    for data in pieces:
+        target(data)
 
 
-def test_mutations() -> None:
+@TARGETS
+def test_mutations(target: Callable[[bytes], None], pieces: list[bytes], rounds: int) -> None:
     chance = random.Random(20261128)
-    pieces = seeds()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         data = mutate(chance.choice(pieces), chance.choice(pieces), chance)
         try:
-            fuzz_decode(data)
+            target(data)
         except Exception as error:
-            raise AssertionError(f"fuzz_decode(bytes.fromhex({data.hex()!r}))") from error
+            raise AssertionError(f"{target.__name__}(bytes.fromhex({data.hex()!r}))") from error

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from membrane.events import EVENTS
 from membrane.policy.load import Source, load
 from membrane.record import joining, query, reader, recorded
 from membrane.record import writer as record
@@ -18,68 +19,8 @@ from membrane.record.formats import otlp, tracee_json
 from membrane.record.learn import learn
 from membrane.ui import trace_text
 
-KINDS = [
-    "SessionStarted",
-    "SessionEnded",
-    "ProcessStarted",
-    "ProcessExited",
-    "FileOpened",
-    "FileCreated",
-    "FileRemoved",
-    "FileRenamed",
-    "SocketCalled",
-    "NameResolved",
-    "ConnectionOpened",
-    "ConnectionClosed",
-    "RequestSeen",
-    "AccessDenied",
-    "NameQuarantined",
-    "EventsLost",
-    "Odd",
-]
-FIELDS = [
-    "path",
-    "to",
-    "argv",
-    "command",
-    "cwd",
-    "workspace",
-    "flags",
-    "result",
-    "type",
-    "name",
-    "address",
-    "host",
-    "port",
-    "id",
-    "call",
-    "family",
-    "protocol",
-    "method",
-    "scheme",
-    "status",
-    "verdict",
-    "rule",
-    "reason",
-    "hint",
-    "count",
-    "kind",
-    "cause",
-    "start",
-    "end",
-    "exit_code",
-    "signal",
-    "duration_ms",
-    "bytes_up",
-    "bytes_down",
-    "error",
-    "trace_source",
-    "left_behind",
-    "parent",
-    "requested",
-    "outside_workspace",
-    "client_port",
-]
+KINDS = [*EVENTS, "Odd"]
+FIELDS = [*dict.fromkeys(name for kind in EVENTS.values() for name in kind.field_names if name != "access")]
 SPICE = [
     "\x1b[31m",
     "\u202e",

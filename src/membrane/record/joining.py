@@ -15,17 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from ..events import (
-    AccessDenied,
-    ConnectionClosed,
-    ConnectionOpened,
-    NameResolved,
-    Process,
-    ProcessStarted,
-    RequestSeen,
-    SessionStarted,
-    SocketCalled,
-)
+from .. import events as ev
 from .query import MOST
 from .recorded import Recorded, asked
 
@@ -42,23 +32,23 @@ class Joiner:
     """Gives events of the network the process that caused them; ``add`` them in order."""
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[float, str, int, Process, int]] = deque(maxlen=1024)
+        self._calls: deque[tuple[float, str, int, ev.Process, int]] = deque(maxlen=1024)
         self._names: dict[str, str] = {}  # the address that was answered: its name
-        self._connections: dict[int, tuple[ConnectionOpened, Process | None]] = {}
-        self._refusals: dict[tuple[str, ...], tuple[float, Process]] = {}  # what was refused to whom
+        self._connections: dict[int, tuple[ev.ConnectionOpened, ev.Process | None]] = {}
+        self._refusals: dict[tuple[str, ...], tuple[float, ev.Process]] = {}  # what was refused to whom
         # Local port, or inode of the socket: process, where the tracer saw it.
-        self._ports: dict[int, Process] = {}
-        self._sockets: dict[int, Process] = {}
+        self._ports: dict[int, ev.Process] = {}
+        self._sockets: dict[int, ev.Process] = {}
 
     def add(self, each: Recorded) -> Recorded:
         """The event, with its process where that was found, and the host of its connection."""
         event, process = each.event, each.process
-        if isinstance(event, NameResolved):
+        if isinstance(event, ev.NameResolved):
             if len(self._names) < MOST:
                 self._names[event.address] = event.name
             if process is None:
                 return each.by(self._client(event) or self._asker(_seconds(each), "", 53))
-        elif isinstance(event, SocketCalled):
+        elif isinstance(event, ev.SocketCalled):
             if process is not None and event.call in CONNECTING:
                 name = self._names.get(event.address)
                 self._calls.append((_seconds(each), name or event.address, event.port, process, event.socket))
@@ -67,22 +57,22 @@ class Joiner:
                 return each.towards(name) if name else each
         elif process is not None:
             return each
-        elif isinstance(event, ConnectionOpened):
+        elif isinstance(event, ev.ConnectionOpened):
             each = each.by(self._opener(_seconds(each), event))
             if len(self._connections) < MOST:
                 self._connections[event.id] = event, each.process
-        elif isinstance(event, RequestSeen):
+        elif isinstance(event, ev.RequestSeen):
             if event.id in self._connections:
                 return each.by(self._connections[event.id][1])
-        elif isinstance(event, ConnectionClosed):
+        elif isinstance(event, ev.ConnectionClosed):
             if event.id in self._connections:
                 opened, process = self._connections.pop(event.id)
                 return each.by(process).towards(opened.host, opened.port)
-        elif isinstance(event, AccessDenied):
+        elif isinstance(event, ev.AccessDenied):
             return each.by(self._refused(_seconds(each), event))
         return each
 
-    def _refused(self, at: float, event: AccessDenied) -> Process | None:
+    def _refused(self, at: float, event: ev.AccessDenied) -> ev.Process | None:
         """Who wanted what was refused.
 
         Repetitions, which are told together later, are of who was first: the port of that client may be another's
@@ -103,12 +93,12 @@ class Joiner:
             self._refusals[key] = (at, process)
         return process
 
-    def _client(self, event: NameResolved | ConnectionOpened | AccessDenied) -> Process | None:
+    def _client(self, event: ev.NameResolved | ev.ConnectionOpened | ev.AccessDenied) -> ev.Process | None:
         """By the socket; it may open several (datagrams).  By the port, which may be another's tomorrow."""
         known = self._sockets.get(event.client_socket)
         return known if known is not None else self._ports.get(event.client_port)
 
-    def _opener(self, at: float, event: ConnectionOpened) -> Process | None:
+    def _opener(self, at: float, event: ev.ConnectionOpened) -> ev.Process | None:
         if event.protocol == "exposed":
             return None  # its client is no process of the sandbox
         known = self._client(event)
@@ -131,7 +121,7 @@ class Joiner:
                     return found
         return None
 
-    def _caller(self, at: float, target: str, port: int, socket: int) -> Process | None:
+    def _caller(self, at: float, target: str, port: int, socket: int) -> ev.Process | None:
         """The first call to ``target`` that was not used yet and is not too old, by no other socket; it is used now."""
         for index, (when, where, to, process, own) in enumerate(self._calls):
             if own and socket and own != socket:
@@ -141,7 +131,7 @@ class Joiner:
                 return process
         return None
 
-    def _asker(self, at: float, target: str, port: int) -> Process | None:
+    def _asker(self, at: float, target: str, port: int) -> ev.Process | None:
         """Who made the last call to ``target`` (any, if empty) before something was refused."""
         for when, where, to, process, _socket in reversed(self._calls):
             if to == port and (where == target or not target) and -0.1 <= at - when <= NEAR:
@@ -149,7 +139,7 @@ class Joiner:
         return None
 
 
-def _remember(known: dict[int, Process], key: int, process: Process) -> None:
+def _remember(known: dict[int, ev.Process], key: int, process: ev.Process) -> None:
     """The newest ``CALLS``: a command can make any number of calls that open nothing."""
     if not key:
         return
@@ -198,12 +188,12 @@ class Once:
         """The next event; those that can be given now, in order."""
         held, event, process = self._held, each.event, each.process
         self._count += 1
-        if isinstance(event, SessionStarted):
+        if isinstance(event, ev.SessionStarted):
             self._kernel = "ebpf" in event.trace_source
         out = []
         while held and self._count - next(iter(held.values()))[0] > FOLLOWS:  # in order of age
             out.append(held.pop(next(iter(held)))[1])
-        if self._kernel and isinstance(event, ProcessStarted) and process is not None:
+        if self._kernel and isinstance(event, ev.ProcessStarted) and process is not None:
             who = process.pid, process.start
             before = held.pop(who)[1] if who in held else None
             if each.source == "notify" and event.requested:
@@ -211,7 +201,7 @@ class Once:
                 return [*out, before] if before is not None else out
             if before is not None:
                 asked_for = before.event
-                if isinstance(asked_for, ProcessStarted) and each.source == "ebpf" and _is_of(asked_for, event):
+                if isinstance(asked_for, ev.ProcessStarted) and each.source == "ebpf" and _is_of(asked_for, event):
                     return [*out, each.asked_for(asked_for)]
                 out.append(before)
         return [*out, each]
@@ -223,7 +213,7 @@ class Once:
         return out
 
 
-def _is_of(asked: ProcessStarted, done: ProcessStarted) -> bool:
+def _is_of(asked: ev.ProcessStarted, done: ev.ProcessStarted) -> bool:
     """Is this what became of that request?  Else one of them was lost, and both are given."""
     wanted, have = asked.argv, done.argv
     if done.path != asked.path and not done.path.startswith("/dev/fd/"):

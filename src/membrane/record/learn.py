@@ -20,16 +20,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from .. import events as ev
 from ..escaping import visible
-from ..events import (
-    AccessDenied,
-    ConnectionClosed,
-    ConnectionOpened,
-    FileOpened,
-    NameResolved,
-    RequestSeen,
-    SessionStarted,
-)
 from ..policy.hosts import canonical_host, parse_address
 from ..policy.model import Malformed
 from ..policy.reasons import REASONS
@@ -138,16 +130,16 @@ class Learner:
             return None
         return self._hosts.setdefault(canonical, _Destination())
 
-    def _on_SessionStarted(self, _by: str, event: SessionStarted) -> None:
+    def _on_SessionStarted(self, _by: str, event: ev.SessionStarted) -> None:
         self._workspace = event.workspace
 
-    def _on_NameResolved(self, by: str, event: NameResolved) -> None:
+    def _on_NameResolved(self, by: str, event: ev.NameResolved) -> None:
         found = self._host(event.name)
         if found is not None:
             found.asked += 1
             found.add(by)
 
-    def _on_ConnectionOpened(self, by: str, event: ConnectionOpened) -> None:
+    def _on_ConnectionOpened(self, by: str, event: ev.ConnectionOpened) -> None:
         host = event.host or event.address
         self._connect(by, host, event.port, event.protocol)
         if len(self._connections) < MOST:
@@ -163,7 +155,7 @@ class Learner:
         found.add(by)
         return found
 
-    def _on_ConnectionClosed(self, _by: str, event: ConnectionClosed) -> None:
+    def _on_ConnectionClosed(self, _by: str, event: ev.ConnectionClosed) -> None:
         opened = self._connections.pop(event.id, None)
         if opened is not None and event.id not in self._requests_of:
             host, port, protocol = opened
@@ -172,13 +164,13 @@ class Learner:
                 found.uninspected.add(port)
         self._requests_of.discard(event.id)
 
-    def _on_RequestSeen(self, by: str, event: RequestSeen) -> None:
+    def _on_RequestSeen(self, by: str, event: ev.RequestSeen) -> None:
         if event.verdict == "allow":
             if len(self._requests_of) < MOST:
                 self._requests_of.add(event.id)
             self._request(by, event, 1)
 
-    def _request(self, by: str, request: RequestSeen | Asked, count: int) -> None:
+    def _request(self, by: str, request: ev.RequestSeen | Asked, count: int) -> None:
         found = self._host(request.host)
         method, path, port, scheme = request.method, path_pattern(request.path), request.port, request.scheme
         if found is None:
@@ -192,7 +184,7 @@ class Learner:
         if (method, path) in seen or len(seen) < MOST:
             seen[method, path] = seen.get((method, path), 0) + count
 
-    def _on_AccessDenied(self, by: str, event: AccessDenied) -> None:
+    def _on_AccessDenied(self, by: str, event: ev.AccessDenied) -> None:
         access, reason, count = asked(event.access), event.reason, max(1, event.count)
         if reason not in LEARNED_REASONS:
             self._leave_out(f"refused as {reason}" if re.fullmatch(r"[A-Za-z -]{1,40}", reason) else "refused", count)
@@ -213,7 +205,7 @@ class Learner:
         elif access.kind == "PathAccess" and access.path.startswith("/"):
             self._personal(self._paths, by, access.path, count, access.operation == "write")
 
-    def _on_FileOpened(self, by: str, event: FileOpened) -> None:
+    def _on_FileOpened(self, by: str, event: ev.FileOpened) -> None:
         if event.result not in DENIED_RESULTS:
             return
         if self._workspace and (event.path + "/").startswith(self._workspace + "/"):

@@ -13,27 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..events import (
-    AccessDenied,
-    Binding,
-    ConnectionClosed,
-    ConnectionOpened,
-    DefectSeen,
-    EventsLost,
-    FileChanged,
-    FileCreated,
-    FileOpened,
-    FileRemoved,
-    FileRenamed,
-    NameQuarantined,
-    NameResolved,
-    ProcessExited,
-    ProcessStarted,
-    RequestSeen,
-    SessionEnded,
-    SessionStarted,
-    SocketCalled,
-)
+from .. import events as ev
 from ..value import Value
 from ..workspace.names import Protected
 from ..workspace.protect import PROTECTED, fold
@@ -73,7 +53,7 @@ LATER = tuple((re.compile(pattern), why) for pattern, why in _LATER)
 
 def is_denied(each: Recorded) -> bool:
     """Was something refused, by the policy or by the kernel in its name?"""
-    if isinstance(each.event, AccessDenied | NameQuarantined):
+    if isinstance(each.event, ev.AccessDenied | ev.NameQuarantined):
         return True
     return each.verdict == "deny" or each.result in DENIED_RESULTS
 
@@ -81,10 +61,10 @@ def is_denied(each: Recorded) -> bool:
 def path_of(each: Recorded) -> str:
     """The path that it is about, empty where there is none."""
     event = each.event
-    if isinstance(event, AccessDenied):
+    if isinstance(event, ev.AccessDenied):
         access = asked(event.access)
         return "" if access.kind == "HttpRequest" else access.path
-    return "" if isinstance(event, RequestSeen) else each.path
+    return "" if isinstance(event, ev.RequestSeen) else each.path
 
 
 def request_url(scheme: str, host: str, port: int, path: str) -> str:
@@ -97,18 +77,18 @@ def request_url(scheme: str, host: str, port: int, path: str) -> str:
 def host_of(each: Recorded) -> str:
     """The host that it is about: a name or an address."""
     event = each.event
-    if isinstance(event, AccessDenied):
+    if isinstance(event, ev.AccessDenied):
         access = asked(event.access)
         return access.host or access.name or access.address
-    if isinstance(event, NameResolved):
+    if isinstance(event, ev.NameResolved):
         return event.name or event.address
-    if isinstance(event, ConnectionOpened):
+    if isinstance(event, ev.ConnectionOpened):
         return event.host or event.address
-    if isinstance(event, RequestSeen):
+    if isinstance(event, ev.RequestSeen):
         return event.host
-    if isinstance(event, SocketCalled) and event.family in ("inet", "inet6"):
+    if isinstance(event, ev.SocketCalled) and event.family in ("inet", "inet6"):
         return each.host or event.address
-    return each.host if isinstance(event, ConnectionClosed) else ""
+    return each.host if isinstance(event, ev.ConnectionClosed) else ""
 
 
 # ---------------------------------------------------------------- choosing
@@ -162,11 +142,11 @@ class Chooser:
         who, event = each.who, each.event
         if who is None:
             return False
-        if isinstance(event, ProcessStarted) and event.parent in self._tree:
+        if isinstance(event, ev.ProcessStarted) and event.parent in self._tree:
             self._tree.add(who[0])
         if who[0] not in self._tree:
             return False
-        if isinstance(event, ProcessExited) and who[0] != self._wanted.pid:
+        if isinstance(event, ev.ProcessExited) and who[0] != self._wanted.pid:
             self._tree.discard(who[0])  # the number may be given to a stranger
         return True
 
@@ -308,8 +288,8 @@ class Summary:
     """What a run comes to; ``add`` its events in order, then ask ``data``."""
 
     def __init__(self) -> None:
-        self.started: tuple[Recorded, SessionStarted] | None = None
-        self.ended: tuple[Recorded, SessionEnded] | None = None
+        self.started: tuple[Recorded, ev.SessionStarted] | None = None
+        self.ended: tuple[Recorded, ev.SessionEnded] | None = None
         self.first = ""
         self.sources: set[str] = set()
         self.counts: dict[str, int] = {}
@@ -330,15 +310,15 @@ class Summary:
         if handler is not None:
             handler(each, each.event)
 
-    def _on_SessionStarted(self, each: Recorded, event: SessionStarted) -> None:
+    def _on_SessionStarted(self, each: Recorded, event: ev.SessionStarted) -> None:
         if self.started is None:
             self.started = each, event
             self._workspace = event.workspace
 
-    def _on_SessionEnded(self, each: Recorded, event: SessionEnded) -> None:
+    def _on_SessionEnded(self, each: Recorded, event: ev.SessionEnded) -> None:
         self.ended = each, event
 
-    def _on_ProcessStarted(self, each: Recorded, event: ProcessStarted) -> None:
+    def _on_ProcessStarted(self, each: Recorded, event: ev.ProcessStarted) -> None:
         path = event.path
         if path.startswith("/dev/fd/") and each.request is not None:
             path = each.request.path or path  # a program that was executed by its descriptor
@@ -369,7 +349,7 @@ class Summary:
         inside = bool(self._workspace) and f"{path}/".startswith(self._workspace.rstrip("/") + "/")
         return is_temporary(path) and not inside
 
-    def _on_FileOpened(self, each: Recorded, event: FileOpened) -> None:
+    def _on_FileOpened(self, each: Recorded, event: ev.FileOpened) -> None:
         path = event.path
         if WRITING.intersection(event.flags):
             self._wrote(each, "written", path)
@@ -382,12 +362,12 @@ class Summary:
             row = self._read.row(key, lambda: {"path": key, "count": 0, "by": each.program})
             row["count"] += 1
 
-    def _on_FileCreated(self, each: Recorded, event: FileCreated) -> None:
+    def _on_FileCreated(self, each: Recorded, event: ev.FileCreated) -> None:
         if event.type == "directory" and len(self._directories) < MOST:
             self._directories.add(event.path)
         self._wrote(each, f"created {event.type}".strip(), event.path)
 
-    def _on_FileChanged(self, each: Recorded, event: FileChanged) -> None:
+    def _on_FileChanged(self, each: Recorded, event: ev.FileChanged) -> None:
         path = event.path
         if event.change == "mode" and path not in self._directories:
             if _executable(event.value):
@@ -397,18 +377,18 @@ class Summary:
                 del self._later.rows[path]
         self._wrote(each, f"{event.change} {event.value}", path)
 
-    def _on_FileRemoved(self, each: Recorded, event: FileRemoved) -> None:
+    def _on_FileRemoved(self, each: Recorded, event: ev.FileRemoved) -> None:
         self._wrote(each, "removed", event.path)
 
-    def _on_FileRenamed(self, each: Recorded, event: FileRenamed) -> None:
+    def _on_FileRenamed(self, each: Recorded, event: ev.FileRenamed) -> None:
         why = self._later.rows.get(event.path, {}).get("why")
         self._wrote(each, "removed", event.path)
         self._wrote(each, "renamed", event.to, _MADE_EXECUTABLE if why == _MADE_EXECUTABLE else "")
 
-    def _on_NameQuarantined(self, _each: Recorded, event: NameQuarantined) -> None:
+    def _on_NameQuarantined(self, _each: Recorded, event: ev.NameQuarantined) -> None:
         self._moved.row(event.path, lambda: {"path": event.path, "to": event.to})
 
-    def _on_ConnectionOpened(self, each: Recorded, event: ConnectionOpened) -> None:
+    def _on_ConnectionOpened(self, each: Recorded, event: ev.ConnectionOpened) -> None:
         host = event.host or event.address
         row = self._connections.row(
             (host, event.port, event.protocol == "udp"),
@@ -430,21 +410,21 @@ class Summary:
         if len(self._open) < MOST:
             self._open[event.id] = row
 
-    def _on_ConnectionClosed(self, _each: Recorded, event: ConnectionClosed) -> None:
+    def _on_ConnectionClosed(self, _each: Recorded, event: ev.ConnectionClosed) -> None:
         row = self._open.pop(event.id, None)
         if row is not None:
             row["bytes_up"] += event.bytes_up
             row["bytes_down"] += event.bytes_down
             row["errors"] += bool(event.error)
 
-    def _on_RequestSeen(self, _each: Recorded, event: RequestSeen) -> None:
+    def _on_RequestSeen(self, _each: Recorded, event: ev.RequestSeen) -> None:
         key = {name: getattr(event, name) for name in ("method", "scheme", "host", "path", "verdict", "port")}
         row = self._requests.row(tuple(key.values()), lambda: {**key, "count": 0, "status": []})
         row["count"] += 1
         if event.status not in row["status"] and len(row["status"]) < 8:
             row["status"].append(event.status)
 
-    def _on_AccessDenied(self, each: Recorded, event: AccessDenied) -> None:
+    def _on_AccessDenied(self, each: Recorded, event: ev.AccessDenied) -> None:
         target = target_of(event.access)
         row = self._refused.row(
             (target, event.reason),
@@ -473,10 +453,10 @@ class Summary:
         )
         row["count"] += 1
 
-    def _on_DefectSeen(self, _each: Recorded, event: DefectSeen) -> None:
+    def _on_DefectSeen(self, _each: Recorded, event: ev.DefectSeen) -> None:
         self.defects += max(1, event.count)
 
-    def _on_EventsLost(self, each: Recorded, event: EventsLost) -> None:
+    def _on_EventsLost(self, each: Recorded, event: ev.EventsLost) -> None:
         row = self._lost.row(
             (each.source, event.kind, event.cause),
             lambda: {"kind": event.kind, "cause": event.cause, "count": 0, "start": event.start},
@@ -538,7 +518,7 @@ class Summary:
         """The walls of whose refusals this record has no event, as the session said when it began."""
         return [wall for binding in self._assurance(walls.RULE) for wall in binding.mechanism.split("; ")]
 
-    def _assurance(self, rule: str) -> list[Binding]:
+    def _assurance(self, rule: str) -> list[ev.Binding]:
         return [] if self.started is None else [each for each in self.started[1].assurance if each.rule == rule]
 
     def data(self, problems: Iterable[str] = (), running: bool = False) -> dict[str, Any]:

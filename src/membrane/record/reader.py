@@ -122,16 +122,6 @@ def find(state: str, name: str, workspace: str = "") -> Entry:
     return matching[0]
 
 
-def seconds_of(text: str) -> float:
-    """Seconds since the epoch of an ISO 8601 time in UTC; 0.0 for what is none."""
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
-
-
 class Record:
     """The events of one session; iterate ``events`` once, then ``problems`` is complete.
 
@@ -198,7 +188,7 @@ class Record:
         for number, event in enumerate(events):
             at = _moment(event)
             if at < latest and source:
-                back = max(back, seconds_of(latest + "Z") - seconds_of(at + "Z"))
+                back = max(back, (recorded.nanoseconds(latest + "Z") - recorded.nanoseconds(at + "Z")) / 1e9)
             latest = max(latest, at)
             yield latest, stream, number, event
         if back > _STEP_BACK:

@@ -11,6 +11,7 @@ the order of the record, with what this version does not know as it came.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..events import EVENTS, Binding, Event, Process, ProcessStarted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Made = TypeVar("Made", bound=Value)
 
 _LARGEST = 1 << 63
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unknown(Value):
@@ -33,6 +35,7 @@ class Unknown(Value):
     result: str = ""
     verdict: str = ""
     requested: bool = False
+    source: str = ""
 
 
 class Asked(Value):
@@ -138,35 +141,52 @@ def text(value: Any) -> str:
     return ""
 
 
-def number(value: Any) -> int:
-    """A count, 0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def nanoseconds(stamp: str) -> int:
+    """Nanoseconds since the epoch of an ISO 8601 time in UTC, 0 for what is none."""
+    try:
+        delta = datetime.fromisoformat(stamp) - _EPOCH
+    except (ValueError, TypeError):
         return 0
-    return int(value) if isinstance(value, int) or value - value == 0 else 0  # neither infinite nor a NaN
+    return ((delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1000
 
 
 def asked(access: Mapping[str, Any]) -> Asked:
     """The question, from ``AccessDenied.access``."""
-    return _build(Asked, access)
+    return _made(Asked, _read(Asked, access)[0])
 
 
 def parse(data: dict[str, Any]) -> Recorded:
     """A JSON object with ``event`` and ``time``, both strings, as an event."""
-    name = data["event"]
-    kind: type[Event | Unknown] = EVENTS.get(name, Unknown)
-    checks = _CHECKS[kind]
-    checked = {name: checks[name](value) if name in checks else value for name, value in data.items()}
-    process = checked.get("process")
-    return Recorded(
-        name,
-        data["time"],
-        text(checked.get("session")),
-        number(checked.get("seq")),
-        text(checked.get("source")),
-        None if process is None else Process(**process),
-        _build(kind, checked),
-        checked,
-    )
+    kind: type[Event | Unknown] = EVENTS.get(data["event"], Unknown)
+    fields, checked = _read(kind, data)
+    common = {name: fields.pop(name) for name in _COMMON}
+    event = _made(kind, fields)
+    source = fields["source"]
+    own = {"kind": data["event"], "time": data["time"], **common, "source": source, "event": event, "data": checked}
+    return _made(Recorded, {**Recorded._defaults, **own})
+
+
+def _made(kind: type[Made], fields: dict[str, Any]) -> Made:
+    """What the constructor would make of all fields, in a fraction of the time."""
+    record = object.__new__(kind)
+    record.__dict__.update(fields)
+    return record
+
+
+def _read(kind: type[Value], data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of ``kind``, and the object as JSON with every one of them of its type."""
+    rows, defaults = _ROWS[kind]
+    fields, checked = dict(defaults), {}
+    for name, value in data.items():
+        if name in rows:
+            exact, check, read = rows[name]
+            if type(value) is exact and (exact is not int or -_LARGEST < data[name] < _LARGEST):
+                fields[name] = value
+            else:
+                value = check(value)
+                fields[name] = read(value)
+        checked[name] = value
+    return fields, checked
 
 
 # ---------------------------------------------------------------- types of fields
@@ -184,12 +204,12 @@ def _as_number(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST < value < _LARGEST:
-        return 0
+        return 0  # also neither infinite nor a NaN
     return value
 
 
-def _as_truth(value: Any) -> bool:
-    return value is True
+def _number(value: Any) -> int:
+    return int(_as_number(value) or 0)
 
 
 def _items(value: Any) -> list[Any]:
@@ -199,75 +219,67 @@ def _items(value: Any) -> list[Any]:
 def _as_access(value: Any) -> Any:
     if not isinstance(value, dict):
         return {}
-    return {
-        name: number(_as_number(item)) if name == "port" else item if isinstance(item, bool) else text(item)
-        for name, item in value.items()
-    }
+    return {name: _of_access(name, item) for name, item in value.items()}
 
 
-def _as_process(value: Any) -> Any:
-    return _checked(Process, value) if isinstance(value, dict) else None
+def _of_access(name: str, value: Any) -> Any:
+    if name == "port":
+        return _number(value)
+    if isinstance(value, list):
+        return [text(item) for item in value]
+    return value if isinstance(value, bool) else text(value)
 
 
-def _checked(kind: type[Value], value: dict[str, Any]) -> dict[str, Any]:
-    """An object with the fields of ``kind``, none of them missing."""
-    return {name: read(check(value.get(name))) for name, check, read, _default in _ROWS[kind]}
+def _object(kind: type[Value], value: Any) -> dict[str, Any] | None:
+    """An object with the fields of ``kind`` and no others, none of them missing."""
+    return _read(kind, value)[0] if isinstance(value, dict) else None
 
 
-# By the annotation: how a value is checked that stays JSON, and what it is as a field.
-_TYPES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "str": (_as_text, text),
-    "str | None": (_as_text, lambda value: None if value is None else text(value)),
-    "int": (_as_number, number),
-    "float": (_as_number, lambda value: value or 0),
-    "bool": (_as_truth, _as_truth),
+# By the annotation: the type that needs no look, how another value is checked that stays JSON, what that is as a field.
+_Reading = tuple[type | None, "Callable[[Any], Any]", "Callable[[Any], Any]"]
+_TYPES: dict[str, _Reading] = {
+    "str": (str, _as_text, text),
+    "str | None": (str, _as_text, lambda value: None if value is None else text(value)),
+    "int": (int, _as_number, _number),
+    "float": (None, _as_number, lambda value: value or 0),
+    "bool": (bool, lambda _value: False, lambda value: value is True),
     "tuple[str, ...]": (
+        None,
         lambda value: [_as_text(item) or "" for item in _items(value)],
         lambda value: tuple([text(item) for item in _items(value)]),
     ),
     "tuple[tuple[str, str], ...]": (
+        None,
         lambda value: [[text(each) for each in item] for item in _items(value) if len(_items(item)) == 2],
         lambda value: tuple([tuple(item) for item in _items(value)]),
     ),
     "tuple[Binding, ...]": (
-        lambda value: [_checked(Binding, item) for item in _items(value) if isinstance(item, dict)],
-        lambda value: tuple([Binding(**item) for item in _items(value)]),
+        None,
+        lambda value: [_object(Binding, item) for item in _items(value) if isinstance(item, dict)],
+        lambda value: tuple([_made(Binding, item) for item in _items(value)]),
     ),
     "dict[str, int]": (
-        lambda value: {name: number(item) for name, item in value.items()} if isinstance(value, dict) else {},
+        None,
+        lambda value: {name: _number(item) for name, item in value.items()} if isinstance(value, dict) else {},
         lambda value: value or {},
     ),
-    "dict[str, Any]": (_as_access, lambda value: value or {}),
+    "dict[str, Any]": (None, _as_access, lambda value: value or {}),
+}
+_COMMON: dict[str, _Reading] = {
+    "session": _TYPES["str"],
+    "seq": _TYPES["int"],
+    "process": (None, lambda value: _object(Process, value), lambda value: value and _made(Process, value)),
 }
 
 
-_Row = tuple[str, "Callable[[Any], Any]", "Callable[[Any], Any]", Any]
-
-
-def _rows(kind: type[Value]) -> tuple[_Row, ...]:
-    """Each field: its name, how it is checked and read, and what it is when it is not there.
+def _rows(kind: type[Value], common: dict[str, _Reading]) -> tuple[dict[str, _Reading], dict[str, Any]]:
+    """How each field is read, and what it is when it is not there.
 
     A ``Literal`` is text: a word of a later version stays as it is.
     """
-    defaults = kind._defaults
-    return tuple(
-        (name, *both, defaults[name] if name in defaults else both[1](None))
-        for name in kind.field_names
-        for both in (_TYPES.get(kind.__annotations__[name], _TYPES["str"]),)
-    )
+    rows = {**common, **{name: _TYPES.get(kind.__annotations__[name], _TYPES["str"]) for name in kind.field_names}}
+    return rows, {name: kind._defaults.get(name, read(None)) for name, (_exact, _check, read) in rows.items()}
 
 
-_ROWS = {kind: _rows(kind) for kind in (*EVENTS.values(), Unknown, Asked, Process, Binding)}
-_COMMON = {"session": _as_text, "seq": _as_number, "source": _as_text, "process": _as_process}
-_CHECKS = {
-    kind: {**{name: check for name, check, _read, _default in _ROWS[kind]}, **_COMMON}
-    for kind in (*EVENTS.values(), Unknown)
-}
-
-
-def _build(kind: type[Made], values: Mapping[str, Any]) -> Made:
-    record = object.__new__(kind)
-    fields = record.__dict__
-    for name, _check, read, default in _ROWS[kind]:
-        fields[name] = read(values[name]) if name in values else default
-    return record
+_ROWS = {kind: _rows(kind, _COMMON) for kind in (*EVENTS.values(), Unknown)}
+_ROWS |= {kind: _rows(kind, {}) for kind in (Asked, Process, Binding)}

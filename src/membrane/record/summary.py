@@ -67,6 +67,19 @@ def endpoint(host: str, port: int, protocol: str = "tcp") -> str:
     return f"{name}:{port}" + ("" if protocol == "tcp" else f"/{protocol}")
 
 
+def size(count: int) -> str:
+    """MB with one digit, or the bytes of what is less than that."""
+    return f"{count / 1e6:.1f} MB" if count >= 50_000 else f"{count} B"
+
+
+def ending(data: Mapping[str, Any]) -> str:
+    """How a session ended, of the data of its summary."""
+    if not data["ended"]:
+        return "not over"
+    how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
+    return f"{how} after {int(data['duration_ms']) / 1000:.1f} s"
+
+
 def target_of(access: Mapping[str, Any], home: str = "") -> str:
     """The thing that was asked for, from ``AccessDenied.access``; not escaped."""
     kind = access.get("kind")

@@ -15,8 +15,9 @@ import os
 import select
 import time
 
+from ..events import Process, plain
 from ..host import notify
-from ..lines import value_text
+from ..lines import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,12 +58,9 @@ class Known:
         self.name, self.exe, self.stale, self.named, self._shown = name, exe, True, named, ""
 
     def shown(self) -> str:
-        """The process of an event (``events.Process``), as JSON."""
+        """The process of an event, as JSON."""
         if not self._shown:
-            self._shown = (
-                f'{{"pid": {self.pid}, "start": {self.start}, '
-                f'"name": {value_text(self.name)}, "exe": {value_text(self.exe)}}}'
-            )
+            self._shown = json_text(plain(Process(self.pid, self.start, self.name, self.exe)))
         return self._shown
 
 

@@ -21,7 +21,7 @@ from ..errors import HostError
 from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
-from ..record.summary import shorten, tilde
+from ..record.summary import shorten, size, tilde
 from . import trace_text
 from .options import UsageError
 
@@ -126,7 +126,7 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
         status = "running" if row["running"] else "killed" if row["exit_code"] is None else f"exit {row['exit_code']}"
         refused = f"refused {row['denied']}" if row["denied"] else ""
         print(
-            f"{row['id']}  {row['started'][:19]}  {status:<8} {refused:<11} {trace_text.size(row['bytes']):>9}  "
+            f"{row['id']}  {row['started'][:19]}  {status:<8} {refused:<11} {size(row['bytes']):>9}  "
             f"{shorten(tilde(row['workspace'], home), 40)}  {shorten(' '.join(row['command']), 60)}"
         )
     return 0

@@ -11,22 +11,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..record.query import is_denied, request_url
-from ..record.summary import shorten, target_of, tilde
+from ..record.summary import ending, shorten, size, target_of, tilde
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .. import events as e
+    from .. import events as ev
     from ..record.recorded import Recorded
 
 WIDE = 160  # characters of one value before it is cut in the middle
 MOST_ROWS = 20  # of one section of a summary
 _RED, _DIM, _BOLD, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
-
-
-def size(octets: int) -> str:
-    """MB with one digit, or the bytes of what is less than that."""
-    return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
 
 
 def _show(value: str, wide: int = WIDE) -> str:
@@ -47,72 +42,76 @@ def _repeated(count: int) -> str:
     return f" ({count} times)" if count > 1 else ""
 
 
-def _started(_each: Recorded, event: e.SessionStarted) -> str:
+def _started(_each: Recorded, event: ev.SessionStarted) -> str:
     words = _show(" ".join(event.command))
     return f"{words}  in {_show(event.workspace)}  traced by {_show(event.trace_source)}"
 
 
-def _process_started(_each: Recorded, event: e.ProcessStarted) -> str:
+def _process_started(_each: Recorded, event: ev.ProcessStarted) -> str:
     return f"{_show(' '.join(event.argv)) or _show(event.path)}  in {_show(event.cwd)}"
 
 
-def _ended(_each: Recorded, event: e.SessionEnded | e.ProcessExited) -> str:
+def _ended(_each: Recorded, event: ev.SessionEnded | ev.ProcessExited) -> str:
     how = f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
     return f"{how} after {int(event.duration_ms)} ms"
 
 
-def _opened(_each: Recorded, event: e.FileOpened) -> str:
+def _opened(_each: Recorded, event: ev.FileOpened) -> str:
     return f"{_show(event.path)}  {_show(','.join(event.flags), 60)}"
 
 
-def _created(_each: Recorded, event: e.FileCreated) -> str:
+def _created(_each: Recorded, event: ev.FileCreated) -> str:
     to = f" -> {_show(event.to)}" if event.to else ""
     return f"{_show(event.type)} {_show(event.path)}{to}"
 
 
-def _moved(_each: Recorded, event: e.FileRenamed | e.NameQuarantined) -> str:
+def _moved(_each: Recorded, event: ev.FileRenamed | ev.NameQuarantined) -> str:
     return f"{_show(event.path)} -> {_show(event.to)}"
 
 
-def _changed(_each: Recorded, event: e.FileChanged) -> str:
+def _changed(_each: Recorded, event: ev.FileChanged) -> str:
     return f"{_show(event.path)}  {_show(event.change)} {_show(event.value)}"
 
 
-def _called(each: Recorded, event: e.SocketCalled) -> str:
+def _called(each: Recorded, event: ev.SocketCalled) -> str:
     address = _endpoint(event.address, event.port) if event.family in ("inet", "inet6") else _show(event.address)
     name = f"  ({_show(each.host)})" if each.host else ""
     return f"{_show(event.call)} {_show(event.family)} {address}{name}"
 
 
-def _resolved(_each: Recorded, event: e.NameResolved) -> str:
+def _resolved(_each: Recorded, event: ev.NameResolved) -> str:
     return f"{_show(event.name)} {_show(event.type)} {_show(event.address)}"
 
 
-def _connected(_each: Recorded, event: e.ConnectionOpened) -> str:
+def _connected(_each: Recorded, event: ev.ConnectionOpened) -> str:
     where = _endpoint(event.host or event.address, event.port)
     return f"#{event.id} {_show(event.protocol)} {where}  {_show(event.address)}"
 
 
-def _closed(each: Recorded, event: e.ConnectionClosed) -> str:
+def _closed(each: Recorded, event: ev.ConnectionClosed) -> str:
     where = f" {_endpoint(each.host, each.port)}" if each.host else ""
     return f"#{event.id}{where}  up {size(event.bytes_up)}, down {size(event.bytes_down)}{_more(event.error)}"
 
 
-def _request(_each: Recorded, event: e.RequestSeen) -> str:
+def _request(_each: Recorded, event: ev.RequestSeen) -> str:
     url = shorten(request_url(event.scheme, event.host, event.port, event.path), 2 * WIDE)
     return f"#{event.id} {_show(event.method)} {url}  {event.status}{_more(event.error)}"
 
 
-def _denied(_each: Recorded, event: e.AccessDenied) -> str:
+def _denied(_each: Recorded, event: ev.AccessDenied) -> str:
     what = _show(target_of(event.access))
     return f"{what}{_repeated(event.count)}  {_show(event.reason)}{_more(event.hint or event.rule)}"
 
 
-def _defect(_each: Recorded, event: e.DefectSeen) -> str:
+def _answered(_each: Recorded, event: ev.AccessAnswered) -> str:
+    return f"{_show(target_of(event.access))}  {_show(event.answer)}"
+
+
+def _defect(_each: Recorded, event: ev.DefectSeen) -> str:
     return f"{_show(event.error)} at {_show(event.where[-1] if event.where else '')}{_repeated(event.count)}"
 
 
-def _lost(_each: Recorded, event: e.EventsLost) -> str:
+def _lost(_each: Recorded, event: ev.EventsLost) -> str:
     if not event.count and event.cause:
         return f"perhaps some of {_show(event.kind)}{_more(event.cause)}"
     return f"{event.count} of {_show(event.kind)}  {_show(event.start)} .. {_show(event.end)}{_more(event.cause)}"
@@ -135,6 +134,7 @@ _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "ConnectionClosed": _closed,
     "RequestSeen": _request,
     "AccessDenied": _denied,
+    "AccessAnswered": _answered,
     "DefectSeen": _defect,
     "EventsLost": _lost,
 }
@@ -188,13 +188,9 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     blind = bool(data["not_seen"]) and not data["programs"]
     unseen = "not seen, there was no tracer" if blind else "none"
     command = shorten(" ".join(data["command"]), WIDE)
-    how = "not over"
-    if data["ended"]:
-        how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
-        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     lines = [
         f"{shorten(data['session'], 64)}  {command}",
-        f"  {shorten(data['started'], 30)}  {how}  in {path(data['workspace'])}"
+        f"  {shorten(data['started'], 30)}  {ending(data)}  in {path(data['workspace'])}"
         f"  traced by {_show(data['trace_source'])}",
     ]
     complete = "complete" if data["complete"] else "INCOMPLETE" if data["gaps"] else "complete for what it can see"

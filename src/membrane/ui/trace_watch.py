@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
-from ..record.summary import shorten, tilde
+from ..record.summary import shorten, size, tilde
 from . import trace_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def side_lines(arrivals: Arrivals, home: str) -> list[str]:
     section(
         "connected to",
         [
-            f"{shorten(row['host'], 30)}:{row['port']} {trace_text.size(row['bytes_up'] + row['bytes_down'])}"
+            f"{shorten(row['host'], 30)}:{row['port']} {size(row['bytes_up'] + row['bytes_down'])}"
             for row in data["connections"]
         ],
     )

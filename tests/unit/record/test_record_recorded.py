@@ -8,8 +8,20 @@ from typing import Any
 import pytest
 
 from event_samples import sample
-from membrane.events import EVENTS, LONGEST, Binding, FileRenamed, Process, SessionStarted, encode, plain
-from membrane.record.recorded import Recorded, Unknown, asked, parse
+from membrane.events import (
+    EVENTS,
+    LONGEST,
+    AccessDenied,
+    Binding,
+    FileRenamed,
+    Process,
+    SessionEnded,
+    SessionStarted,
+    SocketCalled,
+    encode,
+    plain,
+)
+from membrane.record.recorded import Recorded, Unknown, asked, nanoseconds, parse
 
 HOSTILE: list[Any] = [None, True, 0, -1, 1 << 80, 1e308, float("nan"), "x", "", [], [[]], [None, 1], {}, {"text": 1}]
 HEAD = {"time": "2026-01-02T03:04:05.933Z", "session": "s", "seq": 3, "source": "network", "process": None}
@@ -39,11 +51,9 @@ def test_what_was_written_is_read(name: str) -> None:
     assert (each.process, each.who, each.program) == (Process(7, 8, "a\\u{a}b", "/x\\\\y"), (7, 8), "a\\u{a}b")
     assert type(each.event) is EVENTS[name]
     for field in event.field_names:
-        if field != "access":
-            assert getattr(each.event, field) == shown(getattr(event, field)), field
-    # As JSON it is what it was, byte for byte.
-    if "access" not in data:
-        assert json.dumps(each.data) == json.dumps(data)
+        value = shown(getattr(event, field))
+        assert getattr(each.event, field) == value, field
+    assert json.dumps(each.data) == json.dumps(data)  # as JSON it is what it was, byte for byte
 
 
 @pytest.mark.parametrize("name", EVENTS)
@@ -81,6 +91,65 @@ def test_what_all_events_have_is_checked(bad: Any) -> None:
     found = parse({"event": "FileRemoved", **HEAD, "process": process}).process
     assert found is not None and type(found.pid) is type(found.start) is int
     assert isinstance(found.name, str) and isinstance(found.exe, str)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "read"),
+    [
+        (None, None, 0),
+        (True, 0, 0),
+        (7, 7, 7),
+        (-7, -7, -7),
+        (7.9, 7.9, 7),
+        ((1 << 63) - 1, (1 << 63) - 1, (1 << 63) - 1),
+        (1 << 63, 0, 0),
+        (1 - (1 << 63), 1 - (1 << 63), 1 - (1 << 63)),
+        (-(1 << 63), 0, 0),
+        (float(1 << 63), 0, 0),
+        (-float(1 << 63), 0, 0),
+        (float("inf"), 0, 0),
+        (float("nan"), 0, 0),
+        ("7", 0, 0),
+    ],
+)
+def test_a_number_is_bounded(value: Any, shown: Any, read: int) -> None:
+    each = parse({"event": "SocketCalled", **HEAD, "port": value})
+    assert isinstance(each.event, SocketCalled)
+    assert (each.data["port"], each.event.port) == (shown, read)
+    assert asked({"port": value}).port == read
+    counts = parse({"event": "SessionEnded", **HEAD, "counts": {"x": value}}).event
+    assert isinstance(counts, SessionEnded) and counts.counts == {"x": read}
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"text": 7}, {"truncated": True}, 7, True])
+def test_what_is_no_text_is_empty(value: Any) -> None:
+    each = parse({"event": "FileRemoved", **HEAD, "path": value})
+    assert each.path == "" and each.data["path"] == (None if value is None else "")
+
+
+def test_who_is_a_process_that_has_a_number() -> None:
+    for process in (None, {"pid": 0, "start": 3}, {"pid": "1"}):
+        assert parse({"event": "FileRemoved", **HEAD, "process": process}).who is None
+    assert parse({"event": "FileRemoved", **HEAD, "process": {"pid": 1}}).who == (1, 0)
+
+
+def test_times() -> None:
+    assert nanoseconds("1970-01-02T00:00:01.000002Z") == 86_401_000_002_000
+    assert [nanoseconds(bad) for bad in ("", "x", "2026-01-02T03:04:05")] == [0, 0, 0]
+
+
+def test_a_question_keeps_what_is_true_and_lists_of_text() -> None:
+    access = {
+        "kind": "PathAccess",
+        "directory": True,
+        "names": ["a", 7, {"text": "b"}],
+        "path": {"text": 3},
+        "more": None,
+    }
+    event = parse({"event": "AccessDenied", **HEAD, "access": access}).event
+    assert isinstance(event, AccessDenied)
+    shown = {"kind": "PathAccess", "directory": True, "names": ["a", "", "b..."], "path": "", "more": ""}
+    assert event.access == shown
 
 
 def test_an_event_of_a_later_version_is_shown_and_asked_what_all_are_asked() -> None:

@@ -103,7 +103,7 @@ def test_what_was_refused_is_the_system_call_with_its_error() -> None:
 
 def test_the_shape_is_tracees() -> None:
     [line] = converted(event("FileRenamed", path="/a", to="/b", result="", requested=True))
-    assert line["timestamp"] == tracee_json.nanoseconds("2026-01-02T03:04:05Z") + (line["timestamp"] % 1_000_000_000)
+    assert line["timestamp"] == recorded.nanoseconds("2026-01-02T03:04:05Z") + (line["timestamp"] % 1_000_000_000)
     assert isinstance(line["eventId"], str)
     assert line["argsNum"] == len(line["args"]) == 2
     assert line["args"][0] == {"name": "old_path", "type": "string", "value": "/a"}
@@ -130,7 +130,7 @@ def test_ocsf_and_otlp() -> None:
     [resource] = log["resourceLogs"]
     [found] = resource["scopeLogs"][0]["logRecords"]
     assert (found["severityText"], json.loads(found["body"]["stringValue"])) == ("WARN", denied.data)
-    assert found["timeUnixNano"] == str(tracee_json.nanoseconds(denied.time))
+    assert found["timeUnixNano"] == str(recorded.nanoseconds(denied.time))
 
 
 def test_changed_modes_owners_and_attributes_keep_the_names_of_their_calls() -> None:

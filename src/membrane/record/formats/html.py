@@ -16,26 +16,11 @@ from collections.abc import Iterable
 from html import escape as html_escape
 from typing import Any
 
+from ... import events as ev
 from ...escaping import visible
-from ...events import (
-    AccessDenied,
-    ConnectionClosed,
-    ConnectionOpened,
-    DefectSeen,
-    EventsLost,
-    FileChanged,
-    FileOpened,
-    NameResolved,
-    ProcessExited,
-    ProcessStarted,
-    RequestSeen,
-    SessionEnded,
-    SessionStarted,
-    SocketCalled,
-)
 from ..query import Summary, host_of, is_denied, request_url
-from ..recorded import Recorded
-from ..summary import shorten, target_of, tilde
+from ..recorded import Recorded, nanoseconds
+from ..summary import ending, shorten, size, target_of, tilde
 
 MOST_EVENTS = 2000  # in the timeline
 MOST_PROCESSES = 2000  # in the tree
@@ -115,38 +100,34 @@ def _section(title: str, count: int, body: str, opened: bool = True) -> str:
     return f"<details{flag}><summary>{head}</summary>{content}</details>"
 
 
-def _size(octets: int) -> str:
-    return f"{octets / 1e6:.1f} MB" if octets >= 50_000 else f"{octets} B"
-
-
 def _about(each: Recorded) -> str:
     """What an event says, in a few words."""
     event = each.event
-    if isinstance(event, SessionStarted):
+    if isinstance(event, ev.SessionStarted):
         return " ".join(event.command)
-    if isinstance(event, ProcessStarted):
+    if isinstance(event, ev.ProcessStarted):
         return " ".join(event.argv) or event.path
-    if isinstance(event, SessionEnded | ProcessExited):
+    if isinstance(event, ev.SessionEnded | ev.ProcessExited):
         return f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
-    if isinstance(event, AccessDenied):
+    if isinstance(event, ev.AccessDenied):
         return f"{target_of(event.access)}  {event.reason}"
-    if isinstance(event, RequestSeen):
+    if isinstance(event, ev.RequestSeen):
         return f"{event.method} {request_url(event.scheme, event.host, event.port, event.path)}  {event.status}"
-    if isinstance(event, ConnectionOpened | SocketCalled):
+    if isinstance(event, ev.ConnectionOpened | ev.SocketCalled):
         where = host_of(each) or event.address
         return f"{where}:{event.port}" if event.port else where
-    if isinstance(event, ConnectionClosed):
+    if isinstance(event, ev.ConnectionClosed):
         where = f"{each.host}:{each.port}" if each.port else each.host
-        return f"{where}  up {_size(event.bytes_up)}, down {_size(event.bytes_down)}"
-    if isinstance(event, NameResolved):
+        return f"{where}  up {size(event.bytes_up)}, down {size(event.bytes_down)}"
+    if isinstance(event, ev.NameResolved):
         return f"{event.name} {event.type} {event.address}"
-    if isinstance(event, EventsLost):
+    if isinstance(event, ev.EventsLost):
         return f"{event.count or 'perhaps some'} of {event.kind}  {event.cause}"
-    if isinstance(event, DefectSeen):
+    if isinstance(event, ev.DefectSeen):
         return f"{event.error} at {', '.join(event.where[-1:])}"
-    if isinstance(event, FileChanged):
+    if isinstance(event, ev.FileChanged):
         return f"{event.path}  {event.change} {event.value}"
-    if isinstance(event, FileOpened) and event.flags:
+    if isinstance(event, ev.FileOpened) and event.flags:
         return f"{event.path}  {','.join(event.flags)}"
     return f"{each.path} -> {each.to}" if each.to else each.path
 
@@ -166,15 +147,15 @@ class _Tree:
         node = self.nodes.get(who)
         if node is None:
             if len(self.nodes) >= MOST_PROCESSES:
-                self.beyond += isinstance(event, ProcessStarted)
+                self.beyond += isinstance(event, ev.ProcessStarted)
                 return
             node = self.nodes[who] = {"programs": [], "end": "", "parent": None, "denied": 0, "name": each.program}
-        if isinstance(event, ProcessStarted):
+        if isinstance(event, ev.ProcessStarted):
             if node["parent"] is None:
                 node["parent"] = self._by_pid.get(event.parent)
             if len(node["programs"]) < 8:
                 node["programs"].append(_about(each) + (f"  {event.result}" if event.result else ""))
-        elif isinstance(event, ProcessExited):
+        elif isinstance(event, ev.ProcessExited):
             node["end"] = _about(each)
         self._by_pid[who[0]] = who
         node["denied"] += is_denied(each)
@@ -231,12 +212,6 @@ def _density(times: list[tuple[float, bool]]) -> str:
     return f'<div class="bar" role="img" aria-label="events over time">{"".join(bars)}</div>'
 
 
-def _seconds(stamp: str) -> float:
-    from .tracee_json import nanoseconds
-
-    return nanoseconds(stamp) / 1e9
-
-
 def make(events: Iterable[Recorded], problems: list[str], *, running: bool = False, home: str = "") -> str:
     """The page.
 
@@ -260,7 +235,7 @@ def make(events: Iterable[Recorded], problems: list[str], *, running: bool = Fal
         if len(kept) < MOST_EVENTS:
             kept.append((total, each))
         if len(times) < 50_000:
-            times.append((_seconds(each.time), denied))
+            times.append((nanoseconds(each.time) / 1e9, denied))
     data = summary.data(problems, running)
     shown = sorted([*first, *rest[: MOST_EVENTS - len(first)]], key=lambda pair: pair[0])
     return _page(data, tree, [each for _number, each in shown], times, total, home)
@@ -278,10 +253,6 @@ def _page(
         return tilde(value, home)
 
     command = " ".join(data["command"])
-    how = "not over"
-    if data["ended"]:
-        how = f"signal {data['signal']}" if data["signal"] else f"exit {data['exit_code']}"
-        how += f" after {int(data['duration_ms']) / 1000:.1f} s"
     gaps = [*data["gaps"], *(f"not seen: {gap}" for gap in data["not_seen"])]
     complete = (
         "The record is complete."
@@ -298,7 +269,7 @@ def _page(
     ]
     connections = [
         f"<tr>{_cell(row['host'] + ':' + str(row['port']), 'm')}{_cell(row['protocol'])}{_cell(row['count'])}"
-        f"{_cell(_size(row['bytes_up']))}{_cell(_size(row['bytes_down']))}{_cell(', '.join(row['by']))}</tr>"
+        f"{_cell(size(row['bytes_up']))}{_cell(size(row['bytes_down']))}{_cell(', '.join(row['by']))}</tr>"
         for row in data["connections"]
     ]
     requests = [
@@ -340,8 +311,8 @@ def _page(
     table = f'<div class="wide"><table><tr><th>time</th><th>who</th><th>event</th><th></th></tr>{rows}</table></div>'
     body = [
         f"<h1>{_safe(command) or 'membrane'}</h1>",
-        f'<p class="n">{_safe(data["session"])} &middot; {_safe(data["started"])} &middot; {html_escape(how)} &middot; '
-        f"{_safe(path(data['workspace']))} &middot; traced by {_safe(data['trace_source'])}</p>",
+        f'<p class="n">{_safe(data["session"])} &middot; {_safe(data["started"])} &middot; {html_escape(ending(data))}'
+        f" &middot; {_safe(path(data['workspace']))} &middot; traced by {_safe(data['trace_source'])}</p>",
         f'<div class="box{" bad" if data["gaps"] else ""}">{complete}<ul>{gap_list}</ul></div>',
         _density(times),
         _section("Refused", len(refused), _table(("what", "why", "times", "by", "rule that would allow it"), refused)),

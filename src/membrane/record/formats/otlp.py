@@ -14,10 +14,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...events import AccessDenied, ConnectionClosed, NameResolved, ProcessStarted, RequestSeen
+from ... import events as ev
 from ..query import host_of, is_denied, path_of
-from ..recorded import Asked, Recorded, asked
-from .tracee_json import nanoseconds
+from ..recorded import Asked, Recorded, asked, nanoseconds
 
 _VERSION = "1.3.0"
 # event: class, category, activity (0 unknown)
@@ -49,7 +48,7 @@ def ocsf(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
     """OCSF objects of ``events``."""
     for each in events:
         event = each.event
-        access = asked(event.access) if isinstance(event, AccessDenied) else None
+        access = asked(event.access) if isinstance(event, ev.AccessDenied) else None
         if access is not None:
             class_, category, activity = _OF_ACCESS.get(access.kind, (0, 0, 0))
         else:
@@ -72,13 +71,13 @@ def ocsf(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
             "unmapped": each.data,
         }
         if denied:
-            reason = event.reason if isinstance(event, AccessDenied) else each.result
+            reason = event.reason if isinstance(event, ev.AccessDenied) else each.result
             out.update(action_id=2, disposition_id=2, status_detail=reason)
         if each.process is not None:
             who = each.process
             actor = {"pid": who.pid, "name": who.name, "file": {"path": who.exe}}
             if class_ == 1007:
-                argv = " ".join(event.argv) if isinstance(event, ProcessStarted) else ""
+                argv = " ".join(event.argv) if isinstance(event, ev.ProcessStarted) else ""
                 out["process"] = {**actor, "cmd_line": argv} if argv else actor
             else:
                 out["actor"] = {"process": actor}
@@ -95,15 +94,15 @@ def ocsf(events: Iterable[Recorded]) -> Iterator[dict[str, Any]]:
                 "ip": getattr(about, "address", ""),
                 "port": getattr(about, "port", each.port),
             }
-            if isinstance(event, ConnectionClosed):
+            if isinstance(event, ev.ConnectionClosed):
                 out["traffic"] = {"bytes_out": event.bytes_up, "bytes_in": event.bytes_down}
-        if isinstance(about, RequestSeen) or (isinstance(about, Asked) and class_ == 4002):
+        if isinstance(about, ev.RequestSeen) or (isinstance(about, Asked) and class_ == 4002):
             url = {"scheme": about.scheme, "hostname": about.host, "port": about.port, "path": about.path}
             out["http_request"] = {"http_method": about.method, "url": url}
-            out["http_response"] = {"code": about.status if isinstance(about, RequestSeen) else 0}
-        if isinstance(about, NameResolved) or (isinstance(about, Asked) and class_ == 4003):
+            out["http_response"] = {"code": about.status if isinstance(about, ev.RequestSeen) else 0}
+        if isinstance(about, ev.NameResolved) or (isinstance(about, Asked) and class_ == 4003):
             out["query"] = {"hostname": about.name, "type": about.type}
-            if isinstance(about, NameResolved) and about.address:
+            if isinstance(about, ev.NameResolved) and about.address:
                 out["answers"] = [{"rdata": about.address}]
         yield out
 

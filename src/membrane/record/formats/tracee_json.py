@@ -18,26 +18,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
-from ...events import (
-    AccessDenied,
-    ConnectionOpened,
-    FileChanged,
-    FileCreated,
-    FileOpened,
-    FileRemoved,
-    FileRenamed,
-    NameResolved,
-    Process,
-    ProcessExited,
-    ProcessStarted,
-    SessionStarted,
-    SocketCalled,
-)
+from ... import events as ev
 from ..query import DENIED_RESULTS
-from ..recorded import Recorded, asked
+from ..recorded import Recorded, asked, nanoseconds
 
 # Names of open(2) flags as ``FileOpened`` writes them, and their numbers on x86-64 and arm64 but for the last four.
 FLAGS = {
@@ -73,17 +58,7 @@ _IDS = {
     "security_socket_bind": "737",
     "net_packet_dns": "2010",
 }
-_NOBODY = Process(0, 0, "", "")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def nanoseconds(stamp: str) -> int:
-    """Nanoseconds since the epoch of an ISO 8601 time in UTC, 0 for what is none."""
-    try:
-        delta = datetime.fromisoformat(stamp) - _EPOCH
-    except (ValueError, TypeError):
-        return 0
-    return ((delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds) * 1000
+_NOBODY = ev.Process(0, 0, "", "")
 
 
 def _argument(name: str, kind: str, value: Any) -> dict[str, Any]:
@@ -135,7 +110,7 @@ class Converter:
         value: int = 0,
     ) -> dict[str, Any]:
         process = each.process or _NOBODY
-        parent = each.event.parent if isinstance(each.event, ProcessStarted) else 0
+        parent = each.event.parent if isinstance(each.event, ev.ProcessStarted) else 0
         code = getattr(errno, result, 1) if result else 0
         out = {
             "timestamp": nanoseconds(each.time),
@@ -170,7 +145,7 @@ class Converter:
             "parentEntityId": 0,
             "args": arguments,
         }
-        if result in DENIED_RESULTS or isinstance(each.event, AccessDenied):
+        if result in DENIED_RESULTS or isinstance(each.event, ev.AccessDenied):
             out["denied"] = True
         if each.requested:
             out["requested"] = True
@@ -178,12 +153,12 @@ class Converter:
 
     # ------------------------------------------------------------ processes
 
-    def _on_SessionStarted(self, each: Recorded, event: SessionStarted) -> list[dict[str, Any]]:
+    def _on_SessionStarted(self, each: Recorded, event: ev.SessionStarted) -> list[dict[str, Any]]:
         self.traced = "ebpf" in event.trace_source or "notify" in event.trace_source
         command = list(event.command)
         if self.traced or not command:
             return []
-        started = each.replace(process=Process(0, 0, command[0].rpartition("/")[2][:15], command[0]))
+        started = each.replace(process=ev.Process(0, 0, command[0].rpartition("/")[2][:15], command[0]))
         return [self._exec(started, command[0], command, event.workspace)]
 
     def _exec(self, each: Recorded, path: str, argv: list[str], cwd: str) -> dict[str, Any]:
@@ -209,14 +184,14 @@ class Converter:
         ]
         return self._make(each, "sched_process_exec", arguments, syscall="execve")
 
-    def _on_ProcessStarted(self, each: Recorded, event: ProcessStarted) -> list[dict[str, Any]]:
+    def _on_ProcessStarted(self, each: Recorded, event: ev.ProcessStarted) -> list[dict[str, Any]]:
         argv = list(event.argv)
         if event.result:
             arguments = [_argument("pathname", "string", event.path), _argument("argv", "[]string", argv)]
             return [self._make(each, "execve", arguments, result=event.result, syscall="execve")]
         return [self._exec(each, event.path, argv, event.cwd)]
 
-    def _on_ProcessExited(self, each: Recorded, event: ProcessExited) -> list[dict[str, Any]]:
+    def _on_ProcessExited(self, each: Recorded, event: ev.ProcessExited) -> list[dict[str, Any]]:
         arguments = [
             _argument("exit_code", "int", event.exit_code),
             _argument("signal_code", "int", event.signal),
@@ -226,7 +201,7 @@ class Converter:
 
     # ------------------------------------------------------------ files
 
-    def _on_FileOpened(self, each: Recorded, event: FileOpened) -> list[dict[str, Any]]:
+    def _on_FileOpened(self, each: Recorded, event: ev.FileOpened) -> list[dict[str, Any]]:
         path, result = event.path, event.result
         flags = 0
         for flag in event.flags:
@@ -249,7 +224,7 @@ class Converter:
         ]
         return [self._make(each, "security_file_open", arguments, syscall="openat")]
 
-    def _on_FileRemoved(self, each: Recorded, event: FileRemoved) -> list[dict[str, Any]]:
+    def _on_FileRemoved(self, each: Recorded, event: ev.FileRemoved) -> list[dict[str, Any]]:
         path, result = event.path, event.result
         arguments = [_argument("pathname", "string", path)]
         call = "rmdir" if event.directory else "unlinkat"
@@ -262,7 +237,7 @@ class Converter:
         ]
         return [self._make(each, "security_inode_unlink", arguments, syscall=call)]
 
-    def _on_FileRenamed(self, each: Recorded, event: FileRenamed) -> list[dict[str, Any]]:
+    def _on_FileRenamed(self, each: Recorded, event: ev.FileRenamed) -> list[dict[str, Any]]:
         old, new, result = event.path, event.to, event.result
         if result:
             arguments = [_argument("oldpath", "string", old), _argument("newpath", "string", new)]
@@ -270,7 +245,7 @@ class Converter:
         arguments = [_argument("old_path", "string", old), _argument("new_path", "string", new)]
         return [self._make(each, "security_inode_rename", arguments, syscall="renameat2")]
 
-    def _on_FileCreated(self, each: Recorded, event: FileCreated) -> list[dict[str, Any]]:
+    def _on_FileCreated(self, each: Recorded, event: ev.FileCreated) -> list[dict[str, Any]]:
         kind = event.type
         call = {"directory": "mkdirat", "link": "linkat", "symlink": "symlinkat"}.get(kind, "mknodat")
         arguments = [_argument("pathname", "string", event.path)]
@@ -281,7 +256,7 @@ class Converter:
             ]
         return [self._make(each, call, arguments, result=event.result, syscall=call)]
 
-    def _on_FileChanged(self, each: Recorded, event: FileChanged) -> list[dict[str, Any]]:
+    def _on_FileChanged(self, each: Recorded, event: ev.FileChanged) -> list[dict[str, Any]]:
         change, value = event.change, event.value
         path = _argument("pathname", "string", event.path)
         if change == "mode":
@@ -314,7 +289,7 @@ class Converter:
             return self._make(each, "connect", arguments, result=result, syscall="connect")
         return self._make(each, "security_socket_connect", arguments, syscall="connect")
 
-    def _on_SocketCalled(self, each: Recorded, event: SocketCalled) -> list[dict[str, Any]]:
+    def _on_SocketCalled(self, each: Recorded, event: ev.SocketCalled) -> list[dict[str, Any]]:
         address = _address(event.family, event.address, event.port)
         call, result = event.call, event.result
         if result == "EINPROGRESS":
@@ -329,7 +304,7 @@ class Converter:
         arguments.append(_argument("dest_addr", "SockAddr", address))
         return [self._make(each, "sendto", arguments, result=result, syscall="sendto")]
 
-    def _on_ConnectionOpened(self, each: Recorded, event: ConnectionOpened) -> list[dict[str, Any]]:
+    def _on_ConnectionOpened(self, each: Recorded, event: ev.ConnectionOpened) -> list[dict[str, Any]]:
         if self.traced:
             return []
         address = _address("", event.address, event.port)
@@ -370,10 +345,10 @@ class Converter:
             out.append(self._make(each, "net_packet_dns", arguments))
         return out
 
-    def _on_NameResolved(self, each: Recorded, event: NameResolved) -> list[dict[str, Any]]:
+    def _on_NameResolved(self, each: Recorded, event: ev.NameResolved) -> list[dict[str, Any]]:
         return self._dns(each, event.name, event.type, event.address)
 
-    def _on_AccessDenied(self, each: Recorded, event: AccessDenied) -> list[dict[str, Any]]:
+    def _on_AccessDenied(self, each: Recorded, event: ev.AccessDenied) -> list[dict[str, Any]]:
         access = asked(event.access)
         if access.kind == "NameQuery":
             return self._dns(each, access.name, access.type, "")

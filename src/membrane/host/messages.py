@@ -43,7 +43,7 @@ class Trees(Message):
     trees: Fds
 
     def __post_init__(self) -> None:
-        self.match(self.indices, self.trees)
+        self.match(self.keys, self.trees)
 
 
 class HideNames(Message):

@@ -279,6 +279,8 @@ def _row(op: MountOp) -> tuple[str, str, bytes]:
         return kind, op.target, b""
     if isinstance(op, Keep):
         return "Keep", op.target, os.fsencode(op.file)
+    if isinstance(op, Copy) and op.writable:
+        return "OwnCopy", op.target, op.content
     return type(op).__name__, op.target, op.content if isinstance(op, (Copy, File, Seed)) else b""
 
 

@@ -346,6 +346,9 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
     for name in policy.state_dirs:
         kept = f"{facts.state}/agents/{policy.profiles[0]}/{name}"
         ops.append(Bind(kept, f"{facts.home}/{name}", writable=True, own=True, make=True, origin="agent profile"))
+    for name in policy.state_shown:
+        tree = f"{facts.home}/{name}"
+        ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="agent profile"))
     for name in TOOLCHAINS:
         tree = f"{facts.home}/{name}"
         if tree in facts.existing:

@@ -167,6 +167,7 @@ class _Loader:
         self._expressions = 0  # patterns that take a regular expression, of all files
         self.profile_names: list[str] = []
         self.state: list[str] = []
+        self.shown: list[str] = []
         self.files: list[FileRule] = []
         self.has_files = False
         self.read: list[str] = []  # what was read, in order
@@ -301,7 +302,10 @@ class _Loader:
             top.take("command")  # read by ``profiles``
             taken = top.take("state")
             if taken:
-                self._state(taken[1])
+                self._below_home("state", taken[1], self.state)
+            taken = top.take("show")
+            if taken:
+                self._below_home("show", taken[1], self.shown)
         top.finish("a policy")
         self._contradictions(top)
 
@@ -652,7 +656,19 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched", "header")
+            names = (
+                "file",
+                "env",
+                "to",
+                "extract",
+                "decode",
+                "claims",
+                "duplicates",
+                "unmatched",
+                "header",
+                "login",
+                "renew",
+            )
             found = {name: entry.take(name) for name in names}
             entry.finish(what)
             nodes = {name: taken[1] for name, taken in found.items() if taken}
@@ -683,9 +699,30 @@ class _Loader:
                 header = self._checked(nodes["header"], "header", grammar.parse_header, text)
                 if header[0] != "*":
                     item.refuse('"header" of a mask is "* NAME": fields beside those that carry credentials')
+            renew = []
+            for scalar, url in self._filled("renew", nodes["renew"]) if "renew" in nodes else ():
+                self._checked(scalar, f'"{url}"', grammar.destinations, (url,))
+                renew.append(url)
+            login = "login" in nodes and nodes["login"].scalar("login").boolean("login")
+            if login and kind == "env":
+                item.refuse('"login" is for a file')
+            if renew and not login:
+                item.refuse('"renew" is for a log-in: it needs "login: true"')
             source, origin = f"{kind}:{place}", self._origin(item)
             self.levels[self.level].masks.append(
-                MaskRule(source, tuple(to), origin, extract, decode, claims, duplicates, unmatched, header)
+                MaskRule(
+                    source,
+                    tuple(to),
+                    origin,
+                    extract,
+                    decode,
+                    claims,
+                    duplicates,
+                    unmatched,
+                    header,
+                    login,
+                    tuple(renew),
+                )
             )
 
     def _signing(self, key: str, node: Node) -> None:
@@ -732,11 +769,11 @@ class _Loader:
             path = self._checked(item, key, grammar.expand_home, text, self.home)
             self.levels[self.level].extra_ca.append(path if path.startswith("/") else f"{self.directory}/{path}")
 
-    def _state(self, node: Node) -> None:
-        for item, text in node.sequence("state").strings("state"):
+    def _below_home(self, key: str, node: Node, into: list[str]) -> None:
+        for item, text in node.sequence(key).strings(key):
             if text.startswith("/") or not {"", ".", ".."}.isdisjoint(text.removesuffix("/").split("/")):
-                item.refuse(f"state {text!r} is not a path below the home directory")
-            self.state.append(text)
+                item.refuse(f"{key} {text!r} is not a path below the home directory")
+            into.append(text)
 
     # ------------------------------------------------------------ scalars
 
@@ -937,6 +974,7 @@ class _Loader:
             profiles=tuple(self.profile_names),
             state_dirs=tuple(name[:-1] for name in self.state if name.endswith("/")),
             state_files=tuple(name for name in self.state if not name.endswith("/")),
+            state_shown=tuple(name.rstrip("/") for name in self.shown),
             extra_ca=joined("extra_ca"),
             file_rules=tuple(self.files) if self.has_files else None,
             levels=tuple(self.read),

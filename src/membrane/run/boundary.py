@@ -245,7 +245,8 @@ class Boundary(ABC):
             if self.policy.masks:
                 from . import masks
 
-                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
+                places = self.opening.logins
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees, places)
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
             self.plan = self.plan.replace(environment=environment)
@@ -574,12 +575,17 @@ class Boundary(ABC):
             "authorities": authorities,
             "authority": self._authority,
             "secrets": self._secrets,
+            "logins": list(self._masked.logins.values()) if self._masked is not None else [],
             "ask": self._asks(),
             "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._authority = None
         self._network = Network(sockets, config, self.journal)
+        if self._masked is not None and self._masked.tokens:
+            from .logins import Renewals
+
+            self._network.on_login = Renewals(self._masked.tokens, self._warn).take
         if config["ask"]:
             self._answer_questions(self._network)
 

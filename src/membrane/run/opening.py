@@ -60,6 +60,7 @@ class Opening:
         warnings: what of the policy this machine lets be otherwise than it says.
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
+        logins: files with log-ins that the command gets a copy of, and where that stands in the view.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
 
@@ -84,12 +85,15 @@ class Opening:
             )
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy, backend=backend)
+        policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.request = request.replace(policy=policy)
         self.plan = backend.plan(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
+        for place in self.logins.values():
+            homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
         one = commands == "one"
         self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
         notify: Literal["", "writes", "reads"] = ""
@@ -130,6 +134,14 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     return facts.replace(files=found, file_warnings=warnings)
 
 
+def _with_logins(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Policy, dict[str, str]]:
+    if not any(mask.login for mask in policy.masks):
+        return policy, {}
+    from . import logins
+
+    return logins.shown(policy, facts, tidy=tidy)
+
+
 def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     """The complete plan, the workspace scanned, for ``membrane plan``.
 
@@ -142,6 +154,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
 
     backend = backends.default()
     facts = facts_for(policy, backend=backend)
+    policy, _logins = _with_logins(policy, facts)
     policy, _warnings = mounts.as_found(policy, facts)
     plan = backend.plan(policy, facts)
     if policy.file_rules is not None:

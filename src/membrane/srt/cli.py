@@ -11,7 +11,8 @@ a command line without a command; 78 for a setting that this engine cannot bind;
 
 ``--control-fd`` takes whole settings as JSON lines; the network part of the last valid one holds.  ``--violations``
 gets one JSON object for each refusal, as the original's violation store has them: ``line``, ``command``,
-``encodedCommand``, ``timestamp``.
+``encodedCommand``, ``timestamp``; what only the record of the run holds (reads and writes that the kernel refused) is
+added at its end.
 """
 
 from __future__ import annotations
@@ -142,6 +143,12 @@ def command(arguments: Arguments, search: str) -> tuple[str, ...]:
         return ("bash", "-c", words[0])
     if "/" in words[0] or any(os.access(f"{d or '.'}/{words[0]}", os.X_OK) for d in search.split(":")):
         return words
+    if words[0] == "proxy":
+        raise _Usage(
+            "run",
+            "srt proxy, the proxy without a sandbox, is not part of this srt: here each run has its own proxy",
+            fix=("srt -s FILE COMMAND ...", "a proxy of your own: httpProxyPort or parentProxy in the settings"),
+        )
     return ("bash", "-c", '"$@"', "bash", *words)
 
 
@@ -212,6 +219,7 @@ class Control(Hooks):
         self._reasons = dict(converted.reasons)
         self._ignored = [texts for pattern, texts in converted.ignored if pattern == "*" or pattern in self._command]
         self._log = -1
+        self._written: set[str] = set()  # the lines, once each
         self._buffer = b""
         self._delivered = False
         self._skip = False
@@ -228,9 +236,40 @@ class Control(Hooks):
 
     def refused(self, event: AccessDenied) -> None:
         """One line of the violations file."""
+        if self._log >= 0:
+            self._write(violation(event, self._reasons))
+
+    def finish(self, record: str) -> None:
+        """Write what only the record holds: what the kernel refused, which it tells of afterwards.
+
+        Args:
+            record: its directory.
+        """
         if self._log < 0:
             return
-        line = violation(event, self._reasons)
+        from ..events import AccessDenied
+        from ..record import query, reader
+
+        told = {line.partition(" (")[0] for line in self._written}
+        for event in query.chosen(reader.Record(record).events(), query.Filter(denied=True)):
+            if event["event"] == "AccessDenied" and isinstance(event.get("access"), dict):
+                rule = query.text(event.get("rule"))
+                line = violation(
+                    AccessDenied(event["access"], query.text(event.get("reason")), rule, None), self._reasons
+                )
+            elif path := query.path_of(event):
+                reads = event["event"] == "FileOpened" and "rdonly" in query.items(event.get("flags"))
+                why = query.text(event.get("result")) or "protected name, moved away"
+                line = f"deny file-{'read' if reads else 'write'} {path} ({why})"
+            else:
+                continue
+            what = line.partition(" (")[0]
+            if what not in told and what.replace(f"{self._base}/", "") not in told:
+                told.add(what)
+                self._write(line)
+
+    def _write(self, line: str) -> None:
+        self._written.add(line)
         if any(text in line for texts in self._ignored for text in texts):
             return
         import base64
@@ -395,7 +434,9 @@ def _run(arguments: Arguments, debug: bool) -> int:
     begun = begin.begin(request)
     from ..run import session  # beside the launcher
 
-    return session.run(begun, controls[0])
+    status = session.run(begun, controls[0])
+    controls[0].finish(os.path.join(begun.facts.state, "trace", begun.id))
+    return status
 
 
 def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
@@ -428,6 +469,8 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
         policy = policy.replace(env=(*policy.env, EnvRule("TMPDIR", directory, origin)))
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
+    if arguments.log:  # reads are told as well
+        policy = policy.replace(trace=policy.trace.replace(mode="full"))
     control = Control(arguments, argv, converted, home, base)
     options = opening.RunOptions(debug=debug, quiet=not debug)
     return opening.RunRequest(argv, policy, options), control

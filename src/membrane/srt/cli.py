@@ -21,7 +21,7 @@ import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
-from ..escaping import escape, visible
+from ..escaping import escape, unescape, visible
 from ..run.session import Hooks
 
 TYPE_CHECKING = False
@@ -216,7 +216,7 @@ class Control(Hooks):
     def __init__(self, arguments: Arguments, argv: Sequence[str], converted: Converted, home: str, base: str) -> None:
         self._home, self._base = home, base
         self._command = arguments.line if arguments.line is not None else " ".join(argv)
-        self._reasons = dict(converted.reasons)
+        self._reasons, self._policy = dict(converted.reasons), converted.policy
         self._ignored = [texts for pattern, texts in converted.ignored if pattern == "*" or pattern in self._command]
         self._log = -1
         self._written: set[str] = set()  # the lines, once each
@@ -248,6 +248,8 @@ class Control(Hooks):
         if self._log < 0:
             return
         from ..events import AccessDenied
+        from ..policy.decide import decide
+        from ..policy.model import Deny, PathAccess
         from ..record import query, reader
 
         told = {line.partition(" (")[0] for line in self._written}
@@ -260,6 +262,9 @@ class Control(Hooks):
             elif path := query.path_of(event):
                 reads = event["event"] == "FileOpened" and "rdonly" in query.items(event.get("flags"))
                 why = query.text(event.get("result")) or "protected name, moved away"
+                access = PathAccess(unescape(path), "read" if reads else "write")
+                if why in ("EACCES", "EPERM") and not isinstance(decide(self._policy, access), Deny):
+                    continue  # refused to the caller outside as well
                 line = f"deny file-{'read' if reads else 'write'} {path} ({why})"
             else:
                 continue
@@ -380,6 +385,8 @@ def violation(event: AccessDenied, reasons: dict[str, str]) -> str:
         return f"deny file-{access.get('operation')} {access.get('path')} ({reason})"
     if kind == "SocketAccess":
         return f"deny unix-socket {access.get('path')} ({reason})"
+    if kind == "SystemCall":
+        return f"deny {access.get('name')} ({reason})"
     if kind == "NameQuery":
         return f"deny network-outbound {access.get('name')} ({reason})"
     return f"deny network-outbound {access.get('host') or access.get('address')}:{access.get('port')} ({reason})"

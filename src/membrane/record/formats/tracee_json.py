@@ -9,7 +9,8 @@ question with direction 2 and the answer with direction 1: both are taken from t
 
 Without a tracer there is no event of a process or file.  The command itself and the connections of the data plane are
 then all that can be told, and they are: ``ConnectionOpened`` becomes ``security_socket_connect`` with the address that
-was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says it).
+was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says it),
+and ``net_tcp_connect`` has the address that was dialled.
 
 Strings keep the escapes of our events; arguments that nothing here knows (inodes, ctimes) are zero.
 """
@@ -319,8 +320,13 @@ class Converter:
         return [self._make(event, "sendto", arguments, result=result, syscall="sendto")]
 
     def _ConnectionOpened(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        if self.traced:
-            return []
+        if self.traced:  # the call is there already, with the address that stands for the name
+            arguments = [
+                _argument("dst", "string", text(event.get("address"))),
+                _argument("dst_port", "int", number(event.get("port"))),
+                _argument("dst_dns", "[]string", [text(event.get("host"))] if event.get("host") else []),
+            ]
+            return [self._make(event, "net_tcp_connect", arguments)] if event.get("protocol") != "udp" else []
         address = _address("", text(event.get("address")), number(event.get("port")))
         return [self._connect(event, address, text(event.get("host")), "")]
 

@@ -333,4 +333,33 @@ def test_violations_are_ignored_where_the_settings_say_so(box: SrtBox) -> None:
     line = "curl -s http://google.com/ http://github.com/ >/dev/null"
     box.srt("-s", str(box.settings_path), "--violations", str(log), "-c", line)
     lines = [json.loads(each)["line"] for each in log.read_text().splitlines()]
+    lines = [line for line in lines if line != "deny socket (EPERM)"]  # of AF_UNIX, by name services; eBPF tells it
     assert lines == ["deny network-outbound github.com:80 (name not allowed)"]
+
+
+@pytest.mark.ours
+def test_violations_hold_what_the_kernel_refused(box: SrtBox) -> None:
+    """Reads, writes and removals, each once; the control: what was possible is not there."""
+    log = box.directory / "v"
+    (box.work / "secret").write_text("s")
+    (box.work / "open").write_text("o")
+    box.settings(filesystem={"denyRead": [str(box.work / "secret")], "allowWrite": [str(box.work)], "denyWrite": []})
+    line = "cat secret; cat secret; cat open; touch new; touch /etc/new; rm /etc/hostname; true"
+    done = box.srt("-s", str(box.settings_path), "--violations", str(log), "-c", line)
+    assert done.returncode == 0, done
+    lines = [json.loads(each)["line"] for each in log.read_text().splitlines()]
+    for what in ("deny file-read secret (", "deny file-write /etc/new (", "deny file-write /etc/hostname ("):
+        assert any(what in each or what.replace("read secret", f"read {box.work}/secret") in each for each in lines), (
+            lines
+        )
+    assert not any(word in each for each in lines for word in ("open (", "/new (READ", f"{box.work}/new"))
+
+
+@pytest.mark.ours
+def test_srt_proxy_says_what_to_use(box: SrtBox) -> None:
+    done = box.srt("proxy", "--listen", "127.0.0.1:0")
+    assert done.returncode == 1 and "is not part of this srt" in done.stderr and "httpProxyPort" in done.stderr
+    program = box.work / "proxy"
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    assert box.srt("./proxy").stdout == "mine\n"

@@ -9,6 +9,7 @@ run with status 78 and say so; ``HTTP_INSPECTION`` is the one constant to flip w
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -295,3 +296,44 @@ def test_16a_two_questions_in_one_packet(box: Box) -> None:
     assert int(done.stdout.split()[1]) in (1, 3), done
     assert done.stdout.split()[3] == "0", done
     assert len(box.world.questions("github.com")) == before
+
+
+def test_workspace_and_home_have_the_names_of_its_containers(box: Box) -> None:
+    """Links: whatever is hidden or read-only is so by each name, and nothing is left behind below one."""
+    (box.workspace / ".env").write_text("KEY=secret\n")
+    (box.workspace / "config").mkdir()
+    script = """
+    cd /workspace && touch made && cat .env && touch config/x
+    echo mine > /home/agent/f && cat ~/f && cat /home/agent/.ssh/id_rsa
+    rm /workspace /home/agent; mv /workspace /w; ls -d /workspace/ /home/agent/
+    """
+    done = box.run("--readonly", "config/", "--", "sh", "-c", script)
+    assert done.stdout.split() == ["mine", "/home/agent/", "/workspace/"], done
+    assert (box.workspace / "made").exists() and not (box.workspace / "config" / "x").exists()
+    assert "secret" not in done.stdout and done.stderr.count("Read-only file system") >= 3
+    refused = box.run("--mount", "/usr/share/doc:/workspace/doc", "--", "true")
+    assert refused.returncode == 78 and "is in the workspace" in refused.stderr
+    assert not (box.workspace / "doc").exists()
+
+
+def test_start_and_attach_say_what_does_the_same(box: Box) -> None:
+    for name, instead in (("start", "membrane -- COMMAND"), ("attach", "membrane trace watch @last")):
+        done = box.run(name, "--trace")
+        assert done.returncode == 127 and instead in done.stderr
+
+
+def test_the_trace_log_grows_while_the_command_runs(box: Box) -> None:
+    """The command itself waits for a line of it: outside, beside the workspace."""
+    log = box.workspace / "log.jsonl"
+    box.allow("example.com:80")
+    script = "curl -s -o /dev/null http://example.com/; until grep -q net_tcp_connect log.jsonl; do sleep 0.05; done"
+    done = box.run("--trace-log", "log.jsonl", "--", "sh", "-c", script, timeout=60)
+    assert done.returncode == 0, done
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    dialled = next(event for event in events if event["eventName"] == "net_tcp_connect")
+    assert {each["name"]: each["value"] for each in dialled["args"]} == {
+        "dst": names.address("example.com"), "dst_port": 80, "dst_dns": ["example.com"]
+    }  # fmt: skip
+    assert dialled["processName"] == "curl"
+    asked = [event for event in events if event["eventName"] == "net_packet_dns"]
+    assert asked and all(event["processName"] == "curl" for event in asked)

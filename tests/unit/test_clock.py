@@ -24,6 +24,7 @@ TIME_OF_DAY = {
     "ui/cli.py": "ps: how long ago that was",
     "changes/store.py": "when a change set and its checkpoints were made, for a list of them",
     "gateway/tls.py": "from when to when a certificate is valid",
+    "run/logins.py": "is a log-in over, and by when is a renewed one?",
     "run/settings.py": "is a file older than the cache?",
     "workspace/scan.py": "is a file older than the index?",
     "workspace/guard.py": "did a file change in this tick of the clock?",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ..policy.model import HttpRequest, Verdict
     from .http.credentials import Secret
     from .http.exchange import Command
+    from .http.logins import Logins
     from .http.requests import Undecided
     from .http.sigv4 import Signers
     from .reactor import Reactor, Wait
@@ -99,6 +100,7 @@ class Inspector:
         full: events carry query strings and header fields, without what looks like a credential.
         secrets: what is put in for placeholders.
         signers: sign requests again whose key is one of them.
+        logins: which of the secrets are renewed; new ones are appended to ``secrets``.
     """
 
     def __init__(
@@ -112,10 +114,12 @@ class Inspector:
         full: bool = False,
         secrets: Sequence[Secret] = (),
         signers: Signers | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self.authority, self.decide, self.full = authority, decide, full
         self._extra_ca, self._insecure = tuple(extra_ca), insecure
-        self.secrets = tuple(secrets)
+        self.secrets = secrets
+        self.logins = logins
         self.signers = signers
         self.requests = 0
         self._sessions: dict[tuple[str, int, bool], tuple[float, ssl.SSLSession]] = {}
@@ -342,7 +346,10 @@ class Inspection:
         refusal = engine.router.judge_first(route, first.replace(ech=False))
         if refusal is None and first.flaw:  # towards an address no name is judged, but it is read here
             refusal = refuse_protocol(route, first.flaw)
-        self._offered = tuple(name for name in _PROTOCOLS if name in first.alpn)
+        # Where a log-in is renewed, content is held and changed: over one connection, in the order of HTTP/1.1.
+        renewed = self._inspector.logins is not None and self._inspector.logins.is_renewed_at(route.host)
+        known = _PROTOCOLS[1:] if renewed else _PROTOCOLS
+        self._offered = tuple(name for name in known if name in first.alpn)
         if refusal is None and first.alpn and not self._offered:
             refusal = refuse_protocol(route, "the client offers neither h2 nor http/1.1 in its TLS handshake")
         if refusal is not None:
@@ -453,7 +460,7 @@ class Inspection:
         def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
             return ledger.meter(rules).spend(octets) if rules or limited else None
 
-        vault = Vault(inspector.secrets, bound, inspector.signers) if inspector.secrets else None
+        vault = Vault(inspector.secrets, bound, inspector.signers, inspector.logins) if inspector.secrets else None
         recorded = inspector.full and engine.verbose
 
         def clock() -> float:

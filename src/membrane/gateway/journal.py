@@ -106,10 +106,13 @@ class EventQueue:
             self._series[key] = _Series(event, now + WINDOW)
         self._put(now, event)
 
-    def note(self, line: dict[str, Any]) -> None:
-        """Take a line of the control protocol; never dropped, and in order with the events."""
+    def note(self, line: dict[str, Any], *, whole: bool = False) -> None:
+        """Take a line of the control protocol; never dropped, and in order with the events.
+
+        ``whole``: also what is held secret; such a line is for the supervisor, and no event.
+        """
         self._encode(len(self._queue))
-        if self.mask is not None:
+        if self.mask is not None and not whole:
             line = self.mask.value(line)
         self._bytes += json_text(line).encode() + b"\n"
 

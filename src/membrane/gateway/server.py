@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from ..policy.model import Access, NameQuery, Policy, Verdict
     from .asking import Asking
     from .http.credentials import Secret
+    from .http.logins import Logins
     from .http.sigv4 import Signers
     from .intercept import Inspector
 
@@ -388,7 +389,30 @@ class Service:
             full=policy.trace.http == "full",
             secrets=secrets,
             signers=_signers(policy, secrets),
+            logins=self._logins(secrets, config.get("logins") or ()),
         )
+
+    def _logins(self, secrets: list[Secret], rows: Sequence[Mapping[str, Any]]) -> Logins | None:
+        """Those of the session, by what ``run.masks`` has found."""
+        if not rows:
+            return None
+        from .http.credentials import Destination
+        from .http.logins import Login, Logins
+        from .http.redact import Redactor
+
+        def told(line: dict[str, Any]) -> None:
+            self._journal.note(line, whole=True)  # the supervisor writes the tokens to the file
+            self._write()
+
+        def changed() -> None:
+            self._journal.mask = Redactor(secrets)
+
+        found = []
+        for row in rows:
+            endpoints, to = ([Destination(*each) for each in row[key]] for key in ("endpoints", "to"))
+            own = [secret for secret in secrets if secret.name in row["names"]]
+            found.append(Login(own, endpoints, to, row["place"]))
+        return Logins(secrets, found, random=os.urandom, told=told, changed=changed)
 
     def run(self) -> None:
         """Serve until told to stop."""

@@ -81,4 +81,6 @@ def operation(op: MountOp) -> tuple[str, str, bytes]:
         if not op.link:
             kind += "File" if op.empty and not op.directory else "Name"
         return kind, op.target, b""
+    if isinstance(op, model.Copy) and op.writable:
+        return "OwnCopy", op.target, op.content
     return type(op).__name__, op.target, op.content if isinstance(op, (model.Copy, model.File, model.Seed)) else b""

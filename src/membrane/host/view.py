@@ -696,8 +696,9 @@ def _seal(path: str) -> None:
 def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:
     """One operation below the workspace, after the pivot: no link on the way is followed.
 
-    ``kind``: Pin, ReadOnly, File, Seed, Mask, or MaskName for a Mask whose name was no link; Empty and EmptyName are
-    the same with what is empty and can be read, EmptyFile is EmptyName for a file whose first read is told.
+    ``kind``: Pin, ReadOnly, File, Copy, OwnCopy (which the command can write), Seed, Mask, or MaskName for a Mask whose
+    name was no link; Empty and EmptyName are the same with what is empty and can be read, EmptyFile is EmptyName for a
+    file whose first read is told.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
     bound onto itself, so that it cannot be replaced, and what it leads to becomes read-only as well
@@ -705,8 +706,8 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
 
     A File is made beside the masks, which the command cannot write; elsewhere it is bound over ``target``.
     """
-    if kind in ("File", "Copy"):
-        _late_file(target, content, 0o400 if kind == "Copy" else 0o444)
+    if kind in ("File", "Copy", "OwnCopy"):
+        _late_file(target, content, {"File": 0o444, "Copy": 0o400}.get(kind, 0o600), writable=kind == "OwnCopy")
         return
     if kind == "Seed":
         _seed(target, content)
@@ -781,7 +782,7 @@ def _is_link(target: str) -> bool:
         os.close(fd)
 
 
-def _late_file(target: str, content: bytes, mode: int) -> None:
+def _late_file(target: str, content: bytes, mode: int, *, writable: bool) -> None:
     ours = target.startswith(MASK_SOURCE + "/")
     path = target if ours else f"{MASK_SOURCE}/late-{len(os.listdir(MASK_SOURCE))}"
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -800,7 +801,8 @@ def _late_file(target: str, content: bytes, mode: int) -> None:
     try:
         tree = sc.open_tree(path, sc.OPEN_TREE_CLONE)
         try:
-            sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
+            read_only = 0 if writable else sc.MOUNT_ATTR_RDONLY
+            sc.mount_setattr(tree, read_only | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
             sc.move_mount(tree, b"", dirfd=place)
         finally:
             os.close(tree)

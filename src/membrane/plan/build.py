@@ -71,10 +71,12 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             if mask.extract:
                 compiled(mask.extract)
             destinations(mask.to, wildcards=True)
+            destinations(mask.renew)
         except Malformed as error:
             raise _unbound(str(mask.origin), f"mask of {mask.source}: {error}") from None
         path = mask.source.removeprefix("file:")
-        shown = (facts.workspace, *(mounts.places(rule, facts)[1] for rule in policy.mounts))
+        shown = [facts.workspace, *(mounts.places(rule, facts)[1] for rule in policy.mounts)]
+        shown += [f"{facts.home}/{name}" for name in policy.state_dirs] if mask.login else []
         if path != mask.source and policy.view != "host" and not any(mounts.inside(path, tree) for tree in shown):
             raise _unbound(
                 str(mask.origin), f"mask of {path}: it is not in the view", "leave it out, or use view: host"

@@ -166,10 +166,11 @@ class File(Value):
 
 
 class Copy(Value):
-    """Bound read-only over a file of the caller's, before the command is released; it is the command's own."""
+    """Bound over a file of the caller's, read-only or not, before the command is released; it is the command's own."""
 
     target: str
     content: bytes
+    writable: bool = False
 
 
 class Seed(Value):

@@ -158,6 +158,8 @@ JAVA_STORES = (
     "/etc/ssl/certs/adoptium/cacerts",
 )
 NSS = ".pki/nssdb"  # below the home: what Chromium trusts beside its own list; it writes there
+# In the containers of Membrane (the Go program) workspace and home are at these places: scripts and prompts name them.
+WORKSPACE_NAME, HOME_NAME = "/workspace", "/home/agent"
 # Where agents read by themselves what holds for everybody on a machine, and ours; below /etc.  Codex has a file that
 # goes before the user's (codex-rs, core/src/config_loader: managed_config.toml).
 INSTRUCTIONS = ("membrane/AGENTS.md", "claude-code/CLAUDE.md")
@@ -202,6 +204,8 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         "/etc/resolv.conf",
         "/etc/hosts",
         f"/etc/{CODEX}",
+        WORKSPACE_NAME,
+        HOME_NAME,
         *(f"{home}/{name}" for name in TOOLCHAINS),
         *trees,
         *{parent for tree in trees if not _in_system(tree) for parent in _ancestors(tree)},
@@ -298,10 +302,24 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
 def in_view(path: str, facts: HostFacts) -> str:
     """``path`` with the links that the view itself has at its top replaced by what they lead to."""
     links = dict(facts.links)
-    for link, to in (*VAR_LINKS, *((tree, links[tree]) for tree in SYSTEM_TREES if tree in links)):
+    for link, to in (
+        *VAR_LINKS,
+        *_second_names(facts),
+        *((tree, links[tree]) for tree in SYSTEM_TREES if tree in links),
+    ):
         if inside(path, link):
             return to + path[len(link) :]
     return path
+
+
+def _second_names(facts: HostFacts) -> list[tuple[str, str]]:
+    """Links to workspace and home at the places where Membrane's containers have them, where nothing is there."""
+    taken = (facts.home, facts.workspace, facts.state)
+    return [
+        (name, to)
+        for name, to in ((WORKSPACE_NAME, facts.workspace), (HOME_NAME, facts.home))
+        if name not in facts.existing and not any(inside(tree, name) or inside(name, tree) for tree in taken)
+    ]
 
 
 def _shows_too_much(tree: str, facts: HostFacts) -> bool:
@@ -352,6 +370,9 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
     for name in policy.state_dirs:
         kept = f"{facts.state}/agents/{policy.profiles[0]}/{name}"
         ops.append(Bind(kept, f"{facts.home}/{name}", writable=True, own=True, make=True, origin="agent profile"))
+    for name in policy.state_shown:
+        tree = f"{facts.home}/{name}"
+        ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="agent profile"))
     taken = [*(places(rule, facts)[1] for rule in policy.mounts), facts.workspace, facts.state]
     taken += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     links = dict(facts.links)
@@ -498,6 +519,9 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [Directory("/var"), Directory("/var/lib"), Directory("/var/cache"), Directory("/var/log")]
         ops += [Bind(tree, tree, make=True, optional=True) for tree in VAR_TREES if tree in facts.existing]
         ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
+        second = _second_names(facts)
+        ops += [Directory("/home")] if HOME_NAME in dict(second) else []
+        ops += [Symlink(name, to) for name, to in second]
     ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
     ops += [
         Proc(freeze_settings=facts.uid == 0),

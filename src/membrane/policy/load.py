@@ -156,6 +156,7 @@ class _Loader:
         self._expressions = 0  # patterns that take a regular expression, of all files
         self.profile_names: list[str] = []
         self.state: list[str] = []
+        self.shown: list[str] = []
         self.files: list[FileRule] = []
         self.has_files = False
         self.read: list[str] = []  # what was read, in order
@@ -290,7 +291,10 @@ class _Loader:
             top.take("command")  # read by ``profiles``
             taken = top.take("state")
             if taken:
-                self._state(taken[1])
+                self._below_home("state", taken[1], self.state)
+            taken = top.take("show")
+            if taken:
+                self._below_home("show", taken[1], self.shown)
         top.finish("a policy")
         self._contradictions(top)
 
@@ -641,7 +645,19 @@ class _Loader:
         for item in node.sequence(key).items:
             entry = item.mapping(what)
             self._widens(key, item)
-            names = ("file", "env", "to", "extract", "decode", "claims", "duplicates", "unmatched", "header")
+            names = (
+                "file",
+                "env",
+                "to",
+                "extract",
+                "decode",
+                "claims",
+                "duplicates",
+                "unmatched",
+                "header",
+                "login",
+                "renew",
+            )
             nodes = entry.parts(what, *names)
             if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
                 item.refuse(f'{what} needs "to", and one of "file" and "env"')
@@ -670,9 +686,30 @@ class _Loader:
                 header = self._checked(nodes["header"], "header", grammar.parse_header, text)
                 if header[0] != "*":
                     item.refuse('"header" of a mask is "* NAME": fields beside those that carry credentials')
+            renew = []
+            for scalar, url in self._filled("renew", nodes["renew"]) if "renew" in nodes else ():
+                self._checked(scalar, f'"{url}"', grammar.destinations, (url,))
+                renew.append(url)
+            login = "login" in nodes and nodes["login"].scalar("login").boolean("login")
+            if login and kind == "env":
+                item.refuse('"login" is for a file')
+            if renew and not login:
+                item.refuse('"renew" is for a log-in: it needs "login: true"')
             source, origin = f"{kind}:{place}", self._origin(item)
             self.levels[self.level]["masks"].append(
-                MaskRule(source, tuple(to), origin, extract, decode, claims, duplicates, unmatched, header)
+                MaskRule(
+                    source,
+                    tuple(to),
+                    origin,
+                    extract,
+                    decode,
+                    claims,
+                    duplicates,
+                    unmatched,
+                    header,
+                    login,
+                    tuple(renew),
+                )
             )
 
     def _signing(self, key: str, node: Node) -> None:
@@ -717,11 +754,11 @@ class _Loader:
             path = self._checked(item, key, grammar.expand_home, text, self.home)
             self.levels[self.level]["extra_ca"].append(path if path.startswith("/") else f"{self.directory}/{path}")
 
-    def _state(self, node: Node) -> None:
-        for item, text in node.sequence("state").strings("state"):
+    def _below_home(self, key: str, node: Node, into: list[str]) -> None:
+        for item, text in node.sequence(key).strings(key):
             if text.startswith("/") or not {"", ".", ".."}.isdisjoint(text.removesuffix("/").split("/")):
-                item.refuse(f"state {text!r} is not a path below the home directory")
-            self.state.append(text)
+                item.refuse(f"{key} {text!r} is not a path below the home directory")
+            into.append(text)
 
     # ------------------------------------------------------------ scalars
 
@@ -930,6 +967,7 @@ class _Loader:
             trace=TraceRule(**self.trace),
             state_dirs=tuple(name[:-1] for name in self.state if name.endswith("/")),
             state_files=tuple(name for name in self.state if not name.endswith("/")),
+            state_shown=tuple(name.rstrip("/") for name in self.shown),
             file_rules=tuple(self.files) if self.has_files else None,
             levels=tuple(self.read),
             digest=digest,

@@ -200,6 +200,9 @@ class MaskRule(Value):
     duplicates: bool = False  # the same text elsewhere in the source is replaced as well
     unmatched: Literal["error", "deny", "warn"] = "error"  # when there is no credential: stop, hide it, or show it
     header: str = "*"  # as in ``SecretRule``, always with "*"
+    # The file is a log-in: shown where the sandbox has none of its own, as a copy that the command can write.
+    login: bool = False
+    renew: tuple[str, ...] = ()  # URLs where it is renewed (RFC 6749 section 6); then it is written outside as well
 
 
 class Limits(Value):
@@ -243,6 +246,7 @@ class Policy(Value):
     profiles: tuple[str, ...] = ()  # agent profiles in force
     state_dirs: tuple[str, ...] = ()  # home-relative directories kept under $MEMBRANE_HOME/agents/NAME (from profiles)
     state_files: tuple[str, ...] = ()  # the same for single files
+    state_shown: tuple[str, ...] = ()  # home-relative paths that are shown read-only where they exist (from profiles)
     dns_resolver: str = ""  # "ADDRESS" or "ADDRESS:PORT"; empty: the system's
     upstream_proxy: str = ""  # "http://HOST:PORT", "socks5://HOST:PORT", "env"; empty: none
     socket_proxy: str = ""  # path of a unix socket with an HTTP proxy behind it, for the hosts of ``socket_proxied``

@@ -1,4 +1,4 @@
-"""``--trace-log -``: the record in Tracee's form on stderr while the command runs.
+"""``--trace-log``: the record in Tracee's form on stderr, or in a file, while the command runs.
 
 Another process follows the record and ends when nobody writes to it any more, so the supervisor's loop converts
 nothing, and whatever source writes to the record is in the log.
@@ -21,19 +21,20 @@ class LiveLog:
     Args:
         state: ``$MEMBRANE_HOME``.
         session: its id; the record is being written.
+        stream: where it goes; it stays the caller's.
 
     Raises:
         HostError: it cannot be started.
     """
 
-    def __init__(self, state: str, session: str) -> None:
+    def __init__(self, state: str, session: str, stream: int) -> None:
         source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         program = (
             "import sys; sys.path.append(sys.argv.pop(1)); "
             "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
         )
         argv = [sys.executable, "-I", "-c", program, source, "trace", "export", session, "--follow"]
-        moves = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
+        moves = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, stream, 1)]
         environment = {"MEMBRANE_HOME": state, "LC_ALL": "C.UTF-8"}
         try:
             # A group of its own: Ctrl-C is for the command, and the last events come after it.

@@ -246,14 +246,13 @@ class Boundary(ABC):
             if self.policy.masks:
                 from . import masks
 
-                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees)
+                places = self.opening.logins
+                self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees, places)
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
             self.plan = self.plan.replace(environment=environment)
-        if self.options.trace_log == "-":
-            from ..record.live import LiveLog
-
-            self._live_log = LiveLog(facts.state, self.id)
+        if self.options.trace_log and not self.options.trace_log.endswith(".gz"):
+            self._live_log = self._begin_log(facts.state)
         self.record = registry.SessionRecord(
             self.id,
             os.getpid(),
@@ -269,6 +268,22 @@ class Boundary(ABC):
         self._entry = registry.Run(facts.state, self.record)
         self._prepare()
         self._exposed = ports.listen(self.policy.expose)
+
+    def _begin_log(self, state: str) -> LiveLog | None:
+        """Write the trace log as the record grows; None where its file cannot be made, which the end says."""
+        from ..record.live import LiveLog
+
+        if self.options.trace_log == "-":
+            return LiveLog(state, self.id, 2)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(self.options.trace_log, flags, 0o600)
+        except OSError:
+            return None
+        try:
+            return LiveLog(state, self.id, fd)
+        finally:
+            os.close(fd)
 
     def _show(self, shown: registry.SessionRecord) -> None:
         """What ``membrane ps`` says of this session from now on."""
@@ -577,12 +592,17 @@ class Boundary(ABC):
             "authorities": authorities,
             "authority": self._authority,
             "secrets": self._secrets,
+            "logins": list(self._masked.logins.values()) if self._masked is not None else [],
             "ask": self._asks(),
             "doors": {door.number: (door.source, door.owner) for door in doors},
         }
         self._secrets = []
         self._authority = None
         self._gateway = Gateway(sockets, config, self.journal)
+        if self._masked is not None and self._masked.tokens:
+            from .logins import Renewals
+
+            self._gateway.on_login = Renewals(self._masked.tokens, self._warn).take
         if config["ask"]:
             self._answer_questions(self._gateway)
 
@@ -861,8 +881,8 @@ class Boundary(ABC):
         if self._live_log is not None:
             why = self._live_log.wait()
             if why:
-                self._warn(f"the trace log on stderr is cut off: {why}; the record is kept")
-        elif self.options.trace_log:
+                self._warn(f"the trace log is cut off: {why}; the record is kept")
+        if self.options.trace_log not in ("", "-"):  # what came late is joined to what it belongs to
             from ..record import export
 
             try:

@@ -45,6 +45,7 @@ class Gateway:
         self.error = ""
         self.certificate = b""  # of its certificate authority, once it has told
         self.on_question: Callable[[dict[str, Any]], None] | None = None
+        self.on_login: Callable[[dict[str, Any]], None] | None = None
         self.on_synced: Callable[[int], None] | None = None
         self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are told
         self._config = config
@@ -142,6 +143,8 @@ class Gateway:
                     self.certificate = record["ca"].encode("ascii")
                 if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
                     self.on_question(record)
+                if record and "login" in record and self.on_login is not None:
+                    self.on_login(record)
                 if record and "synced" in record and self.on_synced is not None:
                     self.on_synced(int(record["synced"]))
                 if record and "error" in record:

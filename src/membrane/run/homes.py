@@ -23,6 +23,7 @@ import os
 import stat
 import time
 
+from ..errors import HostError
 from ..host.private import make_private
 from ..host.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 
@@ -79,6 +80,20 @@ def keep(home: str, agent: str, files: Iterable[str]) -> None:
                     continue  # nothing was replaced; nothing of this run depends on it
     finally:
         os.close(lock)
+
+
+def make_place(agent: str, name: str) -> None:
+    """An empty file in a directory of the agent, where something is mounted; what is there stays.
+
+    Raises:
+        HostError: it cannot be made.
+    """
+    if _is_there(f"{agent}/{name}"):
+        return
+    try:
+        _write(agent, name, b"")
+    except OSError as error:
+        raise HostError("make a place for the log-in", error.strerror or "", target=f"{agent}/{name}") from None
 
 
 def _is_there(path: str) -> bool:

@@ -44,6 +44,9 @@ class Masked:
         self.hidden: list[str] = []  # paths without links
         self.paths: list[str] = []  # of every rule about a file, whether it exists or not
         self.environment: dict[str, str] = {}
+        self.own: dict[str, str] = {}  # log-ins: path -> where the command has a copy that it can write
+        self.logins: dict[str, dict[str, Any]] = {}  # path -> what the network process is to know of it
+        self.tokens: dict[str, tuple[str, str]] = {}  # name of a secret -> (path, value)
 
     def operations(self) -> list[MountOp]:
         """The mounts in the view.
@@ -51,17 +54,28 @@ class Masked:
         Where the command could move what is above a file, it would choose what the next run finds at its path.
         """
         ops = pins(self._roots, (*self.copies, *self.hidden))
-        ops += [Copy(path, content) for path, content in self.copies.items() if path not in self.hidden]
+        ops += [
+            Copy(self.own.get(path, path), content, path in self.own)
+            for path, content in self.copies.items()
+            if path not in self.hidden
+        ]
         ops += [Mask(path, False, "mask") for path in self.hidden]
         return ops
 
 
-def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], roots: Sequence[str] = ()) -> Masked:
+def gather(
+    policy: Policy,
+    environ: Mapping[str, str],
+    rows: list[list[Any]],
+    roots: Sequence[str] = (),
+    places: Mapping[str, str] | None = None,
+) -> Masked:
     """Find the credentials.
 
     Args:
         rows: of ``secrets.gather``; a row for each credential is added.
         roots: trees that the command can write.
+        places: where log-in files stand in the view (``logins.places``).
 
     Raises:
         PolicyError: a credential cannot be replaced, or there is none and the rule says that there must be one.
@@ -84,19 +98,41 @@ def gather(policy: Policy, environ: Mapping[str, str], rows: list[list[Any]], ro
                 cause = f"{where} leads over the symbolic link {found.link}, which the command can make"
                 raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("name its target",))
             path = os.path.realpath(where) if found.error else found.path
-            out.paths.append(path)
+            if rule.login:
+                out.own[path] = (places or {}).get(where, path)
+            if out.own.get(path, path) == path:
+                out.paths.append(path)
             content = _read(found, path, rule)
         finally:
             found.close()
         if content is None:
             continue  # there is nothing to protect yet
         before = out.copies.get(path, content).decode("utf-8", "surrogateescape")
+        if rule.login:
+            rule = rule.replace(unmatched="deny")
         shown = _masked(rule, before, mint)
+        if shown is None and rule.login:
+            continue  # nobody is logged in with it
         if shown is None:
             out.hidden.append(path)
         elif shown != before:
             out.copies[path] = shown.encode("utf-8", "surrogateescape")
+            if rule.renew:
+                _note_login(out, rule, path, shown, rows)
     return out
+
+
+def _note_login(out: Masked, rule: MaskRule, path: str, shown: str, rows: list[list[Any]]) -> None:
+    """The tokens of a log-in, for who renews it and for who writes it down."""
+    from ..policy.grammar import destinations
+
+    login = out.logins.setdefault(path, {"endpoints": [], "to": [], "place": rule.header, "names": []})
+    for key, texts in (("endpoints", rule.renew), ("to", rule.to)):
+        login[key] += [list(each) for each in destinations(texts, wildcards=True) if list(each) not in login[key]]
+    for row in rows:
+        if str(row[2], "ascii") in shown and row[0] not in login["names"]:
+            login["names"].append(row[0])
+            out.tokens[row[0]] = path, row[1].decode("utf-8", "surrogateescape")
 
 
 def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:

@@ -61,6 +61,7 @@ class Opening:
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         layers: where changes of toolchains go.
+        logins: files with log-ins that the command gets a copy of, and where that stands in the view.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
 
@@ -85,6 +86,7 @@ class Opening:
             )
         self.id = os.urandom(8).hex()
         self.facts = facts_for(policy, backend=backend)
+        policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
         self.facts = self.layers.facts
@@ -95,6 +97,8 @@ class Opening:
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         self.layers.prepare(self.plan.mounts)
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
+        for place in self.logins.values():
+            homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
         one = commands == "one"
         self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
         notify: Literal["", "writes", "reads"] = ""
@@ -136,6 +140,14 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     return facts.replace(files=found, file_warnings=warnings)
 
 
+def _with_logins(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Policy, dict[str, str]]:
+    if not any(mask.login for mask in policy.masks):
+        return policy, {}
+    from . import logins
+
+    return logins.shown(policy, facts, tidy=tidy)
+
+
 def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     """The complete plan, the workspace scanned, for ``membrane plan``.
 
@@ -148,6 +160,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
 
     backend = backends.default()
     facts = facts_for(policy, backend=backend)
+    policy, _logins = _with_logins(policy, facts)
     policy, _warnings = mounts.as_found(policy, facts)
     plan = backend.plan(policy, facts)
     if policy.file_rules is not None:

@@ -317,12 +317,13 @@ class Session(Boundary):
         if not self.options.quiet:
             self._tell_refusals()
             self._tell_failures()
-            pairs = [pair for guard in self.guards for pair in guard.moved]
-            if pairs:
-                from ..record.summary import moved
+        pairs = [pair for guard in self.guards for pair in guard.moved]
+        if pairs:  # said also to who wants to hear nothing: what a program was told exists is gone
+            from ..record.summary import moved
 
-                for line in moved(pairs, os.path.join(self.state, "quarantine")):
-                    say(line)
+            for line in moved(pairs, os.path.join(self.state, "quarantine")):
+                say(line)
+        if not self.options.quiet:
             kept = [path for guard in self.guards for path in guard.kept]
             if kept:
                 more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""

@@ -11,7 +11,8 @@ a command line without a command; 78 for a setting that this engine cannot bind;
 
 ``--control-fd`` takes whole settings as JSON lines; the network part of the last valid one holds.  ``--violations``
 gets one JSON object for each refusal, as the original's violation store has them: ``line``, ``command``,
-``encodedCommand``, ``timestamp``.
+``encodedCommand``, ``timestamp``; what only the record of the run holds (reads and writes that the kernel refused) is
+added at its end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
-from ..escaping import escape, visible
+from ..escaping import escape, unescape, visible
 from ..run.session import Hooks
 
 TYPE_CHECKING = False
@@ -142,6 +143,12 @@ def command(arguments: Arguments, search: str) -> tuple[str, ...]:
         return ("bash", "-c", words[0])
     if "/" in words[0] or any(os.access(f"{d or '.'}/{words[0]}", os.X_OK) for d in search.split(":")):
         return words
+    if words[0] == "proxy":
+        raise _Usage(
+            "run",
+            "srt proxy, the proxy without a sandbox, is not part of this srt: here each run has its own proxy",
+            fix=("srt -s FILE COMMAND ...", "a proxy of your own: httpProxyPort or parentProxy in the settings"),
+        )
     return ("bash", "-c", '"$@"', "bash", *words)
 
 
@@ -209,9 +216,10 @@ class Control(Hooks):
     def __init__(self, arguments: Arguments, argv: Sequence[str], converted: Converted, home: str, base: str) -> None:
         self._home, self._base = home, base
         self._command = arguments.line if arguments.line is not None else " ".join(argv)
-        self._reasons = dict(converted.reasons)
+        self._reasons, self._policy = dict(converted.reasons), converted.policy
         self._ignored = [texts for pattern, texts in converted.ignored if pattern == "*" or pattern in self._command]
         self._log = -1
+        self._written: set[str] = set()  # the lines, once each
         self._buffer = b""
         self._delivered = False
         self._skip = False
@@ -228,9 +236,43 @@ class Control(Hooks):
 
     def refused(self, event: AccessDenied) -> None:
         """One line of the violations file."""
+        if self._log >= 0:
+            self._write(violation(event, self._reasons))
+
+    def finish(self, record: str) -> None:
+        """Write what only the record holds: what the kernel refused, which it tells of afterwards.
+
+        Args:
+            record: its directory.
+        """
         if self._log < 0:
             return
-        line = violation(event, self._reasons)
+        from ..events import AccessDenied, FileOpened
+        from ..policy.decide import decide
+        from ..policy.model import Deny, PathAccess
+        from ..record import query, reader
+
+        told = {line.partition(" (")[0] for line in self._written}
+        for event in query.chosen(reader.Record(record).events(), query.Filter(denied=True)):
+            if isinstance(event.event, AccessDenied):
+                line = violation(event.event, self._reasons)
+            elif path := query.path_of(event):
+                opened = event.event
+                reads = isinstance(opened, FileOpened) and "rdonly" in opened.flags
+                why = event.result or "protected name, moved away"
+                access = PathAccess(unescape(path), "read" if reads else "write")
+                if why in ("EACCES", "EPERM") and not isinstance(decide(self._policy, access), Deny):
+                    continue  # refused to the caller outside as well
+                line = f"deny file-{'read' if reads else 'write'} {path} ({why})"
+            else:
+                continue
+            what = line.partition(" (")[0]
+            if what not in told and what.replace(f"{self._base}/", "") not in told:
+                told.add(what)
+                self._write(line)
+
+    def _write(self, line: str) -> None:
+        self._written.add(line)
         if any(text in line for texts in self._ignored for text in texts):
             return
         import base64
@@ -341,6 +383,8 @@ def violation(event: AccessDenied, reasons: dict[str, str]) -> str:
         return f"deny file-{access.get('operation')} {access.get('path')} ({reason})"
     if kind == "SocketAccess":
         return f"deny unix-socket {access.get('path')} ({reason})"
+    if kind == "SystemCall":
+        return f"deny {access.get('name')} ({reason})"
     if kind == "NameQuery":
         return f"deny network-outbound {access.get('name')} ({reason})"
     return f"deny network-outbound {access.get('host') or access.get('address')}:{access.get('port')} ({reason})"
@@ -395,7 +439,9 @@ def _run(arguments: Arguments, debug: bool) -> int:
     begun = begin.begin(request)
     from ..run import session  # beside the launcher
 
-    return session.run(begun, controls[0])
+    status = session.run(begun, controls[0])
+    controls[0].finish(os.path.join(begun.facts.state, "trace", begun.id))
+    return status
 
 
 def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
@@ -428,6 +474,8 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
         policy = policy.replace(env=(*policy.env, EnvRule("TMPDIR", directory, origin)))
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
+    if arguments.log:  # reads are told as well
+        policy = policy.replace(trace=policy.trace.replace(mode="full"))
     control = Control(arguments, argv, converted, home, base)
     options = opening.RunOptions(debug=debug, quiet=not debug)
     return opening.RunRequest(argv, policy, options), control

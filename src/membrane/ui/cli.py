@@ -185,9 +185,19 @@ def _run(invocation: Invocation) -> int:
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
-    if status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
+    if status == NOT_FOUND and command[0] in _ELSEWHERE:
+        _note(f"membrane {command[0]}: {_ELSEWHERE[command[0]]}")
+    elif status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
         _note(f"{command[0]}: no such program; did you mean membrane {guess}?")
     return status
+
+
+# Subcommands that articles about Membrane have, and what does the same here.
+_ELSEWHERE = {
+    "start": "there is no such command; a session runs as long as its command: membrane -- COMMAND, in the background "
+    "with nohup(1) or in a multiplexer (tmux)",
+    "attach": "there is no such command; membrane ps lists the sessions, membrane trace watch @last shows one live",
+}
 
 
 def _meant(command: tuple[str, ...]) -> str:

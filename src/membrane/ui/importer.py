@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST = 4 << 20  # bytes
-_KINDS = ("srt", "claude", "codex", "membrane")
+_KINDS = ("srt", "claude", "codex", "membrane", "cagent")
 _LISTS = (
     ("denyRead", "deny_read"),
     ("allowRead", "allow_read"),
@@ -52,7 +52,7 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         raise PolicyError("read the settings", "it is not UTF-8", where=path) from None
-    out = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane}[kind](text, path)
+    out = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane, "cagent": _cagent}[kind](text, path)
     check(out, environ)
     return out
 
@@ -112,6 +112,25 @@ def _membrane(text: str, path: str) -> str:
     if any(line.lstrip().startswith("mounts:") for line in text.splitlines()):
         out.comment("mounts", "an entry without mode is read-only here, and was writable there; write mode: rw")
     return out.text() + text
+
+
+def _cagent(text: str, path: str) -> str:
+    """``hostnames``, ``cidrs`` and ``resolver`` of cagent's YAML; each port was open there."""
+    from ..policy import document
+
+    out = _Text("cagent", path, text)
+    tree = document.parse(text, path)
+    found = {"hostnames": list[str](), "cidrs": list[str]()}
+    if tree is not None:
+        top = tree.mapping("a configuration of cagent")
+        for key, values in found.items():
+            if taken := top.take(key):
+                values += [value for _, value in taken[1].sequence(key).strings(key)]
+        if taken := top.take("resolver"):
+            out.line(f"dns_resolver: {json.dumps(taken[1].scalar('resolver').string('resolver'))}  # resolver")
+        top.finish("a configuration of cagent")
+    out.items("allow", [(value, key) for key, values in found.items() for value in values])
+    return out.text()
 
 
 def _srt(text: str, path: str) -> str:

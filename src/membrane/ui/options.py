@@ -270,7 +270,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
     Command(
         "config",
-        "show|path|init|import srt|claude|codex|membrane FILE [--json] [OPTIONS]",
+        "show|path|init|import srt|claude|codex|membrane|cagent FILE [OPTIONS]",
         "show the policy in force and its files, write a commented one, import settings",
         ("membrane config show", "membrane config import srt ~/.srt-settings.json > .membrane.yaml"),
         scopes=("policy", "own"),

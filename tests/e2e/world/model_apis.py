@@ -6,9 +6,11 @@ host that is not allowed and a private key, the third is text.  Tool results are
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import parse_qsl
 
 FIRST = "id -un; echo hello > made.txt; pwd"
 SECOND = "curl -ksS -m 10 -o /dev/null https://example.com/; echo curl=$?; cat ~/.ssh/id_rsa; echo cat=$?; cat made.txt"
@@ -115,3 +117,42 @@ def responses(request: dict[str, Any], log: Callable[..., None]) -> tuple[str, I
         _event("response.completed", {"response": {"id": "resp_1", "usage": usage}}),
     )
     return "text/event-stream", body
+
+
+def jwt(name: str, expires: int = 4102444800) -> str:
+    """A JSON Web Token of this name; ``expires`` in seconds since 1970."""
+    auth = {"chatgpt_account_id": "account-1", "chatgpt_plan_type": "pro", "chatgpt_user_id": "user-1"}
+    claims = {"email": "me@example.com", "exp": expires, "name": name, "https://api.openai.com/auth": auth}
+    parts = [json.dumps(part).encode() for part in ({"alg": "RS256", "typ": "JWT"}, claims)]
+    signature = (name + "Sg1n" * 64)[:256].encode()
+    return ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (*parts, signature))
+
+
+def tokens(place: str, log: Callable[..., None]) -> Callable[..., Iterable[bytes]]:
+    """A token endpoint (RFC 6749 section 6): new tokens for each refresh token; what it was asked is journalled."""
+    given = 0
+
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        nonlocal given
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            asked = dict(parse_qsl(body.decode()))
+        if environ["PATH_INFO"] != place:
+            start("404 Not Found", [("Content-Type", "application/json")])
+            return [b"{}"]
+        given += 1
+        log(api="tokens", asked=asked)
+        opaque = (
+            f"sk-ant-{kind}01-" + f"{word}{given}" * 16 for kind, word in (("oat", "Access9"), ("ort", "Fresh7x"))
+        )
+        access, refresh = opaque if place.startswith("/v1") else (jwt(f"access{given}"), f"rt.{given}" + "Fresh7x" * 12)
+        answer = {"access_token": access, "refresh_token": refresh, "expires_in": 28800, "token_type": "Bearer"}
+        answer["scope"] = asked.get("scope", "")
+        if not place.startswith("/v1"):
+            answer["id_token"] = jwt(f"id{given}")
+        start("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(answer).encode()]
+
+    return app

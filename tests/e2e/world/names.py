@@ -85,6 +85,9 @@ ZONE: dict[str, tuple[list[str], list[str]]] = {
     "registry-1.docker.io": _pair(41),
     "auth.docker.io": _pair(42),
     "production.cloudflare.docker.com": _pair(43),
+    "platform.claude.com": _pair(47),
+    "auth.openai.com": _pair(48),
+    "chatgpt.com": _pair(49),
     "half.test": (["10.0.0.7", "93.184.216.31"], []),
 }
 CNAMES = {"alias.test": "example.com"}

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,11 +143,18 @@ def site(environ: Environ, start: StartResponse) -> Iterable[bytes]:
 def model_api(log: Callable[..., None]) -> App:
     def app(environ: Environ, start: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        serve = {"/v1/messages": model_apis.messages, "/v1/responses": model_apis.responses}.get(path)
+        serve = {
+            "/v1/messages": model_apis.messages,
+            "/v1/responses": model_apis.responses,
+            "/backend-api/codex/responses": model_apis.responses,
+        }.get(path)
         if environ["REQUEST_METHOD"] != "POST" or serve is None:
             found = environ["REQUEST_METHOD"] == "POST" or environ["REQUEST_METHOD"] == "HEAD"
             return reply(start, b"{}", "application/json", "200 OK" if found else "404 Not Found")
-        kind, body = serve(json.loads(request_body(environ) or b"{}"), log)
+        if environ.get("HTTP_CONTENT_ENCODING") == "zstd":
+            return reply(start, b"{}", "application/json", "415 Unsupported Media Type")
+        known = partial(log, authorization=environ.get("HTTP_AUTHORIZATION", ""))
+        kind, body = serve(json.loads(request_body(environ) or b"{}"), known)
         start("200 OK", [("Content-Type", kind)])
         return body
 
@@ -167,6 +175,9 @@ def application(repositories: Path, log: Callable[..., None], log_model: Callabl
         "api.anthropic.com": models,
         "api.openai.com": models,
         "messages.test": models,
+        "chatgpt.com": models,
+        "platform.claude.com": model_apis.tokens("/v1/oauth/token", log_model),
+        "auth.openai.com": model_apis.tokens("/oauth/token", log_model),
         names.METADATA4: metadata,
         **registries.SITES,
     }

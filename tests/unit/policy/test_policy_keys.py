@@ -24,7 +24,7 @@ PROSE = _BEFORE + _AFTER
 
 # Fields of a policy that no key fills: a profile, a face or the loader does.
 INSIDE = {
-    *("state_dirs", "state_files"),  # ``state`` of an agent profile
+    *("state_dirs", "state_files", "state_shown"),  # ``state`` of an agent profile
     *("socket_proxy", "socket_proxied", "authority", "offer_proxy"),  # settings of sandbox-runtime
     "file_base",  # the workspace
     *("levels", "digest"),

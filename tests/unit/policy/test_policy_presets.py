@@ -48,7 +48,7 @@ def test_preset_is_valid_and_narrow(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_profile_is_valid_and_narrow(name: str) -> None:
-    result = load([Source("user", "u", "presets: []")], presets=PRESETS, command=name)
+    result = load([Source("user", "u", "presets: []")], presets=PRESETS, command=name, home="/home/me")
     policy = result.policy
     assert policy.profiles == (name,)
     assert policy.allow

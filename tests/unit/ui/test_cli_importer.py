@@ -180,17 +180,30 @@ def test_unknown_kind_and_missing_file(tmp_path: Path) -> None:
 
 def test_a_file_of_membrane(tmp_path: Path) -> None:
     from membrane.policy.load import Source, load
-    from membrane.ui.importer import convert_file
 
     path = tmp_path / "config.yaml"
     path.write_text(
         "dns_resolver:\nsealed: ['*.bak']\nmounts: [{path: /srv/x}]\nallow: [a.example]\nargs: [-e, 'A=$SET']\n"
     )
-    text = convert_file("membrane", str(path), {"HOME": "/home/u", "SET": "1"})
+    text = importer.convert_file("membrane", str(path), {"HOME": "/home/u", "SET": "1"})
     assert "# mounts: an entry without mode is read-only here" in text
     got = load([Source("user", "f", text)], presets={"default": "allow: [b.example]"}, environ={"SET": "1"}).policy
     assert [rule.text for rule in got.allow] == ["a.example"]
     assert [(rule.name, rule.value) for rule in got.env] == [("A", "1")]
     path.write_text("args: [--privileged]\n")
     with pytest.raises(PolicyError, match="'--privileged'"):
-        convert_file("membrane", str(path), {})
+        importer.convert_file("membrane", str(path), {})
+
+
+def test_cagent(tmp_path: Path) -> None:
+    path = tmp_path / "cagent.yaml"
+    path.write_text("hostnames:\n  - api.example\n  - '*.b.example'\ncidrs: [10.0.0.0/8]\nresolver: 1.1.1.1\n")
+    text = importer.convert_file("cagent", str(path), {"HOME": "/home/me"})
+    policy = load([Source("user", "u", text)], presets={}).policy
+    assert [rule.text for rule in policy.allow] == ["api.example", "*.b.example", "10.0.0.0/8"]
+    assert policy.dns_resolver == "1.1.1.1"
+    path.write_text("hostnames: []\nhostname: [x]\n")
+    with pytest.raises(PolicyError, match="hostname"):
+        importer.convert_file("cagent", str(path), {"HOME": "/home/me"})
+    path.write_text("")
+    assert "presets: []" in importer.convert_file("cagent", str(path), {"HOME": "/home/me"})

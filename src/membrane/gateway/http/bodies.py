@@ -17,7 +17,17 @@ from .requests import BAD_CHUNK, BAD_TRAILER, TOKEN, VALUE, Flaw, no_trailer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .spellings import Scrubber
+    from typing import Protocol
+
+    class Filter(Protocol):
+        """What goes over content: a ``spellings.Scrubber``, or what renews a log-in (``logins``)."""
+
+        def feed(self, data: bytes, /) -> bytes: ...
+
+        def flush(self) -> bytes: ...
+
+        def whole(self, data: bytes, /) -> bytes: ...
+
 
 LONGEST_CHUNK_LINE = 1024  # bytes of a chunk size with its extension
 MOST_EXTENSIONS = 16384  # bytes of chunk extensions in one body
@@ -55,7 +65,7 @@ class Sized(Body):
 
     __slots__ = ("_left", "_scrubber")
 
-    def __init__(self, length: int, scrubber: Scrubber | None = None) -> None:
+    def __init__(self, length: int, scrubber: Filter | None = None) -> None:
         super().__init__()
         self._left = length
         self._scrubber = scrubber
@@ -81,7 +91,7 @@ class UntilClose(Body):
 
     __slots__ = ("_scrubber",)
 
-    def __init__(self, scrubber: Scrubber | None = None) -> None:
+    def __init__(self, scrubber: Filter | None = None) -> None:
         super().__init__()
         self._scrubber = scrubber
         self.done = False
@@ -113,7 +123,7 @@ class Chunked(Body):
 
     __slots__ = ("_extensions", "_fields", "_framed", "_left", "_line", "_scrubber", "_state", "_strict", "_trailers")
 
-    def __init__(self, *, strict: bool, framed: bool = True, scrubber: Scrubber | None = None) -> None:
+    def __init__(self, *, strict: bool, framed: bool = True, scrubber: Filter | None = None) -> None:
         super().__init__()
         self.done = False
         self._strict = strict

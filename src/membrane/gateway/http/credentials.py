@@ -20,8 +20,8 @@ Rules
 3. What cannot be read cannot be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
    in another coding, or in characters that do not agree with ASCII, is not passed on.
 
-Not covered: values in request bodies (never put in), and answers that show a value in a way that ``spellings`` does
-not know, or a part of it.
+Not covered: values in request bodies (put in by ``logins`` only, to renew a log-in), and answers that show a value in a
+way that ``spellings`` does not know, or a part of it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,26 @@ from .spellings import Scrubber, Spellings
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Protocol
 
     from ...policy.model import HttpRequest
     from .requests import Bound
     from .sigv4 import Signers
 
+    class Renewals(Protocol):
+        """What puts tokens into requests that renew a log-in (``logins.Logins``)."""
+
+        def trade(self, readings: Sequence[HttpRequest], target: bytes, kinds: Sequence[bytes]) -> Any:
+            """The body of such a request, written anew; None for any other."""
+
+
 SHORTEST_SECRET = 8  # bytes; a shorter one would be found in text that has nothing to do with it
 LONGEST_SECRET = 8192
 # Beginnings that are public knowledge, by which clients check that they were given the right kind of token.
 PUBLIC_PREFIXES = (
-    b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_", b"ghp_", b"gho_",
-    b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza", b"AKIA",
-    b"gsk_", b"dop_v1_",
+    b"sk-ant-api03-", b"sk-ant-oat01-", b"sk-ant-ort01-", b"sk-ant-", b"sk-proj-", b"sk-or-v1-", b"sk-", b"github_pat_",
+    b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"glpat-", b"hf_", b"npm_", b"pypi-", b"xoxb-", b"xoxp-", b"AIza",
+    b"AKIA", b"gsk_", b"dop_v1_",
 )  # fmt: skip
 # What a client may ask for that would show a value in a form, or in parts, in which it is not found.
 NOT_ASKED = frozenset(
@@ -239,17 +247,33 @@ class Secret:
 
 
 class Vault:
-    """The secrets of a session, towards one server."""
+    """The secrets of a session, towards one server.
 
-    def __init__(self, secrets: Sequence[Secret], bound: Bound, signers: Signers | None = None) -> None:
-        self.signers = signers
-        self._secrets = sorted(secrets, key=lambda secret: len(secret.placeholder), reverse=True)
-        self._here = [secret for secret in secrets if secret.goes_to(bound)]
+    Args:
+        secrets: those of the session; ``logins`` appends to them.
+        bound: the server.
+        signers: of the session.
+        logins: the same.
+    """
+
+    def __init__(
+        self, secrets: Sequence[Secret], bound: Bound, signers: Signers | None = None, logins: Renewals | None = None
+    ) -> None:
+        self.signers, self.logins = signers, logins
+        self._all, self._bound = secrets, bound
+        self._look()
+
+    def _look(self) -> None:
+        self._seen = len(self._all)
+        self._secrets = sorted(self._all, key=lambda secret: len(secret.placeholder), reverse=True)
+        self._here = [secret for secret in self._all if secret.goes_to(self._bound)]
         self._spellings = Spellings([(each.value, each.placeholder) for each in self._here]) if self._here else None
         self.scrubs = bool(self._here)
 
     def scrubber(self) -> Scrubber | None:
         """A new scrubber for one answer; ``None`` when no secret can be in it."""
+        if len(self._all) != self._seen:
+            self._look()
         return Scrubber(self._spellings) if self._spellings is not None else None
 
     def apply(
@@ -265,6 +289,8 @@ class Vault:
         Returns:
             target and values to send, or a refusal when a placeholder is where it does not belong.
         """
+        if len(self._all) != self._seen:
+            self._look()
         every = b"\n".join(values)
         basic = b"basic " in every.lower()
         for secret in self._secrets:

@@ -38,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .bodies import Filter
     from .spellings import Scrubber
 
 NOT_HTTP = "the server's answer is malformed"
@@ -190,8 +191,9 @@ class Framing:
     def body(self) -> bool:
         return self.chunked or self.length > 0
 
-    def reader(self) -> Body:
-        return Chunked(strict=True) if self.chunked else Sized(max(self.length, 0))
+    def reader(self, scrubber: Filter | None = None) -> Body:
+        """What reads the content; ``scrubber``: what goes over it."""
+        return Chunked(strict=True, scrubber=scrubber) if self.chunked else Sized(max(self.length, 0), scrubber)
 
 
 def end_of_head(data: bytearray) -> tuple[int, int]:
@@ -276,7 +278,7 @@ class AnswerHead:
         """Every value of a field."""
         return [value for _, each, value in self._fields if each == name]
 
-    def reader(self, bodiless: bool, scrubber: Scrubber | None, *, modern: bool) -> tuple[Body, bool]:
+    def reader(self, bodiless: bool, scrubber: Filter | None, *, modern: bool) -> tuple[Body, bool]:
         """What reads the content, and whether a close ends it (RFC 9112 section 6.3).
 
         Args:

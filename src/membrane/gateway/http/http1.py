@@ -29,7 +29,7 @@ from __future__ import annotations
 from ...policy import reasons
 from ...policy.model import Deny
 from .bodies import Body, Sized
-from .credentials import NOT_ASKED, plainly
+from .credentials import CODINGS, NOT_ASKED, plainly
 from .exchange import Core, Exchange
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .overrides import LONGEST_METHOD
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from .credentials import Vault
     from .exchange import Command, Spend, Waiting
+    from .logins import Trade
     from .requests import Fields, Gate
     from .sigv4 import Signing
     from .spellings import Scrubber
@@ -114,6 +115,7 @@ class Http1(Core):
         self._answer_body = Body()
         self._interim = 0
         self._scrubber: Scrubber | None = None  # of a pipe
+        self._trade: Trade | None = None  # the exchange is with a token endpoint
         self._extensions: list[bytes] = []  # of a WebSocket, as they went up
         self._frames_up = Frames(masked=True, deflate=False)
         self._frames_down = Frames(masked=False, deflate=False)
@@ -392,7 +394,12 @@ class Http1(Core):
         self._begin(Exchange(self._count + 1, admitted.request, admitted.verdict, query, self._clock()), head)
         self._pending = b"".join(out)
         self._close_after = framing.close
-        self._body = framing.reader()
+        self._trade = None
+        if vault is not None and vault.logins is not None and framing.body:
+            kinds = [value for name, value in zip(head.names, head.values, strict=True) if name == b"content-type"]
+            coded = any(name in CODINGS for name in head.names)
+            self._trade = None if coded else vault.logins.trade(admitted.readings, target, kinds)
+        self._body = framing.reader(self._trade)
         self._modern = framing.modern
         self._waits_for_100 = framing.expects
         self._websocket_key = framing.websocket_key
@@ -620,7 +627,8 @@ class Http1(Core):
         bodiless = exchange.request.method == "HEAD" or answered.status in (204, 304)
         if scrubber is not None and answered.coded and not bodiless:
             raise Flaw(_CODED)
-        self._answer_body, until_close = answered.reader(bodiless, scrubber, modern=self._modern)
+        filtered = scrubber if self._trade is None else self._trade.down(answered.status, scrubber)
+        self._answer_body, until_close = answered.reader(bodiless, filtered, modern=self._modern)
         # A client that was answered instead of being asked for its body may or may not send it.
         self._close_after = self._close_after or answered.close or until_close or self._waits_for_100
         exchange.status = answered.status

@@ -9,7 +9,8 @@ question with direction 2 and the answer with direction 1: both are taken from t
 
 Without a tracer there is no event of a process or file.  The command itself and the connections of the data plane are
 then all that can be told, and they are: ``ConnectionOpened`` becomes ``security_socket_connect`` with the address that
-was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says it).
+was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says it),
+and ``net_tcp_connect`` has the address that was dialled.
 
 Strings keep the escapes of our events; arguments that nothing here knows (inodes, ctimes) are zero.
 """
@@ -305,8 +306,13 @@ class Converter:
         return [self._make(each, "sendto", arguments, result=result, syscall="sendto")]
 
     def _on_ConnectionOpened(self, each: Recorded, event: ev.ConnectionOpened) -> list[dict[str, Any]]:
-        if self.traced:
-            return []
+        if self.traced:  # the call is there already, with the address that stands for the name
+            arguments = [
+                _argument("dst", "string", event.address),
+                _argument("dst_port", "int", event.port),
+                _argument("dst_dns", "[]string", [event.host] if event.host else []),
+            ]
+            return [self._make(each, "net_tcp_connect", arguments)] if event.protocol != "udp" else []
         address = _address("", event.address, event.port)
         return [self._connect(each, address, event.host, "")]
 

@@ -1,0 +1,140 @@
+"""Log-ins of agents: which files are shown with placeholders, and what is written to them when they are renewed.
+
+Theory of operation
+-------------------
+A person who is logged in to an agent outside is logged in inside: a rule of ``masks`` with ``login`` (the agents'
+profiles have them) shows a copy of the log-in file with placeholders.  It is shown only where it exists outside and the
+sandbox has none of its own: who has logged in inside stays logged in as that.
+
+The agent inside renews its tokens as always, through the gateway (``gateway.http.logins``), and writes placeholders to
+its copy.  The new tokens come here, and go into the file outside in the place of the old ones, member by member: what
+else is in it stays as it is, and if it does not hold the old refresh token any more, somebody else has renewed it, and
+nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+
+from ..escaping import escape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..plan.model import HostFacts
+    from ..policy.model import Policy
+
+LARGEST = 1 << 20  # bytes of a log-in file
+_MEMBERS = {"access_token": "access_?token", "refresh_token": "refresh_?token", "id_token": "id_?token"}
+
+
+def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Policy, dict[str, str]]:
+    """The policy without the log-ins that are not shown, and where the others stand in the view, by path.
+
+    Args:
+        tidy: remove the place of an earlier copy where there is none any more: Codex stops at an empty file.
+    """
+    kept = []
+    places: dict[str, str] = {}
+    home = dict(facts.environ).get("HOME", facts.home).rstrip("/")
+    for mask in policy.masks:
+        path = mask.source.removeprefix("file:")
+        if mask.login:
+            name = next((path[len(top) + 1 :] for top in (home, facts.home) if path.startswith(f"{top}/")), "")
+            state = policy.view == "project" and any(
+                name.startswith(f"{top.rstrip('/')}/") for top in policy.state_dirs
+            )
+            own = f"{facts.state}/agents/{policy.profiles[0]}/{name}" if state else ""
+            kind = _kind(own) if own else ""
+            if not os.path.isfile(path) or not os.access(path, os.R_OK):
+                if tidy and kind == "empty":
+                    os.unlink(own)
+                continue
+            if kind == "own":
+                continue
+            if own:
+                places[path] = f"{facts.home}/{name}"
+        kept.append(mask)
+    return policy.replace(masks=tuple(kept)), places
+
+
+def _kind(path: str) -> str:
+    """Of what stands at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return ""
+    return "empty" if stat.S_ISREG(found.st_mode) and not found.st_size else "own"
+
+
+class Renewals:
+    """Writes renewed tokens to the files that they came from.
+
+    Args:
+        tokens: name of a secret -> (path without links, value).
+        warn: says that one was not written.
+    """
+
+    def __init__(self, tokens: dict[str, tuple[str, str]], warn: Callable[[str], None]) -> None:
+        self._tokens, self._warn = tokens, warn
+
+    def take(self, told: dict[str, Any]) -> None:
+        """What the network process tells of a renewal: ``login``, ``tokens``, ``expires_in`` (s; 0: unknown)."""
+        path, old = self._tokens.get(str(told["login"]), ("", ""))
+        if not path:
+            return
+        new = {str(member): str(value) for member, (name, value) in dict(told["tokens"]).items()}
+        for name, value in dict(told["tokens"]).values():
+            self._tokens[str(name)] = path, str(value)
+        try:
+            written = _write(path, old, new, int(told["expires_in"]))
+        except OSError as error:
+            self._warn(
+                f"the renewed log-in could not be written to {escape(path)}: {error.strerror}; log in again there"
+            )
+            return
+        if not written:
+            self._warn(f"the renewed log-in was not written to {escape(path)}: it holds another one by now")
+
+
+def _write(path: str, old: str, new: dict[str, str], lasts: int) -> bool:
+    """Put the tokens of ``new`` in the place of those beside ``old``; False: that refresh token is not there."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+            return False
+        text = os.pread(fd, LARGEST, 0).decode("utf-8", "surrogateescape")
+        renewed = _renewed(text, old, new, lasts)
+        if renewed is None:
+            return False
+        # In place: what covers the file in somebody's view stays over it, and its owner and mode stay.
+        data = renewed.encode("utf-8", "surrogateescape")
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _renewed(text: str, old: str, new: dict[str, str], lasts: int) -> str | None:
+    """The text of a log-in file with other tokens; None: ``old`` is not its refresh token."""
+    import json
+
+    member = rf'"{_MEMBERS["refresh_token"]}"\s*:\s*{re.escape(json.dumps(old))}'
+    if len(re.findall(member, text, re.IGNORECASE)) != 1:
+        return None
+    for name, value in new.items():
+        pattern = rf'("{_MEMBERS[name]}"\s*:\s*)"(?:[^"\\]|\\.)*"'
+        quoted = json.dumps(value)
+        text = re.sub(pattern, lambda found, quoted=quoted: found[1] + quoted, text, count=1, flags=re.IGNORECASE)  # type: ignore[misc]
+    if lasts > 0:
+        text = re.sub(r'("expiresAt"\s*:\s*)\d+', rf"\g<1>{int((time.time() + lasts) * 1000)}", text, count=1)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return re.sub(r'("last_refresh"\s*:\s*)"[^"]*"', rf'\g<1>"{now}"', text, count=1)

@@ -32,7 +32,7 @@ from ..backend import Broken, Ended, Frozen
 from ..errors import MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
-from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
+from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, git_root, in_initial_user_namespace
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
@@ -294,6 +294,12 @@ class Boundary(ABC):
             self._warn(
                 "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
                 "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
+            )
+        above = git_root(facts.workspace)
+        if above not in ("", facts.workspace, facts.home) and not self._sees(above, facts):
+            self._warn_once(
+                f"{facts.workspace} is a directory of the repository {above}, which is not in the view: git does not "
+                f"work in it. cd {above}, or mounts: [{{type: git-root, mode: rw}}] (this is said once)"
             )
         roots = self._writable_roots(facts)
         from ..workspace.commits import remember  # while the view is made
@@ -629,6 +635,11 @@ class Boundary(ABC):
     def _warn(self, text: str) -> None:
         if not self.options.quiet:
             say(f"warning: {escape(text)}")
+
+    def _sees(self, path: str, facts: HostFacts) -> bool:
+        """Is ``path`` in the view, at its own place?"""
+        shown = [mounts.places(rule, facts) for rule in self.policy.mounts]
+        return self.policy.view == "host" or any(one == to and mounts.inside(path, to) for one, to in shown)
 
     def _warn_once(self, text: str) -> None:
         if not self.options.quiet and registry.first_time(self.state, text):

@@ -187,7 +187,7 @@ def read(state: str, name: str) -> ChangeSet:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ChangeSetError(
+        raise NotThere(
             "read the change set", f"there is no change set {name!r}", fix=("membrane changes   # lists them",)
         ) from None
     except OSError as error:
@@ -270,6 +270,11 @@ class Held:
     def top(self) -> str:
         """The directory of the layer that is written: ``upper`` and ``work`` are in it."""
         return layer_root(self.state, self.meta.layers[-1])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set holds no change and no checkpoint."""
+        return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
     def checkpoint(self, label: str, *, replace: bool = False) -> Checkpoint:
         """Freeze what was changed so far under ``label``, in constant time.

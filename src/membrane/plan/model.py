@@ -57,6 +57,14 @@ class Repository(Value):
     warning: str = ""  # why what ``.git`` names is not shown
 
 
+class Reviewed(Value):
+    """The change set of a reviewed workspace (``changes.store``)."""
+
+    name: str
+    lowers: tuple[str, ...]  # frozen layers, the newest first, and the layer of whiteouts
+    layer: str  # what is changed now
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -81,6 +89,7 @@ class HostFacts(Value):
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
+    reviewed: Reviewed | None = None  # of ``workspace: review``
 
 
 class ScanHit(Value):

@@ -95,7 +95,10 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         (["--zzzzzz"], "unknown option --zzzzzz"),
         (["-z"], "unknown option -z"),
         (["-X", "GET"], "unknown option -X; it is an option of membrane check"),
-        (["--json"], "unknown option --json; it is an option of membrane check, plan, doctor, ps, gc, config, trace"),
+        (
+            ["--json"],
+            "unknown option --json; it is an option of membrane check, plan, doctor, ps, gc, changes, config, trace",
+        ),
         (["-a"], "option -a needs a value (HOST)"),
         (["-a", "--", "ls"], "option -a needs a value (HOST)"),
         (["-a", "-q", "ls"], "option -a needs a value (HOST); write -a=-q if that is it"),

@@ -233,7 +233,6 @@ class Masks:
                 except PermissionError:
                     pass  # a directory of somebody else's: what is made in it is the caller's
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
-            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
         except FileNotFoundError:
             pass  # it went away since the scan, with all in it
         except BaseException:

@@ -27,6 +27,7 @@ from ..plan.model import Mask, ReadOnly, Reviewed
 from ..workspace.sockets import Appeared
 from ..workspace.watch import Watcher
 from . import store
+from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     try:
         masks = f"{held.path}/{MASKS}"
         if os.path.lexists(masks):
-            store.remove_tree(masks)
+            remove_tree(masks)
         os.mkdir(masks, 0o700)
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +305,43 @@ def test_a_writable_mount_that_holds_the_workspace_is_refused(box: Box) -> None:
     alias = box.home / "alias"
     alias.symlink_to(parent)
     assert box.run("--review=one", f"--mount={alias}:rw", "--", "true").returncode == 78
+
+
+def test_changes_on_a_tmpfs(box: Box) -> None:
+    """Another file system than the workspace's, and one whose extended attributes are new (Linux 6.6)."""
+    box.policy(json.dumps({"presets": [], "ignore": ["*.key"]}))
+    (box.workspace / "a.key").write_text("SECRET")
+    (box.workspace / "d").mkdir()
+    (box.workspace / "d" / "old").write_text("old")
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="membrane-test-") as place:
+        shutil.copytree(box.state, f"{place}/state")
+        before = tree(box.workspace)
+        script = "ls; rm -r d; mkdir d; echo new > d/new; echo mine > a.key"
+        for expected in ("d\n", "a.key\nd\n"):
+            done = box.run("-q", "--review=one", "--", "bash", "-euc", script, env={"MEMBRANE_HOME": f"{place}/state"})
+            assert (done.returncode, done.stdout) == (0, expected), done
+        done = box.run("-q", "--review=one", "--", "ls", "d", env={"MEMBRANE_HOME": f"{place}/state"})
+        assert done.stdout == "new\n"
+        assert box.run("discard", "one", env={"MEMBRANE_HOME": f"{place}/state"}).returncode == 0
+    assert tree(box.workspace) == before
+
+
+def test_where_no_overlay_can_be_had_the_run_ends_and_says_so(box: Box) -> None:
+    """Changes that would lie on an overlayfs, as in a container without a volume."""
+    (box.workspace / "file").write_text("base")
+    place = box.home / "overlay"
+    for name in ("lower", "upper", "work", "state"):
+        (place / name).mkdir(parents=True)
+    argv = " ".join(shlex.quote(word) for word in box.argv("--review=one", "--", "touch", "file", "new"))
+    layers = f"lowerdir={place}/lower,upperdir={place}/upper,workdir={place}/work,userxattr"
+    script = f"mount -t overlay overlay -o {layers} {place}/state; {argv}; echo $?"
+    done = box.outside("unshare", "-Urm", "bash", "-c", script, env={"MEMBRANE_HOME": f"{place}/state"})
+    assert done.stdout == "78\n", done
+    assert f"its changes would be kept on an overlayfs ({place}/state/changes)" in done.stderr
+    assert "try: set MEMBRANE_HOME to a directory on a disk or tmpfs" in done.stderr
+    assert "use the workspace live: --live" in done.stderr
+    assert os.listdir(box.workspace) == ["file"]
+    # The control: the same namespaces, and changes on a disk.
+    done = box.outside("unshare", "-Urm", "bash", "-c", f"{argv}; echo $?")
+    assert done.stdout == "0\n", done
+    assert os.listdir(box.workspace) == ["file"]

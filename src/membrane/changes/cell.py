@@ -23,6 +23,8 @@ import os
 import stat
 
 from ..errors import PolicyError
+from ..host.facts import file_system
+from ..host.private import make_private
 from ..plan.model import Mask, ReadOnly, Reviewed
 from ..workspace.sockets import Appeared
 from ..workspace.watch import Watcher
@@ -55,10 +57,16 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     Raises:
         ChangeSetError: it is another workspace's, in use, or cannot be named so.
         PolicyError: something is mounted in the workspace, or the command could write it by another path.
-        HostError: it cannot be made.
+        HostError: it cannot be made, or not where our state is.
     """
     refuse_mounts(facts.workspace)
     _refuse_aliases(policy, facts)
+    place = store.directory(facts.state)
+    make_private(place)
+    if file_system(place) == "overlay":  # where whiteouts cannot be made either
+        from ..host.overlay import why
+
+        raise why("", 0, facts.workspace, place)
     name = policy.change_set or session[:NAME_DIGITS]
     held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
     try:

@@ -15,8 +15,8 @@ be below any number of overlays.  A checkpoint freezes the last layer and puts a
 fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
 set and no checkpoint names any more is removed.
 
-The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it, for
-people.  When that one is killed, what it ran ends after it: the last processes of that stand in the file as well, and
+The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
+for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
 the next holder waits for them.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer
 that is about to be named is not taken for one that nothing names.
 

@@ -170,6 +170,6 @@ class Layers:
 
 
 def _remove(path: str) -> None:
-    from ..changes.store import remove_tree
+    from ..changes.removal import remove_tree
 
     remove_tree(path)

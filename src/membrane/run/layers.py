@@ -24,7 +24,6 @@ from ..host.facts import NO_ID_MAPS, mount_points
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.model import Overlay
-from .registry import first_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Layers:
 
     Attributes:
         facts: with it, or without one where none can be had.
-        warnings: what to say.
+        notes: what to say, once for each place.
 
     Args:
         policy: that is in force.
@@ -76,13 +75,13 @@ class Layers:
 
     def __init__(self, policy: Policy, facts: HostFacts) -> None:
         self.facts = facts
-        self.warnings: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._lock = -1
         self._once = ""
         if not facts.layers:
             if policy.view == "project" and mounts.toolchains(facts):
                 cause = f"toolchains of the home are read-only: {facts.state} is on a file system that takes no layers"
-                self._say_once(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
+                self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
             return
         above = _above(policy, facts)
         make_private(above)
@@ -93,17 +92,16 @@ class Layers:
             if self._take(f"{above}/{number}"):
                 self.facts = facts.replace(layers=f"{above}/{number}")
                 if number:
-                    self._say_once(
+                    self._note(
                         f"another run has the layer over your toolchains in {above}/0: what commands of this one "
                         f"install there is kept apart, in {above}/{number}"
                     )
                 return
         self.facts = facts.replace(layers="")
-        self._say_once(f"toolchains of the home are read-only: {MOST} other runs have a layer in {above}")
+        self._note(f"toolchains of the home are read-only: {MOST} other runs have a layer in {above}")
 
-    def _say_once(self, text: str) -> None:
-        if first_time(self.facts.state, text):
-            self.warnings = (*self.warnings, text)
+    def _note(self, text: str) -> None:
+        self.notes = (*self.notes, text)
 
     def _take(self, path: str) -> bool:
         """Make and lock ``path``; False when somebody has it."""

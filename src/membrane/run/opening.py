@@ -90,7 +90,6 @@ class Opening:
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
         self.facts = self.layers.facts
-        self.warnings += self.layers.warnings
         self.request = request.replace(policy=policy)
         self.changes: Held | None = None
         if policy.workspace == "review":

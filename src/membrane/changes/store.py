@@ -254,7 +254,7 @@ class Held:
         Raises:
             HostError: that cannot be written down.
         """
-        lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := _started(pid)))]
+        lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := started_at(pid)))]
         with _Telling("lock the change set", self.path):
             os.pwrite(self.fd, "\n".join(lines).encode(), 0)
 
@@ -598,7 +598,7 @@ def _lock_file(fd: int) -> bool:
     return True
 
 
-def _started(pid: int) -> str:
+def started_at(pid: int) -> str:
     """When a process was started (proc_pid_stat(5), field 22); empty: there is none, or it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -617,7 +617,7 @@ def _wait(fd: int, name: str) -> None:
     until = time.monotonic() + LONGEST_WAIT
     for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
         pid, _, started = line.partition(" ")
-        if not pid.isdecimal() or _started(int(pid)) != started:
+        if not pid.isdecimal() or started_at(int(pid)) != started:
             continue
         try:
             process = os.pidfd_open(int(pid))
@@ -626,7 +626,7 @@ def _wait(fd: int, name: str) -> None:
         try:
             # The number may have gone to another process since; that one began later.
             if (
-                _started(int(pid)) == started
+                started_at(int(pid)) == started
                 and not select.select([process], [], [], max(0, until - time.monotonic()))[0]
             ):
                 cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"

@@ -371,6 +371,7 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
+        self.opening.layers.keep_until(cell.last())
         if changes is not None:
             changes.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None else None

@@ -10,9 +10,10 @@ The overlays are volatile: without that the end of each run would wait until eve
 (fs/overlayfs/super.c, ovl_sync_fs).
 
 Two overlays may not have one upper directory at a time: the kernel lets them, and what becomes of the files is not
-defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").  So a run locks the directory
-NUMBER (flock(2)) until its processes end, and another one at the same time takes the next number.  A home that is not
-kept has a layer for one run, which is removed at the end, or by the next such run if this one is killed.
+defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").  So a run locks the directory NUMBER
+(flock(2)) and notes which processes end last, as it may be killed before them; another one at the same time takes the
+next number.  A home that is not kept has a layer for one run, which is removed at the end, or by the next such run if
+this one is killed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST = 64  # runs at a time that have a layer each
 _ONCE = ".once"  # of homes that are not kept
+_LAST = ".last"  # beside the layers of a run: its processes outside, that end when nothing runs in the sandbox any more
 
 
 def planned(policy: Policy, facts: HostFacts) -> HostFacts:
@@ -111,8 +113,8 @@ class Layers:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(lock), os.stat(path)):
-                raise BlockingIOError  # removed and made again meanwhile
+            if not os.path.samestat(os.fstat(lock), os.stat(path)) or _still_runs(path):
+                raise BlockingIOError  # removed and made again meanwhile; or of a run that was killed a moment ago
         except (BlockingIOError, FileNotFoundError):
             os.close(lock)
             return False
@@ -154,17 +156,46 @@ class Layers:
         except OSError:
             pass  # the tree is gone, or another's: the kernel says what that means
 
+    def keep_until(self, processes: Iterable[int]) -> None:
+        """Nobody takes the layer before the end of ``processes``, also when this one is killed; without that they may
+        still write."""
+        from ..changes.store import started_at
+
+        if self._lock >= 0:
+            lines = [f"{pid} {started}\n" for pid in processes if (started := started_at(pid))]
+            with open(f"{self.facts.layers}/{_LAST}", "w", opener=_opener) as file:
+                file.write("".join(lines))
+
     def end(self) -> None:
         """After the last process of the sandbox: let go of the layer, and remove one that is not kept."""
         if self._once:
             _remove(self._once)
             self._once = ""
+        elif self._lock >= 0 and os.path.lexists(f"{self.facts.layers}/{_LAST}"):
+            os.unlink(f"{self.facts.layers}/{_LAST}")
         self._let_go()
 
     def _let_go(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _still_runs(path: str) -> bool:
+    """Does a process run that the last holder of the layer ``path`` noted?  A number that went to another one does not
+    count: that began later."""
+    from ..changes.store import started_at
+
+    try:
+        with open(f"{path}/{_LAST}", opener=_opener) as file:
+            rows = [line.partition(" ") for line in file.read(4096).splitlines()]
+    except FileNotFoundError:
+        return False
+    return any(pid.isdecimal() and started_at(int(pid)) == started for pid, _, started in rows)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _remove(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,28 @@ def test_runs_at_a_time_have_a_layer_each_and_the_first_is_taken_again(facts: Ho
         each.end()
     again = Layers(PLAIN, facts)
     assert (number(again), again.notes) == ("0", ())
+    again.end()
+
+
+def test_a_run_that_was_killed_has_its_layer_until_its_processes_have_ended(facts: HostFacts) -> None:
+    facts = planned(PLAIN, facts)
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        killed = Layers(PLAIN, facts)
+        killed.keep_until([process.pid])
+        killed._let_go()  # as the kernel does it
+        second = Layers(PLAIN, facts)
+        assert number(second) == "1"
+        second.end()
+    finally:
+        process.kill()
+        process.wait()
+    last = Layers(PLAIN, facts)
+    assert number(last) == "0"
+    last.keep_until([os.getpid()])
+    last.end()  # it says itself that nothing runs any more
+    again = Layers(PLAIN, facts)
+    assert number(again) == "0"
     again.end()
 
 

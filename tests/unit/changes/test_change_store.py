@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import stat
 import subprocess
@@ -112,13 +113,22 @@ def test_paths_that_are_not_utf_8_come_back(state: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"format": 2}', "null", "[" * 5000, '{"format": 1, "name": "one", "layers": ["../../x"]}'],
+    "data",
+    [
+        b"",
+        b"[]",
+        marshal.dumps(None),
+        marshal.dumps({}),
+        marshal.dumps({"format": 2}),
+        marshal.dumps({"format": 1, "name": "one"}),
+        store.encode(ChangeSet("other", "/w", 1, 2, 3, "", ("0123abcd",))),
+        store.encode(ChangeSet("one", "/w", 1, 2, 3, "", ("0123abcd",))).replace(b"0123abcd", b"../../..x"[:8]),
+    ],
 )
-def test_what_is_no_change_set_is_said_and_can_be_discarded(state: str, workspace: str, text: str) -> None:
+def test_what_is_no_change_set_is_said_and_can_be_discarded(state: str, workspace: str, data: bytes) -> None:
     begin(state, workspace).close()
-    Path(state, "changes", "one", "meta.json").write_text(text)
-    with pytest.raises(ChangeSetError, match=r"meta.json cannot be used"):
+    Path(state, "changes", "one", "meta").write_bytes(data)
+    with pytest.raises(ChangeSetError, match=r"meta cannot be used"):
         begin(state, workspace)
     assert store.list_sets(state) == []
     kept = layers(state)

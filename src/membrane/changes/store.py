@@ -226,11 +226,13 @@ def _write(path: str, data: bytes, *, lasting: bool = True) -> None:
 class Held:
     """A change set whose lock we hold; nobody else runs, applies or removes it.  A context manager.
 
-    ``meta`` is the set as it is on disk.  Descriptor ``fd`` is the lock: it goes when the last copy is closed.
+    ``meta`` is the set as it is on disk; ``new``: ``begin`` has made it.
+    Descriptor ``fd`` is the lock: it goes when the last copy is closed.
     """
 
     def __init__(self, state: str, name: str, fd: int) -> None:
         self.state, self.name, self.fd = state, name, fd
+        self.new = False
         self.path = place(state, name)
         self.meta = read(state, name)
 
@@ -328,6 +330,7 @@ class Held:
                 f"the change set {self.name} has no checkpoint {label!r}",
                 fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
             )
+        self._refuse_layers(len(found.layers) + 1)
         with _Pool(self.state) as pool:
             frozen, _ = self._freeze(pool, above=False)
             before = Checkpoint(BEFORE_RESTORE, frozen, time.time_ns())
@@ -346,7 +349,10 @@ class Held:
             HostError: it cannot be made; nothing is left of it.
         """
         with _Pool(self.state) as pool:
+            if os.path.lexists(place(self.state, name)):
+                raise _taken(name)
             frozen, stack = self._freeze(pool)
+            self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
                 name=_checked(name),
                 made=time.time_ns(),
@@ -355,10 +361,11 @@ class Held:
                 checkpoints=(),
                 fork_of=self.name,
             )
-            made = _make(self.state, meta)
-            made.close()
-            if stack != self.meta.layers:
-                self.update(layers=stack)
+            try:
+                _make(self.state, meta).close()
+            except BaseException:
+                pool.collect()
+                raise
         return meta
 
     def empty(self) -> None:
@@ -379,6 +386,14 @@ class Held:
         """
         _discard(self.state, self.name)
 
+    def _refuse_layers(self, count: int) -> None:
+        if count > MOST_LAYERS:
+            raise ChangeSetError(
+                "add a layer",
+                f"the change set {self.name} would have {count} layers, and {MOST_LAYERS} is the most",
+                fix=(f"membrane apply {self.name}, or go on in a new change set",),
+            )
+
     def _freeze(self, pool: _Pool, *, above: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The frozen layers of what is there now, and the stack that goes on from them.
 
@@ -390,12 +405,8 @@ class Held:
                 return stack[:-1], stack
             # A set without changes: the checkpoint's layer is an empty one of its own.
             return (pool.make(f"{self.top}/upper"),), stack
-        if len(stack) >= MOST_LAYERS:
-            raise ChangeSetError(
-                "add a layer",
-                f"the change set {self.name} has {len(stack)} layers, and {MOST_LAYERS} is the most",
-                fix=(f"membrane apply {self.name}, or go on in a new change set",),
-            )
+        if above:
+            self._refuse_layers(len(stack) + 1)
         return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
 
 
@@ -518,6 +529,7 @@ def begin(state: str, name: str, workspace: str, doing: str, session: str = "") 
                 except NameTaken:
                     pool.collect()
                     continue  # somebody made it meanwhile
+                held.new = True
                 return held
         try:
             _same_workspace(held.meta, workspace, details)
@@ -725,6 +737,10 @@ def _same_workspace(found: ChangeSet, workspace: str, details: os.stat_result) -
     raise ChangeSetError("use the change set", cause, fix=("use another name: --review=NAME",))
 
 
+def _taken(name: str) -> NameTaken:
+    return NameTaken("make the change set", f"there is a change set {name!r} already", fix=("use another name",))
+
+
 def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
     """A new set, locked.  It gets its name in one step, when all of it is there.
 
@@ -747,8 +763,7 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                cause = f"there is a change set {meta.name!r} already"
-                raise NameTaken("make the change set", cause, fix=("use another name",)) from None
+                raise _taken(meta.name) from None
         return Held(state, meta.name, fd)
     except BaseException:
         if fd >= 0:

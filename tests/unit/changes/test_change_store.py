@@ -240,9 +240,34 @@ def test_too_many_layers_are_refused(state: str, workspace: str, monkeypatch: py
             put(held, "a", str(number))
             held.checkpoint(f"n{number}")
         put(held, "a", "last")
-        with pytest.raises(ChangeSetError, match="has 3 layers"):
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
             held.checkpoint("n2")
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
+            held.fork("two")
         assert len(held.meta.layers) == 3  # as before
+        held.restore("n0")
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
+            held.restore(store.BEFORE_RESTORE)
+        assert len(held.meta.layers) == 2
+
+
+def test_a_fork_that_fails_freezes_and_leaves_nothing(
+    state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a")
+
+        def fail(*_: object) -> Held:
+            # By now nobody writes what the new one would have had as frozen.
+            assert held.meta.layers[-1] != first
+            raise OSError(28, "No space left on device")
+
+        first = held.meta.layers[-1]
+        monkeypatch.setattr(store, "_make", fail)
+        with pytest.raises(OSError, match="No space"):
+            held.fork("two")
+        assert holds(held) == [["a"], []]
+        assert layers(state) == set(held.meta.layers)
 
 
 def test_two_that_make_one_name_get_one_set(state: str, workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:

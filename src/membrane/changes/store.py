@@ -463,21 +463,25 @@ class _Pool:
             os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
         return layer
 
-    def collect(self) -> None:
-        """Remove the layers that no set and no checkpoint names.
+    def collect(self) -> int:
+        """Remove the layers that no set and no checkpoint names, and sets that are half made or half removed; how many.
 
-        With a set that cannot be read nothing is removed: it may name any of them.
+        With a set that cannot be read no layer is removed: it may name any of them.
         """
+        left = [name for name in os.listdir(directory(self.state)) if name.startswith((".new-", ".gone-"))]
+        for name in left:
+            remove_tree(f"{directory(self.state)}/{name}")
         named: set[str] = set()
         try:
             for name in _names(self.state):
                 found = read(self.state, name)
                 named.update(found.layers, *(each.layers for each in found.checkpoints))
         except (ChangeSetError, HostError):
-            return
-        for layer in os.listdir(self.path):
-            if _is_id(layer) and layer not in named:
-                remove_tree(f"{self.path}/{layer}")
+            return len(left)
+        unnamed = [layer for layer in os.listdir(self.path) if _is_id(layer) and layer not in named]
+        for layer in unnamed:
+            remove_tree(f"{self.path}/{layer}")
+        return len(left) + len(unnamed)
 
 
 def _is_empty(upper: str) -> bool:
@@ -672,6 +676,14 @@ def discard(state: str, name: str, doing: str) -> None:
         _discard(state, name)
     finally:
         os.close(fd)
+
+
+def collect(state: str) -> int:
+    """Remove what a process that was killed has left half made or half removed; how many things."""
+    if not os.path.isdir(f"{directory(state)}/{POOL}"):
+        return 0
+    with _Pool(state) as pool:
+        return pool.collect()
 
 
 def in_use(state: str, name: str) -> str:

@@ -306,3 +306,19 @@ def test_a_number_that_is_another_process_by_now_is_not_waited_for(state: str, w
     begin(state, workspace).close()
     Path(state, "changes", "one", "lock").write_text(f"a run\n{os.getpid()} 1\nx y\n\n999999999 7\n")
     begin(state, workspace).close()
+
+
+def test_what_was_half_made_or_half_removed_goes(state: str, workspace: str) -> None:
+    assert store.collect(state) == 0
+    with begin(state, workspace) as held:
+        held.checkpoint("kept")
+    place = Path(state, "changes")
+    kept = layers(state)
+    for name in (".gone-1/upper/deep", ".new-1", f"{store.POOL}/0badc0de/upper"):
+        (place / name).mkdir(parents=True)
+    (place / "foreign").mkdir()  # no set, and not ours
+    assert store.collect(state) == 2  # which may name any layer
+    (place / "foreign").rmdir()
+    assert store.collect(state) == 1
+    assert sorted(os.listdir(place)) == [store.POOL, "one"]
+    assert layers(state) == kept

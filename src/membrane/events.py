@@ -68,6 +68,8 @@ class Event(Value):
 
 
 class SessionStarted(Event):
+    """``change_set``: of a reviewed workspace; empty: the workspace is written."""
+
     version: str
     command: tuple[str, ...]
     workspace: str
@@ -77,6 +79,7 @@ class SessionStarted(Event):
     trace_source: str
     identity: str
     source: Source = "session"
+    change_set: str = ""
 
 
 class NameResolved(Event, by=("network",)):

@@ -101,3 +101,22 @@ def test_a_planted_pointer_shows_no_repository(box: Box) -> None:
     done = box.run("--", "ls", f"{made}/.git", cwd=box.workspace)
     assert done.returncode == 2
     assert "does not name this directory as its work tree" in done.stderr
+
+
+def test_a_directory_of_a_repository_is_told_once_that_git_does_not_work_and_what_helps(box: Box) -> None:
+    made = repository(box)
+    sub = made / "src"
+    sub.mkdir()
+    said = f"is a directory of the repository {made}, which is not in the view"
+
+    def status(*options: str, where: Path = sub) -> tuple[int, bool]:
+        done = box.run(*options, "--", "git", "status", cwd=where)
+        return done.returncode, said in done.stderr
+
+    assert status() == (128, True)
+    assert status() == (128, False)
+    assert status(where=made) == (0, False)
+    other = made / "other"
+    other.mkdir()
+    box.policy("mounts: [{type: git-root, mode: rw}]")  # what it advises
+    assert status(where=other) == (0, False)

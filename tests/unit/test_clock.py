@@ -23,6 +23,7 @@ TIME_OF_DAY = {
     "run/boundary.py": "when a run began, for ps",
     "ui/cli.py": "ps: how long ago that was",
     "changes/store.py": "when a change set and its checkpoints were made, for a list of them",
+    "ui/changes.py": "how long ago that was",
     "gateway/tls.py": "from when to when a certificate is valid",
     "run/logins.py": "is a log-in over, and by when is a renewed one?",
     "run/settings.py": "is a file older than the cache?",

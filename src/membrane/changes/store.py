@@ -5,7 +5,7 @@ Theory of operation
 A *change set* is what commands changed in one workspace and nobody has applied yet.  It is a name with a stack of
 *layers*, and each layer is the upper directory of an overlay mount (Documentation/filesystems/overlayfs.rst)::
 
-    STATE/changes/NAME/meta.json     what ``ChangeSet`` holds; replaced by rename
+    STATE/changes/NAME/meta          what ``ChangeSet`` holds; replaced by rename
     STATE/changes/NAME/lock          fcntl(2), F_OFD_SETLK: a command that runs on the set, or an apply
     STATE/changes/.layers/ID/upper   one layer; the last of a set is the one that is written, the others are frozen
     STATE/changes/.layers/ID/work    overlayfs's own work directory
@@ -15,9 +15,10 @@ be below any number of overlays.  A checkpoint freezes the last layer and puts a
 fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
 set and no checkpoint names any more is removed.
 
-The lock is the only proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took
-it, for people.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer that is about to
-be named is not taken for one that nothing names.
+The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
+for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
+the next holder waits for them.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer
+that is about to be named is not taken for one that nothing names.
 
 The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
 by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
@@ -27,7 +28,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import marshal
 import os
+import select
 import stat
 import struct
 import time
@@ -35,6 +38,7 @@ import time
 from ..errors import HostError, PolicyError
 from ..host.private import make_private
 from ..value import Value
+from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ FORMAT = 1
 LONGEST_NAME = 64
 MOST_LAYERS = 128  # of one set: overlayfs takes 500, and each costs a little at every look-up of a name
 LARGEST_META = 1 << 20  # bytes
+LARGEST_LOCK = 512  # bytes
+LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -64,7 +70,7 @@ class Checkpoint(Value):
 
 
 class ChangeSet(Value):
-    """One change set as its meta.json has it.
+    """One change set as its meta has it.
 
     Raises:
         ValueError: no such set can be.
@@ -138,42 +144,31 @@ def uppers(state: str, layers: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{layer_root(state, layer)}/upper" for layer in layers)
 
 
-# ---------------------------------------------------------------- meta.json
+# ---------------------------------------------------------------- the file
 
 
 def encode(change_set: ChangeSet) -> bytes:
-    """``change_set`` as meta.json holds it."""
-    import json
-
+    """``change_set`` as its file holds it: ``marshal`` of plain values, since every run reads it (json takes 6 ms)."""
     fields: dict[str, Any] = {"format": FORMAT}
     for name in change_set.field_names:
         fields[name] = getattr(change_set, name)
-    fields["layers"] = list(change_set.layers)
-    fields["checkpoints"] = {
-        each.label: {"layers": list(each.layers), "made": each.made} for each in change_set.checkpoints
-    }
-    # Paths that are not UTF-8 are kept as their surrogates (PEP 383), which JSON writes as escapes.
-    return json.dumps(fields, indent=1, ensure_ascii=True).encode() + b"\n"
+    fields["checkpoints"] = tuple((each.label, each.layers, each.made) for each in change_set.checkpoints)
+    return marshal.dumps(fields, 2)
 
 
 def decode(data: bytes) -> ChangeSet:
-    """What ``encode`` wrote.
+    """What ``encode`` wrote; never foreign bytes.
 
     Raises:
         ValueError: it is something else.
     """
-    import json
-
     try:
-        fields = json.loads(data)
+        fields = marshal.loads(data)  # noqa: S302 - our own file, in a directory of mode 0700
         if fields.pop("format") != FORMAT:
             raise ValueError("another format")
-        fields["layers"] = tuple(fields["layers"])
-        fields["checkpoints"] = tuple(
-            Checkpoint(label, tuple(each["layers"]), each["made"]) for label, each in fields["checkpoints"].items()
-        )
+        fields["checkpoints"] = tuple(Checkpoint(*each) for each in fields["checkpoints"])
         return ChangeSet(**fields)
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (AttributeError, EOFError, KeyError, TypeError) as error:
         raise ValueError(f"not a change set: {error}") from None
 
 
@@ -183,11 +178,11 @@ def read(state: str, name: str) -> ChangeSet:
     Raises:
         ChangeSetError: there is none of that name, or it cannot be read.
     """
-    path = f"{place(state, name)}/meta.json"
+    path = f"{place(state, name)}/meta"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise ChangeSetError(
+        raise NotThere(
             "read the change set", f"there is no change set {name!r}", fix=("membrane changes   # lists them",)
         ) from None
     except OSError as error:
@@ -210,14 +205,16 @@ def read(state: str, name: str) -> ChangeSet:
         os.close(fd)
 
 
-def _write(path: str, data: bytes) -> None:
+def _write(path: str, data: bytes, *, lasting: bool = True) -> None:
+    """Replace a file of ours.  ``lasting``: it is on the disk before the old one goes."""
     temporary = f"{path}.new"  # under the set's lock: nobody else writes it
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        os.fsync(fd)
+        if lasting:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(temporary, path)
@@ -229,11 +226,13 @@ def _write(path: str, data: bytes) -> None:
 class Held:
     """A change set whose lock we hold; nobody else runs, applies or removes it.  A context manager.
 
-    ``meta`` is the set as it is on disk.  Descriptor ``fd`` is the lock: it goes when the last copy is closed.
+    ``meta`` is the set as it is on disk; ``new``: ``begin`` has made it.
+    Descriptor ``fd`` is the lock: it goes when the last copy is closed.
     """
 
     def __init__(self, state: str, name: str, fd: int) -> None:
         self.state, self.name, self.fd = state, name, fd
+        self.new = False
         self.path = place(state, name)
         self.meta = read(state, name)
 
@@ -243,11 +242,24 @@ class Held:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def keep_until(self, processes: Iterable[int]) -> None:
+        """Whoever gets the lock when we are killed waits for the end of ``processes``: they may still write.
+
+        Raises:
+            HostError: that cannot be written down.
+        """
+        lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := started_at(pid)))]
+        with _Telling("lock the change set", self.path):
+            os.pwrite(self.fd, "\n".join(lines).encode(), 0)
+
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back; nothing that worked on the set runs any more."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
-            os.close(fd)
+            try:
+                os.ftruncate(fd, 0)
+            finally:
+                os.close(fd)
 
     def update(self, **changes: Any) -> ChangeSet:
         """Change fields of ``meta``, on disk first.
@@ -257,7 +269,8 @@ class Held:
         """
         changed = self.meta.replace(**changes)
         with _Telling("write the change set", self.path):
-            _write(f"{self.path}/meta.json", encode(changed))
+            # Who ran last is no loss when the machine goes down.
+            _write(f"{self.path}/meta", encode(changed), lasting=set(changes) != {"session"})
         self.meta = changed
         return changed
 
@@ -270,6 +283,11 @@ class Held:
     def top(self) -> str:
         """The directory of the layer that is written: ``upper`` and ``work`` are in it."""
         return layer_root(self.state, self.meta.layers[-1])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set holds no change and no checkpoint."""
+        return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
     def checkpoint(self, label: str, *, replace: bool = False) -> Checkpoint:
         """Freeze what was changed so far under ``label``, in constant time.
@@ -312,6 +330,7 @@ class Held:
                 f"the change set {self.name} has no checkpoint {label!r}",
                 fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
             )
+        self._refuse_layers(len(found.layers) + 1)
         with _Pool(self.state) as pool:
             frozen, _ = self._freeze(pool, above=False)
             before = Checkpoint(BEFORE_RESTORE, frozen, time.time_ns())
@@ -330,7 +349,10 @@ class Held:
             HostError: it cannot be made; nothing is left of it.
         """
         with _Pool(self.state) as pool:
+            if os.path.lexists(place(self.state, name)):
+                raise _taken(name)
             frozen, stack = self._freeze(pool)
+            self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
                 name=_checked(name),
                 made=time.time_ns(),
@@ -339,10 +361,11 @@ class Held:
                 checkpoints=(),
                 fork_of=self.name,
             )
-            made = _make(self.state, meta)
-            made.close()
-            if stack != self.meta.layers:
-                self.update(layers=stack)
+            try:
+                _make(self.state, meta).close()
+            except BaseException:
+                pool.collect()
+                raise
         return meta
 
     def empty(self) -> None:
@@ -363,6 +386,14 @@ class Held:
         """
         _discard(self.state, self.name)
 
+    def _refuse_layers(self, count: int) -> None:
+        if count > MOST_LAYERS:
+            raise ChangeSetError(
+                "add a layer",
+                f"the change set {self.name} would have {count} layers, and {MOST_LAYERS} is the most",
+                fix=(f"membrane apply {self.name}, or go on in a new change set",),
+            )
+
     def _freeze(self, pool: _Pool, *, above: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The frozen layers of what is there now, and the stack that goes on from them.
 
@@ -374,12 +405,8 @@ class Held:
                 return stack[:-1], stack
             # A set without changes: the checkpoint's layer is an empty one of its own.
             return (pool.make(f"{self.top}/upper"),), stack
-        if len(stack) >= MOST_LAYERS:
-            raise ChangeSetError(
-                "add a layer",
-                f"the change set {self.name} has {len(stack)} layers, and {MOST_LAYERS} is the most",
-                fix=(f"membrane apply {self.name}, or go on in a new change set",),
-            )
+        if above:
+            self._refuse_layers(len(stack) + 1)
         return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
 
 
@@ -436,21 +463,25 @@ class _Pool:
             os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
         return layer
 
-    def collect(self) -> None:
-        """Remove the layers that no set and no checkpoint names.
+    def collect(self) -> int:
+        """Remove the layers that no set and no checkpoint names, and sets that are half made or half removed; how many.
 
-        With a set that cannot be read nothing is removed: it may name any of them.
+        With a set that cannot be read no layer is removed: it may name any of them.
         """
+        left = [name for name in os.listdir(directory(self.state)) if name.startswith((".new-", ".gone-"))]
+        for name in left:
+            remove_tree(f"{directory(self.state)}/{name}")
         named: set[str] = set()
         try:
             for name in _names(self.state):
                 found = read(self.state, name)
                 named.update(found.layers, *(each.layers for each in found.checkpoints))
         except (ChangeSetError, HostError):
-            return
-        for layer in os.listdir(self.path):
-            if _is_id(layer) and layer not in named:
-                remove_tree(f"{self.path}/{layer}")
+            return len(left)
+        unnamed = [layer for layer in os.listdir(self.path) if _is_id(layer) and layer not in named]
+        for layer in unnamed:
+            remove_tree(f"{self.path}/{layer}")
+        return len(left) + len(unnamed)
 
 
 def _is_empty(upper: str) -> bool:
@@ -502,6 +533,7 @@ def begin(state: str, name: str, workspace: str, doing: str, session: str = "") 
                 except NameTaken:
                     pool.collect()
                     continue  # somebody made it meanwhile
+                held.new = True
                 return held
         try:
             _same_workspace(held.meta, workspace, details)
@@ -551,6 +583,7 @@ def _lock(state: str, name: str, doing: str) -> int:
                 )
             # Discarded between our open and our lock, and perhaps made again: then the name leads to another file.
             if ours := _is_still(path, fd):
+                _wait(fd, name)
                 with _Telling("use the change set", path):
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, doing.encode("utf-8", "surrogateescape"), 0)
@@ -572,6 +605,43 @@ def _lock_file(fd: int) -> bool:
     except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
         return False
     return True
+
+
+def started_at(pid: int) -> str:
+    """When a process was started (proc_pid_stat(5), field 22); empty: there is none, or it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+
+
+def _wait(fd: int, name: str) -> None:
+    """Until the processes of a holder that was killed have ended.
+
+    Raises:
+        InUse: they have not in ``LONGEST_WAIT`` seconds.
+    """
+    until = time.monotonic() + LONGEST_WAIT
+    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
+        pid, _, started = line.partition(" ")
+        if not pid.isdecimal() or started_at(int(pid)) != started:
+            continue
+        try:
+            process = os.pidfd_open(int(pid))
+        except OSError:
+            continue  # it has ended meanwhile
+        try:
+            # The number may have gone to another process since; that one began later.
+            if (
+                started_at(int(pid)) == started
+                and not select.select([process], [], [], max(0, until - time.monotonic()))[0]
+            ):
+                cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"
+                raise InUse("use the change set", cause, fix=("wait until it ends", "use another name: --review=NAME"))
+        finally:
+            os.close(process)
 
 
 def _is_locked(fd: int) -> bool:
@@ -608,6 +678,14 @@ def discard(state: str, name: str, doing: str) -> None:
         os.close(fd)
 
 
+def collect(state: str) -> int:
+    """Remove what a process that was killed has left half made or half removed; how many things."""
+    if not os.path.isdir(f"{directory(state)}/{POOL}"):
+        return 0
+    with _Pool(state) as pool:
+        return pool.collect()
+
+
 def in_use(state: str, name: str) -> str:
     """What works on a set now, for people; empty: nothing does."""
     try:
@@ -639,7 +717,7 @@ def _names(state: str) -> list[str]:
 
 
 def _said(fd: int) -> str:
-    text = os.pread(fd, 256, 0).decode("utf-8", "replace")
+    text = os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").partition("\n")[0]
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
@@ -671,6 +749,10 @@ def _same_workspace(found: ChangeSet, workspace: str, details: os.stat_result) -
     raise ChangeSetError("use the change set", cause, fix=("use another name: --review=NAME",))
 
 
+def _taken(name: str) -> NameTaken:
+    return NameTaken("make the change set", f"there is a change set {name!r} already", fix=("use another name",))
+
+
 def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
     """A new set, locked.  It gets its name in one step, when all of it is there.
 
@@ -687,88 +769,16 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
             fd = os.open(f"{making}/lock", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             _lock_file(fd)
             os.write(fd, doing.encode("utf-8", "surrogateescape"))
-            _write(f"{making}/meta.json", encode(meta))
+            _write(f"{making}/meta", encode(meta))
             try:
                 os.rename(making, path)  # of a directory onto one that holds something: ENOTEMPTY
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                cause = f"there is a change set {meta.name!r} already"
-                raise NameTaken("make the change set", cause, fix=("use another name",)) from None
+                raise _taken(meta.name) from None
         return Held(state, meta.name, fd)
     except BaseException:
         if fd >= 0:
             os.close(fd)
         remove_tree(making)
         raise
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory of ours and all below it; links in it are removed, not followed.
-
-    A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
-    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
-    error, as the name that people know is gone already.
-    """
-    try:
-        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    # A stack of our own and one open directory for each level: a command can nest deeper than Python recurses, so what
-    # is deep is moved up to ``path`` first.
-    name = os.path.basename(path)
-    try:
-        _remove_at(parent, name)
-    finally:
-        os.close(parent)
-
-
-def _remove_at(parent: int, name: str) -> None:
-    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    waiting = [name]
-    count = 0
-    while waiting:
-        each = waiting.pop()
-        try:
-            details = os.stat(each, dir_fd=parent, follow_symlinks=False)
-            if not stat.S_ISDIR(details.st_mode):
-                os.unlink(each, dir_fd=parent)
-                continue
-            if stat.S_IMODE(details.st_mode) & 0o700 != 0o700:
-                _open_up(parent, each)
-            fd = os.open(each, flags, dir_fd=parent)
-        except OSError:
-            continue
-        try:
-            for inner in os.listdir(fd):
-                try:
-                    os.unlink(inner, dir_fd=fd)
-                    continue
-                except OSError as error:
-                    if error.errno not in (errno.EISDIR, errno.EPERM):
-                        continue
-                try:
-                    os.rmdir(inner, dir_fd=fd)
-                    continue
-                except OSError:
-                    pass
-                count += 1
-                moved = f"{name}.{count}"
-                try:
-                    _open_up(fd, inner)  # of a directory that is moved ".." is written
-                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=parent)
-                except OSError:
-                    continue
-                waiting.append(moved)
-        finally:
-            os.close(fd)
-        try:
-            os.rmdir(each, dir_fd=parent)
-        except OSError:
-            continue
-
-
-def _open_up(parent: int, name: str) -> None:
-    """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
-    os.chmod(name, 0o700, dir_fd=parent)

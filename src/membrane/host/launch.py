@@ -186,6 +186,11 @@ class Launch:
                 if message.status:  # it was killed, or has told why
                     raise HostError("mask a name that appeared", f"its process ended with status {message.status}")
 
+    def init_pid(self) -> int:
+        """Pid 1 of the sandbox, as this pid namespace numbers it (proc_pid_fdinfo(5)); -1: it was reaped."""
+        with open(f"/proc/self/fdinfo/{self.init_pidfd}", encoding="ascii") as fields:
+            return next(int(line.split()[1]) for line in fields if line.startswith("Pid:"))
+
     def _receive(self, channel: Channel, *wanted: type[Message]) -> Message:
         """The next message, which is one of ``wanted``."""
         message = channel.receive()

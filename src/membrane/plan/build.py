@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..events import Binding
 from ..policy import keys
-from ..policy.model import DeviceRule
+from ..policy.model import DeviceRule, PathRule
 from ..policy.sockets import SERVICES
 from . import hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
@@ -87,6 +87,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         from .devices import refuse as refuse_devices
 
         refuse_devices(policy, facts)
+    if policy.workspace == "review":
+        _refuse_review(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -96,6 +98,26 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         _refuse_link(str(mount.origin), mounts.places(mount, facts)[0], writable, facts)
     for socket in policy.unix_sockets:
         _refuse_link(str(socket.origin), mounts.absolute(socket.path, facts.workspace), writable, facts)
+
+
+def _refuse_review(policy: Policy, facts: HostFacts) -> None:
+    """Stop a reviewed run whose command could write the workspace, or its repository, by another way."""
+    live = "use the workspace live: --live"
+    if facts.reviewed is None:
+        raise _unbound("policy", "workspace: review: there is no change set to keep what is changed", live)
+    if policy.file_rules is not None:
+        raise _unbound(
+            "policy", "workspace: review has no effect with files, which are rules over the host's tree", live
+        )
+    for path, mode in facts.repository.shown:
+        if mode == "rw":
+            cause = f"workspace: review: the repository of the workspace is outside of it, in {path}, and not reviewed"
+            raise _unbound("policy", cause, "review the main work tree of the repository", live)
+    for rule in policy.mounts:
+        source, _target = mounts.places(rule, facts)
+        if rule.mode == "rw" and source and mounts.inside(facts.workspace, source):
+            cause = f"workspace: review: the mount of {source} holds the workspace, and is not reviewed"
+            raise _unbound(str(rule.origin), cause, "mount it read-only", f"run membrane in {source}", live)
 
 
 def _refuse_link(where: str, source: str, writable: list[str], facts: HostFacts) -> None:
@@ -209,6 +231,7 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
 def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBinding, ...]:
     """Each rule with the mechanisms that bind it; ``devices``: the nodes that were found for its names."""
     out: list[RuleBinding] = []
+    review = policy.workspace == "review"
     for field in keys.FIELDS:
         if field.bound is not None:
             for rule in keys.items(policy, field):
@@ -217,9 +240,21 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
                     nodes := [fact.path for fact in devices if fact.name == rule.name]
                 ):
                     text += f": {', '.join(nodes)}"
+                if review and isinstance(rule, PathRule):
+                    mechanisms = _reviewed(rule)
                 origin = getattr(rule, "origin", None)
                 out.append(RuleBinding(text, str(origin) if origin is not None else "policy", mechanisms))
+    if review:
+        kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
+        out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
     return tuple(out)
+
+
+def _reviewed(rule: PathRule) -> tuple[str, ...]:
+    """What binds it in a reviewed workspace: there is no guard there, as nothing is visible outside."""
+    if rule.effect == "hide":
+        return "whiteout below the changes, by name", "mount mask", "mount when the host makes a new name"
+    return "read-only mount", "mount when the host makes a new name"
 
 
 def build(policy: Policy, facts: HostFacts) -> SandboxPlan:

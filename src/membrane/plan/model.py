@@ -67,6 +67,14 @@ class Repository(Value):
     warning: str = ""  # why what ``.git`` names is not shown
 
 
+class Reviewed(Value):
+    """The change set of a reviewed workspace (``changes.store``)."""
+
+    name: str
+    lowers: tuple[str, ...]  # frozen layers, the newest first, and the layer of whiteouts
+    layer: str  # what is changed now
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -94,6 +102,7 @@ class HostFacts(Value):
     layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
     mounted: frozenset[str] = frozenset()  # mount points below the home
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
+    reviewed: Reviewed | None = None  # of ``workspace: review``
 
 
 class ScanHit(Value):

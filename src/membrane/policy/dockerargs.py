@@ -33,6 +33,8 @@ _INSTEAD = {
     # limits: {cpu: ...} is a time and no share: it would end a run that --cpus only slows down.
     "--cpus": "taskset -c 0-1 membrane ... (limits: {cpu: TIME} bounds the time instead)",
     "--cpuset-cpus": "taskset -c LIST membrane ...",
+    "--device": "devices: [kvm], or fuse, or gpu",
+    "--gpus": "devices: [gpu]",
     "--mount": "mounts: [{path: SOURCE, target: PLACE, mode: ro}]",
     "--env-file": "env: {set: {NAME: VALUE}}",
     "--publish": "ports: {expose: [PORT]}",

@@ -412,9 +412,13 @@ KEYS: tuple[Key, ...] = (
     Key("devices", "devices",
         (Field("devices", "device", shown=lambda rule: rule.name, bound=_bind_device, kind=DeviceRule),),
         options=(Option("device", "files", "show a device: gpu, kvm or fuse", read="device", metavar="NAME",
-                    repeatable=True, field="devices", values=DEVICES,
+                    repeatable=True, field="devices", values=DEVICES, rare=True,
                     example="membrane --device gpu -- python train.py"),),
-        choices=DEVICES, widens="yes"),
+        choices=DEVICES, widens="yes",
+        template="""
+# Device nodes: gpu, kvm, fuse.
+#devices: [gpu]
+"""),
     Key("secrets", "secret_rules",
         (Field("secrets", "secret", shown=lambda rule: escape(rule.name), bound=_bind_secret, kind=SecretRule),),
         widens="yes"),
@@ -496,7 +500,13 @@ KEYS: tuple[Key, ...] = (
                  Option("no-profile", "process", "use no agent profile",
                     example="membrane --no-profile -- claude --version")),
         widens="yes"),
-    Key("workspace", "absent"),
+    Key("workspace", "choice",
+        (Field("workspace", "workspace", by="plan/build.py"), Field("change_set", "change_set", by="changes/cell.py")),
+        options=(Option("review", "files", "keep changes apart, in a change set, until applied", read="review",
+                    metavar="NAME", optional=True, default=":new", example="membrane --review=fix-login -- claude"),
+                 Option("live", "files", "write the workspace itself, whatever files say", read="live", rare=True,
+                    example="membrane --live -- make")),
+        choices=("review", "live"), widens="towards more"),
 )
 
 # Options about the levels themselves.

@@ -61,6 +61,7 @@ DEFAULT_PRESETS = ("default",)
 _TYPED = Origin("command line", "command line")
 _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "library")
 _TRACE_MODES = ("auto", "off", "full", "required")
+NEW_CHANGE_SET = ":new"  # of --review without a name; no change set can be called that
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -743,11 +744,6 @@ class _Loader:
                 self._widens("trace.http", taken[1])  # it records queries, which may hold secrets
         entry.finish(key)
 
-    def _absent(self, key: str, node: Node) -> None:
-        """A key of other versions: who relies on it is told, and nothing is run without it."""
-        if node.scalar(key).choice(key, ("live", "cow")) == "cow":
-            node.refuse("workspace: cow is not available in this version; use workspace: live, or leave it out")
-
     def _extra_ca(self, key: str, node: Node) -> None:
         for item, text in node.sequence(key).strings(key):
             self._widens(key, item)
@@ -884,6 +880,15 @@ class _Loader:
         if text not in option.values:
             raise Malformed(f"expected {', '.join(option.values)}{closest(text, option.values)}")
         self._device(text, _TYPED)
+
+    def _typed_review(self, key: Key, option: Option, text: str) -> None:
+        if self.given.get("live"):
+            self._option(option.name, text, "--live says that nothing is reviewed")
+        self.scalars[key.name] = "review"
+        self.scalars["change_set"] = text.removeprefix(NEW_CHANGE_SET)
+
+    def _typed_live(self, key: Key, _option: Option, _given: bool) -> None:
+        self.scalars[key.name] = "live"
 
     def _typed_port(self, _key: Key, option: Option, text: str) -> None:
         rule = grammar.parse_port_pair(text, _TYPED, expose=option.key == "expose")

@@ -10,9 +10,10 @@ The overlays are volatile: without that the end of each run would wait until eve
 (fs/overlayfs/super.c, ovl_sync_fs).
 
 Two overlays may not have one upper directory at a time: the kernel lets them, and what becomes of the files is not
-defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").  So a run locks the directory
-NUMBER (flock(2)) until its processes end, and another one at the same time takes the next number.  A home that is not
-kept has a layer for one run, which is removed at the end, or by the next such run if this one is killed.
+defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").  So a run locks the directory NUMBER
+(flock(2)) and notes which processes end last, as it may be killed before them; another one at the same time takes the
+next number.  A home that is not kept has a layer for one run, which is removed at the end, or by the next such run if
+this one is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from ..host.facts import NO_ID_MAPS, mount_points
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.model import Overlay
-from .registry import first_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST = 64  # runs at a time that have a layer each
 _ONCE = ".once"  # of homes that are not kept
+_LAST = ".last"  # beside the layers of a run: its processes outside, that end when nothing runs in the sandbox any more
 
 
 def planned(policy: Policy, facts: HostFacts) -> HostFacts:
@@ -64,7 +65,7 @@ class Layers:
 
     Attributes:
         facts: with it, or without one where none can be had.
-        warnings: what to say.
+        notes: what to say, once for each place.
 
     Args:
         policy: that is in force.
@@ -76,13 +77,13 @@ class Layers:
 
     def __init__(self, policy: Policy, facts: HostFacts) -> None:
         self.facts = facts
-        self.warnings: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._lock = -1
         self._once = ""
         if not facts.layers:
             if policy.view == "project" and mounts.toolchains(facts):
                 cause = f"toolchains of the home are read-only: {facts.state} is on a file system that takes no layers"
-                self._say_once(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
+                self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
             return
         above = _above(policy, facts)
         make_private(above)
@@ -93,17 +94,16 @@ class Layers:
             if self._take(f"{above}/{number}"):
                 self.facts = facts.replace(layers=f"{above}/{number}")
                 if number:
-                    self._say_once(
+                    self._note(
                         f"another run has the layer over your toolchains in {above}/0: what commands of this one "
                         f"install there is kept apart, in {above}/{number}"
                     )
                 return
         self.facts = facts.replace(layers="")
-        self._say_once(f"toolchains of the home are read-only: {MOST} other runs have a layer in {above}")
+        self._note(f"toolchains of the home are read-only: {MOST} other runs have a layer in {above}")
 
-    def _say_once(self, text: str) -> None:
-        if first_time(self.facts.state, text):
-            self.warnings = (*self.warnings, text)
+    def _note(self, text: str) -> None:
+        self.notes = (*self.notes, text)
 
     def _take(self, path: str) -> bool:
         """Make and lock ``path``; False when somebody has it."""
@@ -113,8 +113,8 @@ class Layers:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(lock), os.stat(path)):
-                raise BlockingIOError  # removed and made again meanwhile
+            if not os.path.samestat(os.fstat(lock), os.stat(path)) or _still_runs(path):
+                raise BlockingIOError  # removed and made again meanwhile; or of a run that was killed a moment ago
         except (BlockingIOError, FileNotFoundError):
             os.close(lock)
             return False
@@ -156,11 +156,23 @@ class Layers:
         except OSError:
             pass  # the tree is gone, or another's: the kernel says what that means
 
+    def keep_until(self, processes: Iterable[int]) -> None:
+        """Nobody takes the layer before the end of ``processes``, also when this one is killed; without that they may
+        still write."""
+        from ..changes.store import started_at
+
+        if self._lock >= 0:
+            lines = [f"{pid} {started}\n" for pid in processes if (started := started_at(pid))]
+            with open(f"{self.facts.layers}/{_LAST}", "w", opener=_opener) as file:
+                file.write("".join(lines))
+
     def end(self) -> None:
         """After the last process of the sandbox: let go of the layer, and remove one that is not kept."""
         if self._once:
             _remove(self._once)
             self._once = ""
+        elif self._lock >= 0 and os.path.lexists(f"{self.facts.layers}/{_LAST}"):
+            os.unlink(f"{self.facts.layers}/{_LAST}")
         self._let_go()
 
     def _let_go(self) -> None:
@@ -169,7 +181,24 @@ class Layers:
             self._lock = -1
 
 
+def _still_runs(path: str) -> bool:
+    """Does a process run that the last holder of the layer ``path`` noted?  A number that went to another one does not
+    count: that began later."""
+    from ..changes.store import started_at
+
+    try:
+        with open(f"{path}/{_LAST}", opener=_opener) as file:
+            rows = [line.partition(" ") for line in file.read(4096).splitlines()]
+    except FileNotFoundError:
+        return False
+    return any(pid.isdecimal() and started_at(int(pid)) == started for pid, _, started in rows)
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def _remove(path: str) -> None:
-    from ..changes.store import remove_tree
+    from ..changes.removal import remove_tree
 
     remove_tree(path)

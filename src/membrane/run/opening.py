@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ..backend import Backend, Commands
+    from ..changes.store import Held
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
 
@@ -62,6 +63,7 @@ class Opening:
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         layers: where changes of toolchains go.
         logins: files with log-ins that the command gets a copy of, and where that stands in the view.
+        changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
 
@@ -90,9 +92,37 @@ class Opening:
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
         self.facts = self.layers.facts
-        self.warnings += self.layers.warnings
         self.request = request.replace(policy=policy)
-        self.plan = backend.plan(policy, self.facts)
+        self.changes: Held | None = None
+        try:
+            if policy.workspace == "review":
+                from ..changes import cell
+
+                # What cannot be bound is refused before anything is made; of a set that goes on it is the plan already.
+                self.plan, would = backend.plan(policy, self.facts), self.facts.reviewed
+                self.changes, self.facts = cell.begin(policy, self.facts, self.id)
+                if self.facts.reviewed != would:
+                    self.plan = backend.plan(policy, self.facts)
+            else:
+                self.plan = backend.plan(policy, self.facts)
+            self._begin(backend, policy, commands)
+        except BaseException:
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """Give the layer and the change set back; a new set that the run did not need is removed."""
+        self.layers.end()
+        if self.changes is not None:
+            held, self.changes = self.changes, None
+            try:
+                if held.new and held.is_empty:
+                    held.discard()
+            finally:
+                held.close()
+
+    def _begin(self, backend: Backend, policy: Policy, commands: Commands) -> None:
+        request = self.request
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         self.layers.prepare(self.plan.mounts)
@@ -128,6 +158,10 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
         facts = layers.planned(policy, facts)
+        if policy.workspace == "review":
+            from ..changes import cell
+
+            facts = cell.shown(policy, facts)
         if not os.path.isfile(f"{facts.workspace}/.git"):
             return facts
         from ..workspace import gitdirs
@@ -174,8 +208,11 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     from ..workspace.emptied import Finder
 
     found = scan(facts.workspace, policy.paths)
+    hits, pins = found.hits, found.pins
+    if policy.workspace == "review":
+        hits, pins = mounts.reviewed(found.hits, found.pins)
     patterns = [rule.text for rule in policy.paths if rule.effect == "hide"]
     finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
     empty = finder.find(found.hits, found.named, patterns).paths
-    operations = list(mounts.workspace(facts.workspace, found.hits, found.pins, empty=empty))
+    operations = list(mounts.workspace(facts.workspace, hits, pins, empty=empty))
     return plan.replace(mounts=(*plan.mounts, *operations))

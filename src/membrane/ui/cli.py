@@ -387,10 +387,13 @@ def _ps(invocation: Invocation) -> int:
 
 
 def _gc(invocation: Invocation) -> int:
+    from ..changes import store
     from ..run import registry
     from . import show
 
     removed = registry.collect_garbage(_state())
+    if pieces := store.collect(_state()):
+        removed.append(f"{pieces} unfinished pieces of change sets")
     if slots := registry.collect_traces():
         removed.append(f"tracing slots of {slots} killed tracers")
     if invocation.has("json"):
@@ -398,6 +401,12 @@ def _gc(invocation: Invocation) -> int:
     else:
         _print([f"removed {escape(path)}" for path in removed] or ["nothing to remove"])
     return 0
+
+
+def _changes(invocation: Invocation) -> int:
+    from . import changes
+
+    return changes.main(invocation, _state(), _home())
 
 
 def _config(invocation: Invocation) -> int:
@@ -500,6 +509,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "learn": _learn,
     "ps": _ps,
     "gc": _gc,
+    **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),
     "config": _config,
     "mcp": _mcp,
     "setup": _setup,

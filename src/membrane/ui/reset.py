@@ -10,7 +10,6 @@ alive, except dead sessions.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 LETTERS = "cid"
 CACHES = ("cache", "images")
 OWN = ("run", "logs", "tmp", "trace", "sessions", "told")  # made again when needed
-PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "layers")  # a person's own
+PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "layers", "changes")  # a person's own
 
 
 class Removal(Value):
@@ -92,13 +91,13 @@ def remove(path: str) -> None:
         raise failure[1]
 
     try:
-        if os.path.basename(path) == "layers":
-            from ..changes.store import remove_tree
+        if os.path.basename(path) in ("changes", "layers"):
+            from ..changes.removal import remove_tree
 
-            remove_tree(path)  # overlayfs leaves directories of mode 000
-            if os.path.lexists(path):
-                raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
-        elif os.path.isdir(path) and not os.path.islink(path):
+            remove_tree(path)  # in layers are directories that their owner may not list
+            if not os.path.lexists(path):
+                return
+        if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, onerror=stop)
         else:
             os.unlink(path)
@@ -185,7 +184,7 @@ def reset(
         remove(path)
         say(f"removed {path}")
     if todo.precious:
-        say(f"your policy, trust decisions and agents' homes: {', '.join(todo.precious)}")
+        say(f"your policy, trust decisions, agents' homes and change sets: {', '.join(todo.precious)}")
         if ask("remove these too? They cannot be brought back"):
             for path in todo.precious:
                 remove(path)

@@ -17,8 +17,10 @@ import pytest
 
 from membrane.host import syscalls as sc
 from membrane.host import view
-from membrane.plan.model import Bind, Devices, Directory, File, Mask, Overlay, Symlink, Tmpfs
+from membrane.plan.devices import operations
+from membrane.plan.model import Bind, DeviceFact, Devices, Directory, File, HostFacts, Mask, Overlay, Symlink, Tmpfs
 from membrane.plan.mounts import MASK_SOURCE
+from membrane.policy.model import DeviceRule, Origin, Policy
 
 pytestmark = pytest.mark.needs_kernel("user namespaces")
 
@@ -364,6 +366,26 @@ def test_a_link_on_the_way_is_refused(host: Path, kind: str) -> None:
     (host / "work" / "swapped").symlink_to("real")
     answer = inside(plan(host), lambda: None, ((kind, f"{WORK}/swapped/.env"),))
     assert answer[:2] == ["failed", errno.ELOOP]
+
+
+# ---------------------------------------------------------------- devices
+
+
+def test_a_named_device_can_be_used_and_is_found_in_sysfs_by_its_number(host: Path) -> None:
+    """/dev/zero in the place of a graphics card, as every machine has it."""
+    number = "1:5"  # Documentation/admin-guide/devices.txt
+    fact = DeviceFact("gpu", "/dev/zero", number, os.path.realpath(f"/sys/dev/char/{number}"))
+    policy = Policy(devices=(DeviceRule("gpu", Origin("user", "c")),))
+    facts = HostFacts(0, 0, "u", False, HOME, "/s", WORK, "box", (), devices=(fact,))
+    ops = (*plan(host), Directory(MASK_SOURCE), *operations(policy, facts))
+
+    def ask() -> list[object]:
+        with open("/dev/zero", "rb") as zero:
+            return [zero.read(2).hex(), os.path.basename(os.path.realpath("/sys/dev/char/1:5")), os.listdir("/sys/dev")]
+
+    assert inside(ops, ask) == ["0000", "zero", ["char"]]
+    nodev = tuple(op.replace(device=False) if isinstance(op, Bind) else op for op in ops)
+    assert inside(nodev, lambda: result(read("/dev/zero"))) == "EACCES"  # the control: as every other tree is bound
 
 
 # ---------------------------------------------------------------- overlays

@@ -68,7 +68,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
         *(("trace: {max_size: 1G}", True), ("trace: {keep: 2}", True), ("trace: {http: full}", True)),
     ],
     "profiles": [("profiles: [agent]", True)],
-    "workspace": [("workspace: live", False)],
+    "workspace": [("workspace: review", False), ("workspace: live", True)],
 }
 
 # For each option that is read: what is typed, and the file that says the same.
@@ -82,6 +82,8 @@ TYPED: dict[str, tuple[Any, str]] = {
     "mounts": (("~/x:/y:rw",), "mounts: [{path: ~/x, target: /y, mode: rw}]"),
     "env": (("A", "B=1"), "env: {pass: [A], set: {B: '1'}}"),
     "devices": (("fuse", "gpu"), "devices: [fuse, gpu]"),
+    "review": (":new", "workspace: review"),
+    "live": (True, "workspace: live"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
     "args": (("-e", "A=1", "-m2g"), "args: [-e, A=1, -m2g]"),
     "unix_sockets": (("~/x",), "unix_sockets: [~/x]"),
@@ -237,7 +239,7 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,22 +45,43 @@ def test_runs_at_a_time_have_a_layer_each_and_the_first_is_taken_again(facts: Ho
     facts = planned(PLAIN, facts)
     first, second = Layers(PLAIN, facts), Layers(PLAIN, facts)
     assert (number(first), number(second)) == ("0", "1")
-    assert first.warnings == () and "another run has the layer" in second.warnings[0]
+    assert first.notes == () and "another run has the layer" in second.notes[0]
     third = Layers(PLAIN, facts)
-    assert number(third) == "2" and third.warnings  # another place, another text
+    assert number(third) == "2" and third.notes != second.notes  # another place, another text
     for each in (first, second, third):
         each.end()
-    again, beside = Layers(PLAIN, facts), Layers(PLAIN, facts)
-    assert (number(again), number(beside), beside.warnings) == ("0", "1", ())  # said once
-    for each in (again, beside):
-        each.end()
+    again = Layers(PLAIN, facts)
+    assert (number(again), again.notes) == ("0", ())
+    again.end()
+
+
+def test_a_run_that_was_killed_has_its_layer_until_its_processes_have_ended(facts: HostFacts) -> None:
+    facts = planned(PLAIN, facts)
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        killed = Layers(PLAIN, facts)
+        killed.keep_until([process.pid])
+        killed._let_go()  # as the kernel does it
+        second = Layers(PLAIN, facts)
+        assert number(second) == "1"
+        second.end()
+    finally:
+        process.kill()
+        process.wait()
+    last = Layers(PLAIN, facts)
+    assert number(last) == "0"
+    last.keep_until([os.getpid()])
+    last.end()  # it says itself that nothing runs any more
+    again = Layers(PLAIN, facts)
+    assert number(again) == "0"
+    again.end()
 
 
 def test_when_all_are_taken_toolchains_are_read_only(facts: HostFacts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "MOST", 1)
     facts = planned(PLAIN, facts)
     first, second = Layers(PLAIN, facts), Layers(PLAIN, facts)
-    assert first.facts.layers and not second.facts.layers and "read-only" in second.warnings[0]
+    assert first.facts.layers and not second.facts.layers and "read-only" in second.notes[0]
     assert not [op for op in base(PLAIN, second.facts) if isinstance(op, Overlay)]
     for each in (first, second):
         each.end()
@@ -106,14 +128,13 @@ def test_its_directories_are_the_callers_alone_and_look_like_the_toolchain(facts
     made.end()
 
 
-def test_a_state_where_overlayfs_cannot_write_has_none_and_says_so_once(
+def test_a_state_where_overlayfs_cannot_write_has_none_and_says_so(
     facts: HostFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("/", "ext4"), (facts.state, "overlay")]
     monkeypatch.setattr(layers, "mount_points", lambda: rows)
     assert planned(PLAIN, facts) == facts
-    assert ["takes no layers" in text for text in Layers(PLAIN, facts).warnings] == [True]
-    assert Layers(PLAIN, facts).warnings == ()
+    assert ["takes no layers" in text for text in Layers(PLAIN, facts).notes] == [True]
     rows.append((facts.state, "ext4"))  # something else is mounted over it
     assert planned(PLAIN, facts).layers
 

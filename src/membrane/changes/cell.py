@@ -1,0 +1,289 @@
+"""A reviewed workspace as a cell sees it: which layers it is made of, and what is hidden in it by name.
+
+Theory of operation
+-------------------
+The view shows an overlay in the place of the workspace (``plan.model.Overlay``): above, what is written now; below it
+the frozen layers of the change set; then the *masks*, a layer of whiteouts; the host's workspace at the bottom.  A
+whiteout hides a name, whatever the workspace has under it: also after an editor's atomic save, and also when the name
+appears later.  The command may make a file of its own there; that lies in the change set.
+
+Which names get a whiteout is known when the workspace was scanned, which goes on while the overlay is already mounted.
+Nothing has looked up a name in it by then, and nothing can before the whiteouts stand, so the kernel has nothing cached
+of what they cover.  They are made anew at each start: rules change, and so do files.
+
+Not all that is hidden can be one.  Where git tracks a name, its absence would be committed as a deletion, so such names
+are covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
+to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace; what
+the host makes elsewhere later is hidden when it appears (``late``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..errors import PolicyError
+from ..host.facts import file_system
+from ..host.private import make_private
+from ..plan.model import Reviewed
+from . import store
+from .removal import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..plan.model import HostFacts, ScanHit
+    from ..policy.model import PathRule, Policy
+
+MASKS = "masks"  # in the directory of a set
+NAME_DIGITS = 12  # of the session's id, in the name of a new set
+MOST_FUTURE = 64  # names that get a whiteout though nothing has them
+_GLOB = frozenset("*?[\\")
+
+
+# ---------------------------------------------------------------- the layers
+
+
+def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, HostFacts]:
+    """Take the change set of a run, or make it; the facts with its layers.
+
+    Raises:
+        ChangeSetError: it is another workspace's, in use, or cannot be named so.
+        PolicyError: something is mounted in the workspace, or the command could write it by another path.
+        HostError: it cannot be made, or not where our state is.
+    """
+    refuse_mounts(facts.workspace)
+    _refuse_aliases(policy, facts)
+    place = store.directory(facts.state)
+    make_private(place)
+    if file_system(place) == "overlay":  # where whiteouts cannot be made either
+        from ..host.overlay import why
+
+        raise why("", 0, facts.workspace, place)
+    name = policy.change_set or session[:NAME_DIGITS]
+    held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
+    try:
+        masks = f"{held.path}/{MASKS}"
+        if os.path.lexists(masks):
+            remove_tree(masks)
+        os.mkdir(masks, 0o700)
+        return held, facts.replace(reviewed=_layers(held.meta, facts.state))
+    except BaseException:
+        held.close()
+        raise
+
+
+def shown(policy: Policy, facts: HostFacts) -> HostFacts:
+    """The facts with the layers that a run would have, for who asks what it would do; nothing is made."""
+    name = policy.change_set or "new"
+    try:
+        found = store.read(facts.state, name)
+    except store.NotThere:
+        path = store.directory(facts.state)
+        new = Reviewed(name, (f"{path}/{name}/{MASKS}",), f"{path}/{store.POOL}/new")
+        return facts.replace(reviewed=new)
+    return facts.replace(reviewed=_layers(found, facts.state))
+
+
+def _layers(found: store.ChangeSet, state: str) -> Reviewed:
+    frozen = store.uppers(state, reversed(found.layers[:-1]))
+    masks = f"{store.place(state, found.name)}/{MASKS}"
+    return Reviewed(found.name, (*frozen, masks), store.layer_root(state, found.layers[-1]))
+
+
+def refuse_mounts(workspace: str) -> None:
+    """Stop when something is mounted in the workspace: overlayfs shows what lies below it.
+
+    Raises:
+        PolicyError: with the place.
+    """
+    prefix = os.fsencode(workspace.rstrip("/") + "/")
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            place = _unescape(line.split(b" ", 5)[4])
+            if place.startswith(prefix):
+                raise PolicyError(
+                    "review the workspace",
+                    f"{os.fsdecode(place)} is mounted in the workspace, and an overlay would show what lies below it",
+                    fix=(f"umount {os.fsdecode(place)}", "use the workspace live: --live"),
+                )
+
+
+def _unescape(field: bytes) -> bytes:
+    """A field of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
+    if b"\\" not in field:
+        return field
+    head, *rest = field.split(b"\\")
+    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
+
+
+def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
+    """Stop when a tree that the command may write is the workspace, or holds it, under another name.
+
+    By identity: what one directory is called is a question of mounts and links.
+    """
+    from ..plan.mounts import places
+
+    trees = [places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw"]
+    for tree in trees:
+        if tree and (_is_above(tree, facts.workspace) or _is_above(facts.workspace, tree)):
+            raise PolicyError(
+                "review the workspace",
+                f"mounts: {tree} leads to the workspace, and what is written there would not be reviewed",
+                fix=("mount it read-only", "use the workspace live: --live"),
+            )
+
+
+def _is_above(upper: str, path: str) -> bool:
+    """Is the directory ``upper`` itself, or one above, ``path``?"""
+    try:
+        wanted = os.stat(upper)
+    except OSError:
+        return False
+    place = os.path.realpath(path)
+    while True:
+        try:
+            if os.path.samestat(os.stat(place), wanted):
+                return True
+        except OSError:
+            pass
+        parent = os.path.dirname(place)
+        if parent == place:
+            return False
+        place = parent
+
+
+# ---------------------------------------------------------------- hidden names
+
+
+def whiteouts(hits: Iterable[ScanHit], empty: frozenset[str], shown: Iterable[str] = ()) -> frozenset[str]:
+    """Hidden names that vanish: those that a live workspace would show as empty, but for links.
+
+    Args:
+        empty: as ``workspace.emptied`` found them.
+        shown: those that show the names of their variables.
+    """
+    return frozenset(hit.path for hit in hits if hit.path in empty and not hit.link) - frozenset(shown)
+
+
+def future(rules: Iterable[PathRule], workspace: str) -> list[str]:
+    """Names at the top of the workspace that a rule hides and nothing has yet."""
+    names: dict[str, None] = {}
+    for rule in rules:
+        if rule.effect != "hide":
+            continue
+        text = rule.text.rstrip("/")
+        if text.startswith("!"):
+            names.pop(text[1:].removeprefix("/"), None)
+            continue
+        name = text.removeprefix("**/").removeprefix("/")
+        if name and "/" not in name and not _GLOB & set(name) and name not in (".", ".."):
+            names[name] = None
+    found = [name for name in names if not os.path.lexists(f"{workspace}/{name}")]
+    return found[:MOST_FUTURE]
+
+
+class Masks:
+    """The layer of whiteouts of one set.
+
+    Args:
+        path: its directory.
+        workspace: the tree that it hides names of.
+    """
+
+    def __init__(self, path: str, workspace: str) -> None:
+        self._path, self._workspace = path, workspace
+
+    def add(self, name: str) -> None:
+        """Hide ``name``, relative to the workspace.
+
+        The directories above it are made like those of the workspace: of a directory in several layers the uppermost
+        one says who may do what.
+
+        Raises:
+            OSError: the whiteout cannot be made; the name is not hidden.
+        """
+        parent, _, last = name.rpartition("/")
+        directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            path = ""
+            for part in parent.split("/") if parent else ():
+                path = f"{path}/{part}"
+                inner = self._enter(directory, part, path)
+                os.close(directory)
+                directory = inner
+            try:
+                # What overlayfs takes for a whiteout: a character device 0/0, which anybody may make (vfs_mknod).
+                os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
+            except FileExistsError:
+                pass
+        finally:
+            os.close(directory)
+
+    def _enter(self, directory: int, name: str, path: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+        except FileExistsError:
+            return os.open(name, flags, dir_fd=directory)
+        fd = os.open(name, flags, dir_fd=directory)
+        try:
+            like = os.stat(f"{self._workspace}{path}", follow_symlinks=False)
+            if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                try:
+                    os.fchown(fd, like.st_uid, like.st_gid)
+                except PermissionError:
+                    pass  # a directory of somebody else's: what is made in it is the caller's
+            os.fchmod(fd, stat.S_IMODE(like.st_mode))
+        except FileNotFoundError:
+            pass  # it went away since the scan, with all in it
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+# ---------------------------------------------------------------- what was changed, in short
+
+
+def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[int, int, bool]:
+    """(names that are there, names that are gone, whether all were counted), for one line at the end of a run.
+
+    Args:
+        most: entries that are looked at.
+    """
+    there: set[str] = set()
+    gone: set[str] = set()
+    looked = 0
+    for upper in uppers:
+        stack = [""]
+        while stack:
+            path = stack.pop()
+            try:
+                with os.scandir(f"{upper}/{path}") as entries:
+                    for entry in entries:
+                        looked += 1
+                        if looked > most:
+                            return len(there), len(gone), False
+                        name = f"{path}{entry.name}"
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(f"{name}/")
+                            gone.discard(name)
+                            if not os.path.lexists(f"{workspace}/{name}"):
+                                there.add(f"{name}/")
+                        elif entry.is_file(follow_symlinks=False) or not _is_whiteout(entry):
+                            there.add(name)
+                            gone.discard(name)
+                        else:
+                            there = {each for each in there if each != name and not each.startswith(f"{name}/")}
+                            if os.path.lexists(f"{workspace}/{name}"):
+                                gone.add(name)
+            except OSError:
+                continue
+    return len(there), len(gone), True
+
+
+def _is_whiteout(entry: os.DirEntry[str]) -> bool:
+    details = entry.stat(follow_symlinks=False)
+    return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0

@@ -68,6 +68,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
         if os.path.lexists(masks):
             remove_tree(masks)
         os.mkdir(masks, 0o700)
+        held.renew_work()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
         held.close()

@@ -361,9 +361,15 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
-        if changes is not None:
+        handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
+        if changes is not None and masks is not None and handle is not None:
+            from ..changes.cell import confirm
+
             changes.keep_until(cell.last())
-        handle = cell.trace_handle() if self._tracer is not None else None
+            confirm(handle.root, facts.workspace, masks.names, changes.uppers)
+            if self._tracer is None:
+                os.close(handle.root)
+                handle = None
         self._begin_edits(handle)
         if self._tracer is not None:
             live = [(root, found) for root, found in scans if root != reviewed]

@@ -378,6 +378,9 @@ class Boundary(ABC):
         if self._tracer is not None:
             self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(handle, roots, reviewed)
+        if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
+            said = "new names are not refused, as nothing here tells that they are made; they are held back by apply"
+            self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []

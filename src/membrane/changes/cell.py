@@ -270,10 +270,10 @@ def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[
     Args:
         most: entries that are looked at.
     """
-    there: set[str] = set()
-    gone: set[str] = set()
+    there: dict[str, int] = {}  # the layer that has it last
+    gone: dict[str, int] = {}
     looked = 0
-    for upper in uppers:
+    for layer, upper in enumerate(uppers):
         stack = [""]
         while stack:
             path = stack.pop()
@@ -282,23 +282,34 @@ def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[
                     for entry in entries:
                         looked += 1
                         if looked > most:
-                            return len(there), len(gone), False
+                            return _counted(there, gone, workspace, whole=False)
                         name = f"{path}{entry.name}"
                         if entry.is_dir(follow_symlinks=False):
                             stack.append(f"{name}/")
-                            gone.discard(name)
-                            if not os.path.lexists(f"{workspace}/{name}"):
-                                there.add(f"{name}/")
-                        elif entry.is_file(follow_symlinks=False) or not _is_whiteout(entry):
-                            there.add(name)
-                            gone.discard(name)
-                        else:
-                            there = {each for each in there if each != name and not each.startswith(f"{name}/")}
-                            if os.path.lexists(f"{workspace}/{name}"):
-                                gone.add(name)
+                            if os.path.isdir(f"{workspace}/{name}"):
+                                continue  # one of the workspace, in which something was changed
+                        elif not entry.is_file(follow_symlinks=False) and _is_whiteout(entry):
+                            gone[name] = layer
+                            continue
+                        there[name] = layer
             except OSError:
-                continue
-    return len(there), len(gone), True
+                continue  # a directory that the command closed, or one that went away
+    return _counted(there, gone, workspace, whole=True)
+
+
+def _counted(there: dict[str, int], gone: dict[str, int], workspace: str, *, whole: bool) -> tuple[int, int, bool]:
+    def is_left(name: str, layer: int) -> bool:
+        """Not taken away, with what is above it, by a later layer."""
+        at = len(name)
+        while at > 0:
+            if gone.get(name[:at], -1) > layer:
+                return False
+            at = name.rfind("/", 0, at)
+        return True
+
+    new = sum(is_left(name, layer) for name, layer in there.items())
+    lost = sum(there.get(name, -1) < layer and os.path.lexists(f"{workspace}/{name}") for name, layer in gone.items())
+    return new, lost, whole
 
 
 def _is_whiteout(entry: os.DirEntry[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,15 @@ def test_a_name_that_is_in_the_view_all_the_same_stops_the_start(tmp_path: Path)
         cell.confirm(root, "/ws", names, (str(upper),))
     finally:
         os.close(root)
+
+
+def test_the_counts_take_time_in_proportion(facts: HostFacts, tmp_path: Path) -> None:
+    """A command may have removed as much as it made; the end of a run does not wait for it."""
+    upper = tmp_path / "1"
+    upper.mkdir()
+    for number in range(3_000):
+        (upper / f"n{number}").write_text("")
+        whiteout(upper / f"w{number}")
+    begin = time.process_time()
+    assert cell.summary((str(upper),) * 3, facts.workspace) == (3_000, 0, True)
+    assert time.process_time() - begin < 2  # comparing each with each took a minute

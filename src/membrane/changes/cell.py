@@ -22,9 +22,10 @@ from __future__ import annotations
 import os
 import stat
 
-from ..errors import PolicyError
-from ..host.facts import file_system
+from ..errors import HostError, PolicyError
+from ..host.facts import file_system, mount_point
 from ..host.private import make_private
+from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from ..plan.model import Reviewed
 from . import store
 from .removal import remove_tree
@@ -68,6 +69,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
         if os.path.lexists(masks):
             remove_tree(masks)
         os.mkdir(masks, 0o700)
+        held.renew_work()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
         held.close()
@@ -98,24 +100,16 @@ def refuse_mounts(workspace: str) -> None:
     Raises:
         PolicyError: with the place.
     """
-    prefix = os.fsencode(workspace.rstrip("/") + "/")
+    prefix = workspace.rstrip("/") + "/"
     with open("/proc/self/mountinfo", "rb") as table:
         for line in table:
-            place = _unescape(line.split(b" ", 5)[4])
+            place = mount_point(line.split(b" ", 5)[4])
             if place.startswith(prefix):
                 raise PolicyError(
                     "review the workspace",
-                    f"{os.fsdecode(place)} is mounted in the workspace, and an overlay would show what lies below it",
-                    fix=(f"umount {os.fsdecode(place)}", "use the workspace live: --live"),
+                    f"{place} is mounted in the workspace, and an overlay would show what lies below it",
+                    fix=(f"umount {place}", "use the workspace live: --live"),
                 )
-
-
-def _unescape(field: bytes) -> bytes:
-    """A field of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
-    if b"\\" not in field:
-        return field
-    head, *rest = field.split(b"\\")
-    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
 
 
 def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
@@ -184,6 +178,27 @@ def future(rules: Iterable[PathRule], workspace: str) -> list[str]:
     return found[:MOST_FUTURE]
 
 
+def confirm(root: int, workspace: str, names: Iterable[str], uppers: Sequence[str]) -> None:
+    """Look through the view for names that are to be hidden, before a command can.
+
+    Args:
+        root: of the view (O_PATH).
+        names: relative to ``workspace``.
+        uppers: layers of the set: under a name that they have stands what a command made.
+
+    Raises:
+        HostError: one of them is there.
+    """
+    for name in names:
+        path = f"{workspace}/{name}"
+        try:
+            os.close(openat2(root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not any(os.path.lexists(f"{upper}/{name}") for upper in uppers):
+            raise HostError("hide names of the workspace", "it is in the view", target=path)
+
+
 class Masks:
     """The layer of whiteouts of one set.
 
@@ -194,6 +209,7 @@ class Masks:
 
     def __init__(self, path: str, workspace: str) -> None:
         self._path, self._workspace = path, workspace
+        self.names: list[str] = []  # that are hidden
 
     def add(self, name: str) -> None:
         """Hide ``name``, relative to the workspace.
@@ -218,6 +234,7 @@ class Masks:
                 os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
             except FileExistsError:
                 pass
+            self.names.append(name)
         finally:
             os.close(directory)
 
@@ -253,10 +270,10 @@ def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[
     Args:
         most: entries that are looked at.
     """
-    there: set[str] = set()
-    gone: set[str] = set()
+    there: dict[str, int] = {}  # the layer that has it last
+    gone: dict[str, int] = {}
     looked = 0
-    for upper in uppers:
+    for layer, upper in enumerate(uppers):
         stack = [""]
         while stack:
             path = stack.pop()
@@ -265,23 +282,34 @@ def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[
                     for entry in entries:
                         looked += 1
                         if looked > most:
-                            return len(there), len(gone), False
+                            return _counted(there, gone, workspace, whole=False)
                         name = f"{path}{entry.name}"
                         if entry.is_dir(follow_symlinks=False):
                             stack.append(f"{name}/")
-                            gone.discard(name)
-                            if not os.path.lexists(f"{workspace}/{name}"):
-                                there.add(f"{name}/")
-                        elif entry.is_file(follow_symlinks=False) or not _is_whiteout(entry):
-                            there.add(name)
-                            gone.discard(name)
-                        else:
-                            there = {each for each in there if each != name and not each.startswith(f"{name}/")}
-                            if os.path.lexists(f"{workspace}/{name}"):
-                                gone.add(name)
+                            if os.path.isdir(f"{workspace}/{name}"):
+                                continue  # one of the workspace, in which something was changed
+                        elif not entry.is_file(follow_symlinks=False) and _is_whiteout(entry):
+                            gone[name] = layer
+                            continue
+                        there[name] = layer
             except OSError:
-                continue
-    return len(there), len(gone), True
+                continue  # a directory that the command closed, or one that went away
+    return _counted(there, gone, workspace, whole=True)
+
+
+def _counted(there: dict[str, int], gone: dict[str, int], workspace: str, *, whole: bool) -> tuple[int, int, bool]:
+    def is_left(name: str, layer: int) -> bool:
+        """Not taken away, with what is above it, by a later layer."""
+        at = len(name)
+        while at > 0:
+            if gone.get(name[:at], -1) > layer:
+                return False
+            at = name.rfind("/", 0, at)
+        return True
+
+    new = sum(is_left(name, layer) for name, layer in there.items())
+    lost = sum(there.get(name, -1) < layer and os.path.lexists(f"{workspace}/{name}") for name, layer in gone.items())
+    return new, lost, whole
 
 
 def _is_whiteout(entry: os.DirEntry[str]) -> bool:

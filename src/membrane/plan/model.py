@@ -142,8 +142,7 @@ class Overlay(Value):
 
     target: str
     lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
-    layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
-    volatile: bool = False  # nothing waits for the disk; a work directory may be used once
+    layer: str = ""  # takes the changes: a directory with "upper" and a new "work"; empty: read-only
     fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory

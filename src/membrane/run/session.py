@@ -356,7 +356,7 @@ class Session(Boundary):
         from ..changes.cell import summary
 
         there, gone, whole = summary(changes.uppers, self.opening.facts.workspace)
-        if not there and not gone:
+        if not there and not gone and changes.is_empty:
             say("nothing was changed")
             return
         more = "" if whole else "at least "

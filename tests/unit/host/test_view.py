@@ -429,7 +429,7 @@ def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers:
 
 def test_a_work_directory_of_a_volatile_overlay_is_used_once(layers: Path) -> None:
     """So that nothing is kept over files that the disk may never have got."""
-    ops = reviewed(layers, lowers=(f"{layers}/work",), volatile=True)
+    ops = reviewed(layers, lowers=(f"{layers}/work",))
     assert inside(ops, lambda: result(lambda: Path(WORK, "plain").write_text("x"))) == "ok"
     assert inside(ops, lambda: None)[0] == "failed"
     subprocess.run(["chmod", "-R", "u+rwX", str(layers / "top" / "work")], check=True)

@@ -30,8 +30,6 @@ from errno import EINPROGRESS, EMFILE, ENFILE, ENOBUFS, ENOMEM
 
 from ..errors import HostError
 from ..events import ConnectionClosed, ConnectionOpened
-from ..host.channel import Channel
-from ..host.messages import FROM_FACTORY, TO_FACTORY, MakeSocket, SocketMade
 from .flow import Flow, Pump
 from .reactor import EDGE, ERR, HUP, IN, OUT, RDHUP
 
@@ -78,6 +76,9 @@ class Exposed:
         self.pump = Pump(room)
         self.connections: set[Connection] = set()
         self.connect = reactor.wait(CONNECT, lambda connection: connection.finish("the server does not accept"))
+        from ..host.channel import Channel  # here: most gateways expose nothing
+        from ..host.messages import FROM_FACTORY, TO_FACTORY
+
         self._mint = Channel(mint, TO_FACTORY, FROM_FACTORY)
         self._asked: deque[Connection] = deque()
         self._limit = connections
@@ -117,6 +118,8 @@ class Exposed:
 
     def ask(self, connection: Connection, family: int) -> None:
         """Ask the launcher for a socket; answers come in the order of the questions."""
+        from ..host.messages import MakeSocket
+
         try:
             self._mint.send(MakeSocket(family))
         except OSError as error:  # its queue is full, or it is gone and the session ends
@@ -147,6 +150,8 @@ class Exposed:
         connection.begin()
 
     def _minted(self, _mask: int) -> None:
+        from ..host.messages import SocketMade
+
         while True:
             try:
                 made = self._mint.receive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from golden_cases import CASES, DIRECTORY, REFUSALS, path_of, refusals, texts
 
-from membrane.host import messages
+from membrane.host.messages import TO_LAUNCHER, Begin
 from membrane.host.start import Start
 from membrane.plan.build import build
 
@@ -29,10 +29,9 @@ def test_the_same_input_gives_the_same_plan() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_travels_to_the_launcher_whole(case: str) -> None:
-    plan = build(*CASES[case]).replace(bindings=())  # of which nothing is made there (``Launch.begin``)
-    begun = Start(plan, ("a", "\udcff\n"), (True, False, True), "id", 0o22, "reads", "kept")
-    data, descriptors = messages.TO_LAUNCHER.encode(messages.Begin(begun))
-    assert messages.TO_LAUNCHER.decode(data) == messages.Begin(begun) and descriptors == []
+    plan = build(*CASES[case]).replace(bindings=())  # nothing is made of those
+    begin = Begin(Start(plan, ("a", "\udcff\n"), (True, False, True), "id", 0o22, "reads", "kept"))
+    assert TO_LAUNCHER.decode(*TO_LAUNCHER.encode(begin)) == begin
 
 
 def test_every_refusal_names_a_place_or_what_to_do() -> None:

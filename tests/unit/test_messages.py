@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 
 from membrane.messages import Failure, Malformed, Message, Table
+from membrane.value import Layout, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from membrane.messages import Fd, Fds, Json
 
 
 class Mixed(Message):
@@ -18,7 +23,32 @@ class Empty(Message):
     pass
 
 
-TABLE = Table("from here to there", Mixed, Empty, Failure)
+class Point(Value):
+    x: int
+
+
+class Carrying(Message):
+    """Descriptors, and a record."""
+
+    first: Fd
+    maybe: Fd | None
+    more: Fds
+    point: Point
+    ratio: float
+    data: Json
+
+
+class Paired(Message):
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.match(self.names, self.numbers)
+
+
+TABLE = Table(
+    "from here to there", Mixed, Empty, Failure, Carrying, Paired, longest=1 << 20, Point=Layout("point", Point)
+)
 
 
 def test_the_form_on_the_wire() -> None:
@@ -26,6 +56,37 @@ def test_the_form_on_the_wire() -> None:
     assert raw == b"\0" + b"\1\xfe" + b"\1" + b"\1\0\0\0\xff" + b"\2\0\0\0" + b"\1\0\0\0a" + b"\0\0\0\0"
     assert fds == []
     assert TABLE.encode(Empty()) == (b"\1", []) and TABLE.decode(b"\1") == Empty()
+
+
+@pytest.mark.parametrize("maybe", [None, 8])
+@pytest.mark.parametrize("more", [(), (9, 10)])
+def test_descriptors_are_in_the_order_of_the_fields(maybe: int | None, more: tuple[int, ...]) -> None:
+    message = Carrying(7, maybe, more, Point(3), 0.5, {"a": [None]})
+    raw, fds = TABLE.encode(message)
+    assert fds == [7, *([] if maybe is None else [maybe]), *more]
+    assert raw[:6] == bytes((3, maybe is not None, len(more), 0, 0, 0))
+    assert TABLE.decode(raw, fds) == message
+    for wrong in (fds[:-1], [*fds, 11], []):
+        with pytest.raises(Malformed, match=r"a descriptor is missing|something follows it"):
+            TABLE.decode(raw, wrong)
+
+
+def test_fields_that_belong_together_are_as_many() -> None:
+    message = Paired(("a", "b"), (1, 1 << 64))
+    raw, _fds = TABLE.encode(message)
+    assert TABLE.decode(raw) == message
+    with pytest.raises(ValueError, match="2 and 1 do not match"):
+        Paired(("a", "b"), (1,))
+    with pytest.raises(Malformed, match="1 and 2 do not match"):
+        TABLE.decode(b"\4" + b"\1\0\0\0" + bytes(4) + b"\2\0\0\0" + b"\1\0" * 2)
+
+
+@pytest.mark.parametrize("number", [0, -1, 127, 128, -128, -129, (1 << 64) - 1, (1 << 127) - 1, 1 - (1 << 127)])
+def test_a_number_has_up_to_sixteen_bytes(number: int) -> None:
+    message = Mixed(number, False, "", ())
+    assert TABLE.decode(*TABLE.encode(message)) == message
+    with pytest.raises(ValueError, match="is too large"):
+        TABLE.encode(Mixed(number + (1 << 128), False, "", ()))
 
 
 def test_only_what_the_table_lists_is_sent() -> None:
@@ -37,7 +98,7 @@ def test_only_what_the_table_lists_is_sent() -> None:
     ("raw", "why"),
     [
         (b"", "IndexError"),
-        (b"\3", "IndexError"),
+        (b"\5", "IndexError"),
         (b"\xff", "IndexError"),
         (b"\1\0", "something follows it"),
         (b"\0\0" + bytes(9), "no number has that length"),

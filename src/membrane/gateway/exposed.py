@@ -30,8 +30,6 @@ from errno import EINPROGRESS
 
 from ..errors import HostError
 from ..events import ConnectionOpened
-from ..host.channel import Channel
-from ..host.messages import FROM_FACTORY, TO_FACTORY, MakeSocket, SocketMade
 from .connection import RESET, Connection, Connections, guarded
 from .flow import Flow
 from .listener import Listener
@@ -74,6 +72,9 @@ class Exposed(Connections):
     ) -> None:
         super().__init__(reactor, emit, crashed, connections, number=number, room=room)
         self.connect = reactor.wait(CONNECT, lambda connection: connection.abort("the server does not accept"))
+        from ..host.channel import Channel  # here: most gateways expose nothing
+        from ..host.messages import FROM_FACTORY, TO_FACTORY
+
         self._mint = Channel(mint, TO_FACTORY, FROM_FACTORY)
         self._asked: deque[ExposedConnection] = deque()
         mint.setblocking(False)
@@ -99,6 +100,8 @@ class Exposed(Connections):
 
     def ask(self, connection: ExposedConnection, family: int) -> None:
         """Ask the launcher for a socket; answers come in the order of the questions."""
+        from ..host.messages import MakeSocket
+
         try:
             self._mint.send(MakeSocket(family))
         except OSError as error:  # its queue is full, or it is gone and the session ends
@@ -107,6 +110,8 @@ class Exposed(Connections):
         self._asked.append(connection)
 
     def _minted(self, _mask: int) -> None:
+        from ..host.messages import SocketMade
+
         while True:
             try:
                 made = self._mint.receive()

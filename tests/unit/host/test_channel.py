@@ -86,6 +86,37 @@ def test_what_is_no_message_is_refused_and_its_descriptors_are_closed(raw: bytes
         assert supervisor.receive() == m.CommandExited(7)
 
 
+SHORT = Table("of the test", Failure, longest=(1 << 16) + 1)
+
+
+@pytest.mark.parametrize(
+    ("size", "why"), [((1 << 16) + 1, "IndexError"), ((1 << 16) + 2, "65538 bytes are too many"), (0, "IndexError")]
+)
+def test_a_file_in_memory_is_read_up_to_what_the_table_allows(size: int, why: str) -> None:
+    with ends(SHORT, SHORT) as (ours, theirs), socket.socket(fileno=os.dup(ours.fileno())) as plain:
+        memory = os.memfd_create("message", os.MFD_CLOEXEC)
+        os.write(memory, b"\x07" * size)
+        before = descriptors()
+        socket.send_fds(plain, [b"\xff"], [memory])
+        with pytest.raises(Malformed, match=why):
+            theirs.receive()
+        assert descriptors() == before
+        os.close(memory)
+
+
+def test_what_is_no_file_in_memory_is_refused() -> None:
+    read, write = os.pipe()
+    with ends(SHORT, SHORT) as (ours, theirs), socket.socket(fileno=os.dup(ours.fileno())) as plain:
+        before = descriptors()
+        for fds, why in (([read], "Illegal seek"), ([], "IndexError")):
+            socket.send_fds(plain, [b"\xff"], fds)
+            with pytest.raises(Malformed, match=why):
+                theirs.receive()
+        assert descriptors() == before
+    os.close(read)
+    os.close(write)
+
+
 def test_the_end_is_none_and_what_was_said_before_it_is_not_lost() -> None:
     with ends(m.FROM_INSIDE, m.TO_INSIDE) as (inside, supervisor):
         supervisor.send(m.Go())  # unread: the kernel tells of a reset first
@@ -99,8 +130,10 @@ def test_the_end_is_none_and_what_was_said_before_it_is_not_lost() -> None:
 
 def test_an_empty_datagram_is_the_end() -> None:
     with ends(m.FROM_INSIDE, m.TO_INSIDE) as (inside, supervisor):
-        inside.socket.send(b"")
-        assert supervisor.receive() is None
+        before = descriptors()
+        with socket.socket(fileno=os.dup(inside.fileno())) as plain:
+            socket.send_fds(plain, [b""], [0])
+        assert supervisor.receive() is None and descriptors() == before
 
 
 def test_the_kernel_says_who_sent_a_message() -> None:
@@ -116,6 +149,9 @@ def test_the_kernel_says_who_sent_a_message() -> None:
         os.close(got.listener)
         inside.send(m.Ready(13, None))
         assert supervisor.receive() == m.Ready(13, None) and supervisor.sender == os.getpid()
+        supervisor.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        inside.send(m.JobStopped())
+        assert supervisor.receive() == m.JobStopped() and supervisor.sender == 0
 
 
 @pytest.mark.parametrize(
@@ -144,10 +180,12 @@ def test_a_receiver_without_descriptors_says_so() -> None:
         try:
             with ends(m.FROM_LAUNCHER, m.TO_LAUNCHER) as (launcher, supervisor):
                 launcher.send(m.NetworkSockets("tproxy", ("a",) * 9, (0,) * 9))
-                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() + 3, 64))
+                before = descriptors()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (before + 3, 64))
                 supervisor.receive()
         except HostError as error:
-            status = 0 if "RLIMIT_NOFILE" in str(error) else 2
+            # The pair is closed by now, and so is what came.
+            status = 0 if "RLIMIT_NOFILE" in str(error) and descriptors() == before - 2 else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -12,8 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from event_samples import NASTY, sample
 
+from event_samples import NASTY, sample
 from membrane.events import EVENTS, Process, encode
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from event_samples import NASTY, sample
 
+from event_samples import NASTY, sample
 from membrane import clock
 from membrane.events import EVENTS, LONGEST, ConnectionClosed, Event, FileOpened, NameQuarantined, encode
 from membrane.lines import _MOST_KEPT, Lines, json_text

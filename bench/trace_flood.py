@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from membrane.events import EventsLost
+from membrane.lines import json_text
 from membrane.record import decode
 from membrane.record import reader as reading
 from membrane.record import spans as raw
@@ -49,7 +50,7 @@ def lines(dice: random.Random, noise: bool, source: str) -> tuple[bytes, int]:
         }
         what = {"event": "FileOpened", "source": source, "process": process, "path": f"/project/{name}"}
         rest = {"flags": ["wronly", "creat"], "result": "", "requested": True, "outside_workspace": False, "count": 1}
-        out.append(record.json_text({**head, **what, **rest}).encode() + b"\n")
+        out.append(json_text({**head, **what, **rest}).encode() + b"\n")
         size += len(out[-1])
     return b"".join(out), len(out)
 

@@ -216,14 +216,14 @@ class _Counted:
         self.rows: dict[Any, dict[str, Any]] = {}
         self.beyond = 0
 
-    def row(self, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        row = self.rows.get(key)
-        if row is None:
-            if len(self.rows) >= MOST:
-                self.beyond += 1
-                return make()
-            row = self.rows[key] = make()
-        return row
+    def row(self, key: Any, **new: Any) -> dict[str, Any]:
+        """The row of ``key``, which is ``new`` when there is none yet."""
+        if key in self.rows:
+            return self.rows[key]
+        if len(self.rows) >= MOST:
+            self.beyond += 1
+            return new
+        return self.rows.setdefault(key, new)
 
 
 def runs_later(path: str) -> str:
@@ -322,7 +322,7 @@ class Summary:
         path = event.path
         if path.startswith("/dev/fd/") and each.request is not None:
             path = each.request.path or path  # a program that was executed by its descriptor
-        row = self._programs.row(path, lambda: {"path": path, "count": 0, "failed": 0, "first": list(event.argv)})
+        row = self._programs.row(path, path=path, count=0, failed=0, first=list(event.argv))
         row["count" if not event.result else "failed"] += 1
 
     def _wrote(self, each: Recorded, how: str, path: str, why: str = "") -> None:
@@ -333,7 +333,7 @@ class Summary:
             return
         if self._is_temporary(path) or not path:
             return
-        row = self._written.row(path, lambda: {"path": path, "how": [], "count": 0, "by": each.program})
+        row = self._written.row(path, path=path, how=[], count=0, by=each.program)
         row["count"] += 1
         if how not in row["how"] and len(row["how"]) < 8:
             row["how"].append(how)
@@ -342,7 +342,7 @@ class Summary:
         if how == "removed":
             self._later.rows.pop(path, None)
         elif why := why or runs_later(path):
-            self._later.row(path, lambda: {"path": path, "why": why, "by": each.program})
+            self._later.row(path, path=path, why=why, by=each.program)
 
     def _is_temporary(self, path: str) -> bool:
         """A workspace below /tmp is none."""
@@ -359,7 +359,7 @@ class Summary:
         elif event.outside_workspace and not self._is_temporary(path):
             top = next((prefix for prefix in SYSTEM if path.startswith(prefix)), "")
             key = f"{top}**" if top else path
-            row = self._read.row(key, lambda: {"path": key, "count": 0, "by": each.program})
+            row = self._read.row(key, path=key, count=0, by=each.program)
             row["count"] += 1
 
     def _on_FileCreated(self, each: Recorded, event: ev.FileCreated) -> None:
@@ -386,23 +386,12 @@ class Summary:
         self._wrote(each, "renamed", event.to, _MADE_EXECUTABLE if why == _MADE_EXECUTABLE else "")
 
     def _on_NameQuarantined(self, _each: Recorded, event: ev.NameQuarantined) -> None:
-        self._moved.row(event.path, lambda: {"path": event.path, "to": event.to})
+        self._moved.row(event.path, path=event.path, to=event.to)
 
     def _on_ConnectionOpened(self, each: Recorded, event: ev.ConnectionOpened) -> None:
-        host = event.host or event.address
-        row = self._connections.row(
-            (host, event.port, event.protocol == "udp"),
-            lambda: {
-                "host": host,
-                "port": event.port,
-                "protocol": event.protocol,
-                "count": 0,
-                "bytes_up": 0,
-                "bytes_down": 0,
-                "errors": 0,
-                "by": [],
-            },
-        )
+        host, port, protocol = event.host or event.address, event.port, event.protocol
+        place, nothing = (host, port, protocol == "udp"), {"count": 0, "bytes_up": 0, "bytes_down": 0, "errors": 0}
+        row = self._connections.row(place, host=host, port=port, protocol=protocol, **nothing, by=[])
         row["count"] += 1
         name = each.program
         if name and name not in row["by"] and len(row["by"]) < 8:
@@ -419,48 +408,30 @@ class Summary:
 
     def _on_RequestSeen(self, _each: Recorded, event: ev.RequestSeen) -> None:
         key = {name: getattr(event, name) for name in ("method", "scheme", "host", "path", "verdict", "port")}
-        row = self._requests.row(tuple(key.values()), lambda: {**key, "count": 0, "status": []})
+        row = self._requests.row(tuple(key.values()), **key, count=0, status=[])
         row["count"] += 1
         if event.status not in row["status"] and len(row["status"]) < 8:
             row["status"].append(event.status)
 
     def _on_AccessDenied(self, each: Recorded, event: ev.AccessDenied) -> None:
-        target = target_of(event.access)
-        row = self._refused.row(
-            (target, event.reason),
-            lambda: {
-                "target": target,
-                "reason": event.reason,
-                "count": 0,
-                "allow": event.hint,
-                "rule": event.rule,
-                "by": each.program,
-            },
-        )
-        row["count"] += max(1, event.count)
+        target, reason = target_of(event.access), event.reason
+        self._refuse(each, (target, reason), target, reason, max(1, event.count), event.hint, event.rule)
 
     def _kernel_refused(self, each: Recorded, path: str, operation: str) -> None:
-        row = self._refused.row(
-            (path, each.result, operation),
-            lambda: {
-                "target": path,
-                "reason": f"{operation}: {each.result}",
-                "count": 0,
-                "allow": None,
-                "rule": None,
-                "by": each.program,
-            },
-        )
-        row["count"] += 1
+        self._refuse(each, (path, each.result, operation), path, f"{operation}: {each.result}", 1, None, None)
+
+    def _refuse(
+        self, each: Recorded, key: object, target: str, reason: str, count: int, allow: str | None, rule: str | None
+    ) -> None:
+        row = self._refused.row(key, target=target, reason=reason, count=0, allow=allow, rule=rule, by=each.program)
+        row["count"] += count
 
     def _on_DefectSeen(self, _each: Recorded, event: ev.DefectSeen) -> None:
         self.defects += max(1, event.count)
 
     def _on_EventsLost(self, each: Recorded, event: ev.EventsLost) -> None:
-        row = self._lost.row(
-            (each.source, event.kind, event.cause),
-            lambda: {"kind": event.kind, "cause": event.cause, "count": 0, "start": event.start},
-        )
+        key = each.source, event.kind, event.cause
+        row = self._lost.row(key, kind=event.kind, cause=event.cause, count=0, start=event.start)
         row["count"] += event.count
         row["end"] = event.end
 

@@ -113,6 +113,12 @@ def test_the_shape_is_tracees() -> None:
     assert [each["args"][4]["value"]["direction"] for each in answers] == [2, 1]
 
 
+@pytest.mark.parametrize("name", ["make", "exec", "dns", "connect", "_init__", "on_dns", "convert"])
+def test_the_name_of_an_event_is_no_name_of_ours(name: str) -> None:
+    """A broken process chooses it; ``dns`` ended the export when handlers were found by it alone."""
+    assert converted(event(name, path="/x")) == []
+
+
 def test_ocsf_and_otlp() -> None:
     denied = event(
         "AccessDenied",

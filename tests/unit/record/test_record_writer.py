@@ -646,7 +646,7 @@ def test_a_follower_of_spans_waits_for_the_rest_of_a_record(tmp_path: Path) -> N
     path = Path(record.make(str(tmp_path), "aa11"))
     session, spans = record.Writer(str(path), "session"), record.Writer(str(path), "ebpf", "spans")
     started = {"time": "2026-01-02T03:04:05.000Z", "event": "SessionStarted", "workspace": "/w\\\\x"}
-    session.append(record.json_text(started).encode() + b"\n")
+    session.append(json.dumps(started).encode() + b"\n")
     records = [clock_record(10**18)]
     for walked in (b"f1/w\\x/", b"f1/etc/", b"f2/w\\x/", b"f2/etc/"):
         fields = (decode.OPEN, len(walked), 0, 0, 7, 3, 1, 1, 0, 257, 10**9, 1, 3, 0, 0, 1, 1, b"sh")
@@ -701,9 +701,9 @@ def test_a_writer_is_cheap(tmp_path: Path) -> None:
     """No json, no OpenSSL, no zlib for a short session; the time is measured in ``bench``."""
     program = (
         "import sys; before = set(sys.modules)\n"
-        "from membrane.record import writer as record\n"
+        "from membrane.lines import json_text; from membrane.record import writer as record\n"
         f"writer = record.Writer(record.make({str(tmp_path)!r}, 'aa11'), 'session')\n"
-        "writer.append(record.json_text({'event': 'x'}).encode() + b'\\n'); writer.close()\n"
+        "writer.append(json_text({'event': 'x'}).encode() + b'\\n'); writer.close()\n"
         "print(sorted({'json', 're', 'hashlib', 'zlib', 'gzip', 'typing', 'enum'} & (set(sys.modules) - before)))"
     )
     done = subprocess.run(

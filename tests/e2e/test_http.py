@@ -36,7 +36,7 @@ def test_curl_speaks_what_the_server_chose(box: Box, version: str) -> None:
     lines = done.stdout.replace("\r", "").splitlines()
     seen = json.loads(lines[0])
     assert seen == {"method": "GET", "path": "/v1/x?a=b", "version": version[6:] + ".0" * (version == "--http2"),
-                    "octets": 0}, done  # fmt: skip
+                    "bytes": 0}, done  # fmt: skip
     assert lines[1].split()[1] == "403"
     assert "x-membrane-verdict: deny" in lines
     body = json.loads(lines[-2])

@@ -139,7 +139,7 @@ def serve(sock: socket.socket, _: str) -> None:
                 "proof": proof,
                 "method": request.method,
                 "path": request.path,
-                "octets": request.body(),
+                "bytes": request.body(),
                 "fields": request.fields,
             }
             _answer(sock, json.dumps(seen).encode())

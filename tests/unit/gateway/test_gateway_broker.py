@@ -158,6 +158,17 @@ def test_a_link_in_its_place_is_not_followed(rig: Rig, tmp_path: Path) -> None:
     assert client.recv(1) == b""
 
 
+def test_a_service_that_is_not_there_leaves_no_descriptor_open(rig: Rig) -> None:
+    rig.service.close()  # its name stays
+    connections = 3
+    before = len(os.listdir("/proc/self/fd"))
+    clients = [rig.connect() for _ in range(connections)]
+    rig.until(lambda: len(rig.of(ConnectionClosed)) == connections)
+    rig.reactor.turn(0)
+    assert {event.error for event in rig.of(ConnectionClosed)} == {"Connection refused"}
+    assert len(os.listdir("/proc/self/fd")) == before + len(clients)
+
+
 def test_more_than_the_budget_does_not_go_up(tmp_path: Path) -> None:
     rig = Rig(tmp_path, upload=4)
     client, server = rig.carried()

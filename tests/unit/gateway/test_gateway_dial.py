@@ -56,12 +56,12 @@ class Rig:
         self.asked.append(access)
         return Deny(None, "no") if access.address == FORBIDDEN else Allow(None, "ok")
 
-    def dial(self) -> tuple[Dial, Owner]:
+    def dial(self, *addresses: str) -> tuple[Dial, Owner]:
         owner = Owner()
         resolver = Resolver(self.reactor, lambda _host: self.answer, 10)
-        dialler = Dialler(self.reactor, Upstreams(resolver, resolver, self.proxy))
-        route = Route("a.test", "198.18.0.9", 443, self.port)
-        dial = Dial(dialler, owner, route, Router(Names(), self.decide))
+        self.dialler = Dialler(self.reactor, Upstreams(resolver, resolver, self.proxy))
+        route = Route("a.test", "198.18.0.9", 443, self.port, addresses)
+        dial = Dial(self.dialler, owner, route, Router(Names(), self.decide))
         dial.begin()
         return dial, owner
 
@@ -101,6 +101,7 @@ def test_a_name_of_which_no_address_is_allowed_is_barred_and_nothing_dialled(rig
     _dial, owner = rig.dial()
     assert rig.until_heard(owner) == [f"barred: {FORBIDDEN}"]
     assert owner.address == ""
+    assert not rig.dialler.connect.waiting()
 
 
 def test_each_address_that_failed_is_in_the_reason(rig: Rig) -> None:
@@ -124,6 +125,19 @@ def test_one_that_was_called_off_is_silent(rig: Rig) -> None:
     assert rig.until_heard(other) == ["reached"]
     assert other.socket is not None
     other.socket.close()
+    assert owner.heard == []
+
+
+def test_what_was_called_off_while_it_connects_is_closed(rig: Rig) -> None:
+    dial, owner = rig.dial("127.0.0.1", "127.0.0.2")
+    assert rig.dialler.connect.has(dial) and rig.dialler.attempt.has(dial)
+    dial.end()
+    rig.reactor.turn(0)
+    server, _peer = rig.server.accept()
+    with server:
+        server.settimeout(10)
+        assert server.recv(1) == b""
+    assert not rig.dialler.connect.has(dial) and not rig.dialler.attempt.has(dial)
     assert owner.heard == []
 
 

@@ -816,3 +816,16 @@ def test_what_is_to_be_judged_is_never_relayed(rig, server, closing) -> None:
             connection.reached(upstream, 0, b"")
         assert (connection._down is None) is inspect
         rig.engine.connections.discard(connection)
+
+
+def test_without_an_inspector_what_is_to_be_judged_is_refused(rig, server, monkeypatch) -> None:
+    route = Route("a.test", "198.18.0.9", 80, rig.router.target, ("127.0.0.1",), inspect=True)
+    monkeypatch.setattr(rig.router, "arrive", lambda _address, _port, _protocol="tcp": route)
+    with rig.connect() as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 403 ")
+    [denied] = rig.wait_for(AccessDenied)
+    assert denied.hint == "requests cannot be judged on this connection"
+    server.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        server.accept()

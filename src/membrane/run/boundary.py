@@ -303,6 +303,9 @@ class Boundary(ABC):
             operations += self._trust(facts)
         for warning in (*facts.file_warnings, *self.opening.warnings):
             say(f"warning: {escape(warning)}")
+        if not self.options.quiet:
+            for note in self.opening.notes:
+                say(escape(note))
         able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
         if not facts.uid and not facts.root and able:
             self._warn(

@@ -127,3 +127,34 @@ def test_a_membrane_inside_says_where_it_is(box: Box) -> None:
         assert "inside of another membrane, session" in done.stderr
         assert "try: run the command without it: here it is sandboxed already" in done.stderr
         assert "membrane setup container" not in done.stderr
+
+
+NEST = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+for flags in (0x10000000, 0x20000, 0x10020000, 0x40000000, 0x80):
+    libc.unshare(flags)
+    print(errno.errorcode[ctypes.get_errno()])
+libc.syscall(CLONE, 0x10000011, 0, 0, 0, 0)
+print(errno.errorcode[ctypes.get_errno()])
+print(open("/proc/sys/user/max_user_namespaces").read().strip())
+try:
+    open("/proc/sys/user/max_user_namespaces", "w").write("9")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+os.waitpid(os.fork(), 0) if os.fork() else os._exit(0)
+"""
+
+
+def test_a_sandbox_inside_is_refused_and_told(box: Box) -> None:
+    """Twice: by who tells it, and behind that by the kernel, whose limit the command cannot change."""
+    script = NEST.replace("CLONE", {"x86_64": "56", "aarch64": "220"}[os.uname().machine])
+    done = box.run(f"--events={box.events_path}", "--", "python3", "-c", script)
+    assert done.stdout.split()[:7] == ["EPERM"] * 6 + ["0"], done
+    assert done.stdout.split()[7] in ("EACCES", "EPERM", "EROFS")
+    names = {event["access"].get("name") for event in box.events("AccessDenied")}
+    assert {"unshare", "clone"} <= names
+    silent = box.run("--no-trace", "--", "python3", "-c", script)
+    assert silent.stdout.split()[:6] == ["EPERM"] * 6, "without a record the filter refuses"
+    control = box.outside("unshare", "-U", "true")
+    assert control.returncode == 0, control

@@ -33,6 +33,8 @@ def test_the_copy_has_placeholders_and_is_the_commands(box: Box) -> None:
     script = "cat ~/.claude/.credentials.json; echo x >> ~/.claude/.credentials.json && echo; echo written; env"
     done = box.run("--profile=claude", "--", "sh", "-c", script)
     assert done.returncode == 0 and "written" in done.stdout, done
+    assert done.stderr == f"membrane: your log-in in {path} is used from now on; the command sees placeholders\n"
+    assert box.run("--profile=claude", "--", "true").stderr == "", "once"
     shown = json.loads(done.stdout.splitlines()[0])["claudeAiOauth"]
     assert shown["subscriptionType"] == "max" and shown["expiresAt"] == FAR
     assert len(shown["accessToken"]) == len(ACCESS) and shown["accessToken"].startswith("sk-ant-oat01-")

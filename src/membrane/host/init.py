@@ -61,13 +61,14 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
         os._exit(1)
     os.close(started)
     plan = start.plan
+    walled = wall_off(start)
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
         channel.send(m.Listening(sock.fileno()))
         sock.close()
     with Step(channel, "assemble the seccomp filter"):
-        filters = assemble(start)  # while the supervisor looks through the workspace
+        filters = assemble(start, walled=walled)  # while the supervisor looks through the workspace
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
         os._exit(1)
@@ -106,8 +107,30 @@ class Filters(Value):
     notifying: bytes
 
 
-def assemble(start: Start) -> Filters:
-    """The filters of each command of ``start``."""
+def wall_off(start: Start) -> bool:
+    """Have the kernel refuse user namespaces to the command (namespaces(7), max_user_namespaces), and so, as it has no
+    capability, all others; false: it was not done.
+
+    The setting is the user namespace's own.  Behind it the reader of notifications can refuse them, and tell of it.
+    """
+    hardening = start.plan.hardening
+    if not start.notify or start.commands != "one" or hardening.nested or hardening.user_namespaces:
+        return False
+    try:
+        fd = os.open("/proc/sys/user/max_user_namespaces", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False  # read-only, in some containers
+    try:
+        os.write(fd, b"0")
+        return os.pread(fd, 16, 0).strip() == b"0"
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def assemble(start: Start, *, walled: bool = False) -> Filters:
+    """The filters of each command of ``start``; ``walled``: as ``wall_off`` said."""
     plan = start.plan
     hardening = plan.hardening
     refusing = seccomp.program(
@@ -115,12 +138,13 @@ def assemble(start: Start) -> Filters:
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
         raw_is_told=tells_raw(start),
+        namespaces_are_told=walled,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one
         return Filters(refusing, b"")
-    return Filters(refusing, notifying(start))
+    return Filters(refusing, notifying(start, walled=walled))
 
 
 def tells_raw(start: Start) -> bool:
@@ -129,9 +153,10 @@ def tells_raw(start: Start) -> bool:
     return bool(start.notify) and not hardening.nested and not hardening.user_namespaces
 
 
-def notifying(start: Start) -> bytes:
+def notifying(start: Start, *, walled: bool = False) -> bytes:
     """The second filter."""
-    return seccomp.notify_program(reads=start.notify == "reads", raw=tells_raw(start), machine=sc.MACHINE)
+    reads = start.notify == "reads"
+    return seccomp.notify_program(reads=reads, raw=tells_raw(start), namespaces=walled, machine=sc.MACHINE)
 
 
 def run_command(start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1) -> NoReturn:

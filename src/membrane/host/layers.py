@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 _FLAGS = sc.MS_NOSUID | sc.MS_NODEV
 
 
-def put(op: Layer, own: str, tree: str, place: int, scratch: str) -> None:
+def put(op: Layer, own: str, tree: str, place: int) -> None:
     """Show the names of ``op`` in a mounted tree.
 
     Args:
         own: where our files are made, in a tmpfs of ours; it does not exist.
         tree: the directory of the tree.
         place: a descriptor of it (O_PATH).
-        scratch: an empty directory that a file system is mounted on for a while.
     """
     os.mkdir(own)
     os.chmod(own, 0o755)  # noqa: S103 - it is shown as the tree's root, whatever our mask is
@@ -52,6 +51,8 @@ def put(op: Layer, own: str, tree: str, place: int, scratch: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EPERM, errno.ENODEV):
             raise
+    scratch = f"{own}-joined"
+    os.mkdir(scratch)
     sc.mount("tmpfs", scratch, "tmpfs", _FLAGS, "mode=0755,size=1m")
     _join(own, tree, scratch)
     sc.mount(None, scratch, None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _FLAGS)

@@ -119,6 +119,7 @@ _BY_KIND = (("setpriority", 2), ("ioprio_set", 3))  # kind and number; the kind 
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME shares its bit with clone's exit signal, which wins there.
 _CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
+_NAMESPACES = {"clone": _CLONE_NEW, "unshare": _CLONE_NEW | _CLONE_NEWTIME}
 # What stays refused where user namespaces are allowed: a mount namespace of its own would miss masks that come later.
 _CLONE_NEWNS = 0x00020000
 # PER_LINUX, PER_LINUX32, each with UNAME26 or ADDR_NO_RANDOMIZE (gdb, setarch -R), and the question 0xffffffff
@@ -132,6 +133,7 @@ def program(
     allow_ptrace: bool = True,
     unix: bool = True,
     raw_is_told: bool = False,
+    namespaces_are_told: bool = False,
     ids: tuple[int, int, int] | None = None,
     machine: str,
 ) -> bytes:
@@ -143,6 +145,8 @@ def program(
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
         raw_is_told: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
+        namespaces_are_told: the same for new namespaces; only where the kernel would refuse them as well
+            (``init.wall_off``).
         ids: (first uid, first gid, how many of each) that the user namespace maps.  chown(2) to another one is EPERM,
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
@@ -159,7 +163,7 @@ def program(
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    judged = _judged(nested, user_namespaces, unix, raw_is_told)
+    judged = _judged(nested, user_namespaces, unix, raw_is_told, namespaces_are_told)
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
     for name, body in judged:
@@ -182,7 +186,7 @@ def program(
     return _packed(code, labels)
 
 
-def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> bytes:
+def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool = False, machine: str) -> bytes:
     """Assemble the second filter: the calls that the listener of user notifications is asked about.
 
     Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
@@ -191,6 +195,7 @@ def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> b
     Args:
         reads: every open, not only those that may write or create.
         raw: raw sockets, which are to be refused (``program`` with ``raw_is_told``).
+        namespaces: new namespaces, the same (``namespaces_are_told``).
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -210,6 +215,8 @@ def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> b
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name in _SENDS]
     if raw:
         code.append((_EQUAL, NUMBERS["socket"][column], "socket", ""))
+    if namespaces:
+        code += [(_EQUAL, NUMBERS[name][column], name, "") for name in _NAMESPACES]
     labels["allow"] = len(code)
     code.append((_RETURN, _ALLOW, "", ""))
     if not reads:
@@ -229,6 +236,9 @@ def notify_program(*, reads: bool = False, raw: bool = False, machine: str) -> b
         labels["type"] = len(code)
         code += [_load(1)[1], (_AND, _SOCK_TYPE_MASK, "", ""), (_EQUAL, _SOCK_RAW, "notify", "")]
         code.append((_RETURN, _ALLOW, "", ""))
+    for name, flags in _NAMESPACES.items() if namespaces else ():
+        labels[name] = len(code)
+        code += [_load(0)[1], (_ANY_BIT, flags, "notify", ""), (_RETURN, _ALLOW, "", "")]
     labels["notify"] = len(code)
     code.append((_RETURN, _USER_NOTIF, "", ""))
     return _packed(code, labels)
@@ -264,7 +274,7 @@ def group_program(machine: str) -> bytes:
 def notified_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``notify_program`` may tell of."""
     column = _column(machine)
-    names = (*_OPENS, "socket", *_NOTIFIED, *_SENDS)
+    names = (*_OPENS, "socket", *_NAMESPACES, *_NOTIFIED, *_SENDS)
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 
@@ -296,7 +306,7 @@ def _refused(nested: bool, user_namespaces: bool, allow_ptrace: bool) -> list[tu
 
 
 def _judged(
-    nested: bool, user_namespaces: bool, unix: bool, raw_is_told: bool
+    nested: bool, user_namespaces: bool, unix: bool, raw_is_told: bool, namespaces_are_told: bool
 ) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
@@ -321,7 +331,7 @@ def _judged(
         (name, [_load(0), ("", (_EQUAL, everybody, "EPERM", "")), *_one_of(1, (1,), "EPERM", "allow")])
         for name, everybody in _BY_KIND
     ]
-    if not nested:
+    if not nested and not namespaces_are_told:
         refused = _CLONE_NEWNS if user_namespaces else _CLONE_NEW
         calls.insert(3, ("clone", [_load(0), ("", (_ANY_BIT, refused, "EPERM", "allow"))]))
         calls.append(("unshare", [_load(0), ("", (_ANY_BIT, refused | _CLONE_NEWTIME, "EPERM", "allow"))]))

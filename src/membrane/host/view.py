@@ -618,7 +618,7 @@ class Masks:
 def _layer(op: Layer, root: _Root) -> None:
     place = root.place(op.target)
     try:
-        layers.put(op, f"{NEW_ROOT}{MASK_SOURCE}/layer", NEW_ROOT + op.target, place, NEW_ROOT + SCRATCH[0])
+        layers.put(op, f"{NEW_ROOT}{MASK_SOURCE}/layer", NEW_ROOT + op.target, place)
     finally:
         os.close(place)
 

@@ -107,6 +107,8 @@ def _advice(event: AccessDenied) -> str:
     if known is not None and known.floor:
         return known.floor
     if event.access.get("kind") == "SystemCall":
+        if event.access.get("name") in ("clone", "unshare"):
+            return "a sandbox inside of this one: run the command without it, it is sandboxed already"
         return "no rule opens this call"
     if event.reason == reasons.DENIED_BY_RULE:
         return f"deny: {shorten(event.rule)}" if event.rule else ""

@@ -309,6 +309,9 @@ class Boundary(ABC):
             say(f"warning: {escape(warning)}")
         for note in self.opening.layers.notes:
             self._warn_once(note)
+        if not self.options.quiet:
+            for note in self.opening.notes:
+                say(escape(note))
         able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
         if not facts.uid and not facts.root and able:
             self._warn(

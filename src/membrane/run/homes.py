@@ -82,16 +82,17 @@ def keep(home: str, agent: str, files: Iterable[str]) -> None:
         os.close(lock)
 
 
-def make_place(agent: str, name: str) -> None:
-    """An empty file in a directory of the agent, where something is mounted; what is there stays.
+def make_place(agent: str, name: str) -> bool:
+    """An empty file in a directory of the agent, where something is mounted; false: something is there, and stays.
 
     Raises:
         HostError: it cannot be made.
     """
     if _is_there(f"{agent}/{name}"):
-        return
+        return False
     try:
         _write(agent, name, b"")
+        return True
     except OSError as error:
         raise HostError("make a place for the log-in", error.strerror or "", target=f"{agent}/{name}") from None
 

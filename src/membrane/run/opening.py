@@ -62,6 +62,7 @@ class Opening:
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         layers: where changes of toolchains go.
+        notes: what to say of a first run.
         logins: files with log-ins that the command gets a copy of, and where that stands in the view.
         changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
@@ -127,8 +128,12 @@ class Opening:
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         self.layers.prepare(self.plan.mounts)
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
-        for place in self.logins.values():
-            homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
+        new = [
+            path
+            for path, place in self.logins.items()
+            if homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
+        ]
+        self.notes = tuple(f"your log-in in {path} is used from now on; the command sees placeholders" for path in new)
         one = commands == "one"
         self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
         notify: Literal["", "writes", "reads"] = ""

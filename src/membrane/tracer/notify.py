@@ -101,7 +101,7 @@ _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", 
 _RENAME_EXCHANGE = 2  # rename(2)
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
-_REFUSED = frozenset({"socket"})  # calls that are told only to be refused
+_REFUSED = frozenset({"socket", "clone", "unshare"})  # calls that are told only to be refused
 _MSG_FASTOPEN = 0x20000000  # a connection is opened by sending (tcp(7), TCP_FASTOPEN)
 _MESSAGE_NAME = struct.Struct("=QI")  # the beginning of struct msghdr: address and length of the name
 _CWD = 0xFFFFFF9C  # AT_FDCWD
@@ -697,6 +697,20 @@ class Notifications:
             call = {"kind": "SystemCall", "name": "socket"}
             self._refuse(known, ("socket", "", ""), AccessDenied(call, "EPERM", None, None, source="notify"))
         return SocketCalled("socket", "", "", 0, "EPERM", True, "notify"), errno.EPERM
+
+    def _on_clone(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        return self._namespaces("clone", known)
+
+    def _on_unshare(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
+        return self._namespaces("unshare", known)
+
+    def _namespaces(self, name: str, known: Known | None) -> tuple[Event, int]:
+        """A sandbox inside of this one: the same as for a raw socket."""
+        self._tell = False
+        refused = AccessDenied({"kind": "SystemCall", "name": name}, "EPERM", None, None, source="notify")
+        if not self._quiet or name == "clone":  # eBPF tells the other
+            self._refuse(known, (name, "", ""), refused)
+        return refused, errno.EPERM
 
     def _on_sendto(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._send(thread, known, "sendto", a[0], a[3], a[4], a[5])

@@ -63,6 +63,9 @@ def test_sends_are_told_that_name_a_place_or_open_a_connection(machine: str) -> 
         assert ask(machine, sendto, 3, 1, 1, 0, name, 16) == "told"
 
 
+NAMESPACES = {"x86_64": {56, 272}, "aarch64": {220, 97}}  # clone, unshare
+
+
 @pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_raw_sockets_are_left_to_the_second_filter_where_it_tells_them(machine: str) -> None:
     """And nothing else is: whatever the first one lets pass and did not, the second one tells."""
@@ -85,12 +88,35 @@ def test_raw_sockets_are_left_to_the_second_filter_where_it_tells_them(machine: 
 
 
 @pytest.mark.parametrize("machine", bpf.MACHINES)
+def test_new_namespaces_are_left_to_the_second_filter_where_it_tells_them(machine: str) -> None:
+    """And no other process or thread is told."""
+    strict, lax = (seccomp.program(namespaces_are_told=told, machine=machine) for told in (False, True))
+    telling, silent = (seccomp.notify_program(namespaces=told, machine=machine) for told in (True, False))
+    arch = bpf.AUDIT_ARCH[machine]
+    calls = {name: number for number, name in seccomp.notified_calls(machine).items()}
+    for name in ("clone", "unshare"):
+        left = set()
+        for flags in (*(1 << bit for bit in range(32)), 17, 0x3D0F00, 0x10000011, 0x7C020011, 0):
+            before, now = (bpf.run(program, calls[name], (flags | 1 << 40,), arch) for program in (strict, lax))
+            told = bpf.run(telling, calls[name], (flags | 1 << 40,), arch)
+            assert bpf.run(silent, calls[name], (flags,), arch) == "allow"
+            assert (told == "told") == (before != now), flags
+            if before != now:
+                assert (before, now) == ("EPERM", "allow")
+                left.add(flags)
+        assert {0x10000000, 0x20000, 0x40000000, 0x20000000, 0x8000000, 0x4000000, 0x2000000} <= left
+        assert not {17, 0x3D0F00, 0, 0x100, 0x4000} & left
+    nested = seccomp.program(user_namespaces=True, machine=machine)
+    assert bpf.run(nested, calls["unshare"], (0x20000,), arch) == "EPERM", "what is allowed has its own rule"
+
+
+@pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_exactly_the_listed_calls_are_told(machine: str) -> None:
     told = {number for number in range(512) if ask(machine, number) == "told"}
     assert told == set(ALWAYS[machine])
     sends = {number for number, _position in SENDS[machine]}
     opens = {number for number, _position in OPENS[machine]}
-    assert set(seccomp.notified_calls(machine)) == told | opens | sends | {SOCKET[machine]}
+    assert set(seccomp.notified_calls(machine)) == told | opens | sends | {SOCKET[machine]} | NAMESPACES[machine]
     other = "aarch64" if machine == "x86_64" else "x86_64"
     for number in (*told, 0x40000000 | 59, 600):
         assert ask(machine, number, arch=other) == "allow"  # the first filter refuses other machines

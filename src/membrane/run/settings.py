@@ -130,7 +130,7 @@ def load_policy(
     name = _cache_name(key)
     found = _recall(f"{home}/cache/{name}", key, environ)
     if found is not None:
-        return found
+        return _said_of_above(found, workspace)
     _make_home(home)
     if "no_global_config" not in given:
         write_config(home)
@@ -148,7 +148,7 @@ def load_policy(
     loaded = Loaded(result.policy, result.warnings, result.widening)
     if remember and files.settled():
         _remember(f"{home}/cache", name, key, files.stamps, result, loaded)
-    return loaded
+    return _said_of_above(loaded, workspace)
 
 
 def _read_all(
@@ -230,24 +230,25 @@ def _not_read(files: _Files, workspace: str) -> list[str]:
         if files.stamps[path] is not None:
             what = f'its patterns under "{key}:"' if key else "what it says"
             out.append(f"{path} is not read; write {what} in {workspace}/{PROJECT_FILE}")
-    own = f"{workspace}/{PROJECT_FILE}"
-    if files.stamps.get(own) is None and not os.path.lexists(f"{workspace}/.git"):
-        above = _repository_above(files, workspace)
-        if above:
-            fix = f"cd {above}, or copy what holds here to {own}"
-            out.append(f"{above}/{PROJECT_FILE} holds for runs in {above}, not in this directory of it: {fix}")
     return out
 
 
-def _repository_above(files: _Files, workspace: str) -> str:
-    """The repository that ``workspace`` is a directory of, where that has a project file; else empty."""
+def _said_of_above(loaded: Loaded, workspace: str) -> Loaded:
+    """With a warning where ``workspace`` is a directory of a repository whose project file is not read here.
+
+    Not from the cache: whether there is a repository, each command of git may change.
+    """
+    own = f"{workspace}/{PROJECT_FILE}"
+    if os.path.lexists(f"{workspace}/.git") or os.path.lexists(own):
+        return loaded
     path = os.path.dirname(workspace)
-    while path != "/":
-        if os.path.lexists(f"{path}/.git"):  # its stamp would change with each command of git
-            files.stamp(f"{path}/{PROJECT_FILE}")
-            return path if files.stamps[f"{path}/{PROJECT_FILE}"] is not None else ""
+    while path != "/" and not os.path.lexists(f"{path}/.git"):
         path = os.path.dirname(path)
-    return ""
+    if path == "/" or not os.path.lexists(f"{path}/{PROJECT_FILE}"):
+        return loaded
+    fix = f"cd {path}, or copy what holds here to {own}"
+    warning = f"{path}/{PROJECT_FILE} holds for runs in {path}, not in this directory of it: {fix}"
+    return loaded.replace(warnings=(*loaded.warnings, warning))
 
 
 def _in_workspace(policy: Policy, workspace: str) -> Policy:

@@ -10,7 +10,7 @@ On the wire it is the number of its type in the table (one byte) and its fields 
     str               length, UTF-8; bytes of a file name that is none keep theirs (PEP 383)
     bytes             length, content            tuple[str, ...]   count, each as str
     dict[str, int]    count, each as str and int
-    tuple[int, ...]   count, 4 bytes, signed     Json              length, JSON (RFC 8259)
+    tuple[int, ...]   count, each as int         Json              length, JSON (RFC 8259)
     Fd                nothing: the next descriptor that travels with the datagram (unix(7), SCM_RIGHTS)
     Fd | None         a bool, and the descriptor where it is true        Fds   count, that many descriptors
 
@@ -212,7 +212,7 @@ def _take_json(body: _Body) -> Any:
 
 def _take_ints(body: _Body) -> tuple[int, ...]:
     count = body.length()
-    return struct.unpack(f"<{count}i", body.take(4 * count))
+    return struct.unpack(f"<{count}q", body.take(8 * count))
 
 
 def _take_strs(body: _Body) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ _PUT: dict[str, Callable[[Any], bytes]] = {
     "bool": lambda value: b"\1" if value else b"\0",
     "bytes": _put_bytes,
     "str": _put_str,
-    "tuple[int, ...]": lambda value: struct.pack(f"<I{len(value)}i", len(value), *value),
+    "tuple[int, ...]": lambda value: struct.pack(f"<I{len(value)}q", len(value), *value),
     "tuple[str, ...]": _put_strs,
     "dict[str, int]": _put_counts,
     "Json": _put_json,

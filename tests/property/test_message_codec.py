@@ -33,7 +33,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "float": st.floats(allow_nan=False),
     "str": TEXT,
     "bytes": st.binary(max_size=40),
-    "tuple[int, ...]": st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5).map(tuple),
+    "tuple[int, ...]": st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=5).map(tuple),
     "tuple[str, ...]": st.lists(TEXT, max_size=5).map(tuple),
     "dict[str, int]": st.dictionaries(TEXT, st.integers(0, 1 << 62), max_size=5),
     "Json": st.recursive(

@@ -247,10 +247,24 @@ def _overlay(op: Overlay, trees: Sequence[int], instead: int, root: _Root) -> No
                 if instead < 0:
                     raise
         sc.move_mount(instead, b"", dirfd=place)
+        for path in op.sockets:
+            _cover(path, root)
     finally:
         os.close(place)
         if instead >= 0:
             os.close(instead)
+
+
+def _cover(target: str, root: _Root) -> None:
+    try:
+        fd = root.place(target)
+    except FileNotFoundError:
+        return  # it vanished since it was looked at: there is nothing to hide
+    masks = Masks(NEW_ROOT)
+    try:
+        masks.cover(fd)
+    finally:
+        masks.close()
 
 
 class _Obstructed(OSError):
@@ -385,15 +399,7 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
     elif isinstance(op, Layer):
         _layer(op, root)
     elif isinstance(op, Mask):
-        try:
-            fd = root.place(op.target)
-        except FileNotFoundError:
-            return  # it vanished since it was looked at: there is nothing to hide
-        masks = Masks(NEW_ROOT)
-        try:
-            masks.cover(fd)
-        finally:
-            masks.close()
+        _cover(op.target, root)
     elif isinstance(op, Proc):
         _mount("proc", op.target, root, _PROC)
         if op.freeze_settings:

@@ -360,9 +360,9 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
         plain = tree not in links and not any(inside(path, tree) for path in (*taken, *facts.mounted))
         if facts.layers and plain:
             layer = f"{facts.layers}/{tree[len(facts.home) + 1 :].replace('/', '-')}"
-            ops.append(
-                Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", volatile=True, fallback=True)
-            )
+            bound = () if policy.open_sockets else tuple(path for path in facts.bound if inside(path, tree))
+            made = Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", volatile=True, fallback=True)
+            ops.append(made.replace(sockets=bound))
         else:
             ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="toolchain"))
     return ops

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import traceback
@@ -403,6 +404,23 @@ def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers:
     ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
     assert inside(ops, ask) == ["plain", "EROFS"]
     assert inside(reviewed(layers, lowers=(f"{layers}/work",)), ask)[0] == "failed"
+
+
+def test_a_socket_of_the_host_in_a_tree_that_is_bound_instead_is_covered(layers: Path) -> None:
+    """A read-only mount keeps nobody from connecting, and the plan cannot know which of the two is mounted."""
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(f"{layers}/work/service")
+        service.listen()
+        ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
+        connect = lambda: result(lambda: socket.socket(socket.AF_UNIX).connect(f"{WORK}/service"))  # noqa: E731
+        assert inside(ops, connect) == "ECONNREFUSED"  # an overlay has inodes of its own (net/unix, unix_find_bsd)
+        (layers / "top" / "upper").rmdir()
+        assert inside(ops, connect) == "ok"  # the control
+        place = next(number for number, op in enumerate(ops) if isinstance(op, Overlay))
+        covered = list(ops)
+        covered[place] = ops[place].replace(sockets=(f"{WORK}/service", f"{WORK}/gone"))
+        assert inside(covered, connect) in ("ECONNREFUSED", "EACCES")
+        assert inside(covered, lambda: stat.S_ISSOCK(os.stat(f"{WORK}/service").st_mode)) is False
 
 
 def test_a_work_directory_of_a_volatile_overlay_is_used_once(layers: Path) -> None:

@@ -162,6 +162,10 @@ def test_a_toolchain_is_written_in_a_layer_and_read_where_nothing_else_lies_in_i
     layers = [op.layer for op in base(Policy(), LAYERED) if isinstance(op, Overlay)]
     assert layers == ["/home/dev/.membrane/l/.nvm", "/home/dev/.membrane/l/sdk"]
     assert len({name.replace("/", "-") for name in TOOLCHAINS}) == len(TOOLCHAINS)
+    facts = LAYERED.replace(bound=("/home/dev/sdk/a/service", "/home/dev/sdkman/service"))
+    sockets = {op.target: op.sockets for op in base(Policy(), facts) if isinstance(op, Overlay)}
+    assert sockets == {"/home/dev/sdk": ("/home/dev/sdk/a/service",), "/home/dev/.nvm": ()}
+    assert not [op for op in base(Policy(open_sockets=True), facts) if isinstance(op, Overlay) and op.sockets]
 
 
 def test_a_mount_point_in_a_host_tree_is_never_made() -> None:

@@ -239,16 +239,23 @@ def _overlay(op: Overlay, trees: Sequence[int], instead: int, root: _Root) -> No
             os.close(fd)
         return
     try:
-        if len(trees) == len(sources(op)):
+        made = len(trees) == len(sources(op))
+        if made:
             try:
                 overlay.mount(op, trees, root.scratch(), place)
-                return
             except OverlayFailed:
                 if instead < 0:
                     raise
-        sc.move_mount(instead, b"", dirfd=place)
-        for path in op.sockets:
-            _cover(path, root)
+                made = False
+        if not made:
+            sc.move_mount(instead, b"", dirfd=place)
+        for path in op.covered:
+            try:
+                _cover(path, root)
+            except (_Obstructed, NotADirectoryError):
+                if not made:
+                    raise
+                # Something else stands there in the layer, and what is below it cannot be reached.
     finally:
         os.close(place)
         if instead >= 0:

@@ -136,7 +136,7 @@ class Overlay(Value):
     layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
     volatile: bool = False  # nothing waits for the disk; a work directory may be used once
     fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
-    sockets: tuple[str, ...] = ()  # of the host, in it: covered in the fallback; an overlay leads to none
+    covered: tuple[str, ...] = ()  # in it: sockets and credentials of the host
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""

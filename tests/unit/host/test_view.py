@@ -408,19 +408,42 @@ def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers:
 
 def test_a_socket_of_the_host_in_a_tree_that_is_bound_instead_is_covered(layers: Path) -> None:
     """A read-only mount keeps nobody from connecting, and the plan cannot know which of the two is mounted."""
+
+    def covering(ops: tuple[object, ...]) -> tuple[object, ...]:
+        paths = (f"{WORK}/service", f"{WORK}/gone")
+        return tuple(op.replace(covered=paths) if isinstance(op, Overlay) else op for op in ops)
+
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(f"{layers}/work/service")
         service.listen()
         ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
         connect = lambda: result(lambda: socket.socket(socket.AF_UNIX).connect(f"{WORK}/service"))  # noqa: E731
         assert inside(ops, connect) == "ECONNREFUSED"  # an overlay has inodes of its own (net/unix, unix_find_bsd)
+        assert inside(covering(ops), connect) in ("ECONNREFUSED", "EACCES")
         (layers / "top" / "upper").rmdir()
         assert inside(ops, connect) == "ok"  # the control
-        place = next(number for number, op in enumerate(ops) if isinstance(op, Overlay))
-        covered = list(ops)
-        covered[place] = ops[place].replace(sockets=(f"{WORK}/service", f"{WORK}/gone"))
-        assert inside(covered, connect) in ("ECONNREFUSED", "EACCES")
-        assert inside(covered, lambda: stat.S_ISSOCK(os.stat(f"{WORK}/service").st_mode)) is False
+        assert inside(covering(ops), connect) in ("ECONNREFUSED", "EACCES")
+        assert inside(covering(ops), lambda: stat.S_ISSOCK(os.stat(f"{WORK}/service").st_mode)) is False
+
+
+def test_what_is_covered_in_an_overlay_stays_so_whatever_an_earlier_run_left_in_its_layer(layers: Path) -> None:
+    (layers / "work" / "keys").mkdir()
+    (layers / "work" / "keys" / "mine").write_text("secret")
+    plain = reviewed(layers, lowers=(f"{layers}/work",))
+    ops = tuple(op.replace(covered=(f"{WORK}/keys/mine",)) if isinstance(op, Overlay) else op for op in plain)
+
+    def attempts() -> list[str]:
+        moved = lambda: os.rename(f"{WORK}/keys", f"{WORK}/moved")  # noqa: E731
+        asked = (moved, lambda: os.unlink(f"{WORK}/keys/mine"), lambda: os.rename(f"{WORK}/keys/mine", f"{WORK}/x"))
+        return [result(ask) for ask in (*asked, read(f"{WORK}/keys/mine"))]
+
+    assert inside(ops, attempts) == ["EXDEV", "EBUSY", "EBUSY", "EACCES"]
+    assert inside(plain, attempts) == ["EXDEV", "ok", "ENOENT", "ENOENT"]  # the control: nothing was covered
+    upper = layers / "top" / "upper"
+    shutil.rmtree(upper)
+    upper.mkdir()
+    (upper / "keys").symlink_to(layers / "outside")
+    assert inside(ops, lambda: [os.path.islink(f"{WORK}/keys"), result(read(f"{WORK}/keys/mine"))]) == [True, "ENOENT"]
 
 
 def test_a_work_directory_of_a_volatile_overlay_is_used_once(layers: Path) -> None:

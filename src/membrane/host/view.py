@@ -38,7 +38,7 @@ from ..plan.model import (
 from ..plan.mounts import MASK_SOURCE
 from . import layers, overlay
 from . import syscalls as sc
-from .clones import OverlayFailed, clone_trees, instead_key, sources, tree_key
+from .clones import DEVICE, OverlayFailed, clone_trees, instead_key, sources, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         if clone:
             trees.update(clone_trees(index, op, lambda _op: 0))
     devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
+    for _name, tree in devices:
+        sc.mount_setattr(tree, DEVICE)
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
     root = _Root()
     listening: list[_socket.socket] = []

@@ -137,6 +137,26 @@ def test_every_mount_is_nosuid_and_nodev_but_the_device_nodes(host: Path) -> Non
     )
 
 
+def test_a_device_node_can_be_written_and_its_mode_can_not(host: Path) -> None:
+    """A root without ids of its own is uid 0 inside too, whom the nodes belong to."""
+    shown = Bind("/dev/zero", "/dev/shown", writable=True, device=True, make=True)
+    paths = [f"/dev/{name}" for name in view.DEVICE_NODES if name != "tty"] + ["/dev/shown"]
+
+    def opened() -> list[list[object]]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        read_only = [bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in paths]
+        return [[result(lambda path=path: os.close(os.open(path, flags))) for path in paths], read_only]
+
+    assert inside(plan(host, shown), opened) == [["ok"] * len(paths), [True] * len(paths)]
+    if os.geteuid() == 0:  # a node of our own
+        os.mknod(host / "node", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        own = shown.replace(source=str(host / "node"))
+        change = lambda: result(lambda: os.chmod("/dev/shown", 0o666))  # noqa: E731
+        assert inside(plan(host, own), change) == "EROFS" and os.stat(host / "node").st_mode & 0o777 == 0o600
+        assert inside(plan(host, own.replace(device=False)), change) == "ok"  # the control
+        assert os.stat(host / "node").st_mode & 0o777 == 0o666
+
+
 def test_a_mask_can_be_neither_read_nor_written_nor_opened_up(host: Path) -> None:
     """Its file belongs to the command's uid: only the read-only mount keeps its mode."""
 

@@ -10,7 +10,6 @@ alive, except dead sessions.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
@@ -92,14 +91,12 @@ def remove(path: str) -> None:
         raise failure[1]
 
     try:
-        if os.path.basename(path) == "layers":
+        if os.path.isdir(path) and not os.path.islink(path):
             from ..changes.store import remove_tree
 
-            remove_tree(path)  # overlayfs leaves directories of mode 000
+            remove_tree(path)  # commands choose modes and depth of what is in a home or a layer
             if os.path.lexists(path):
-                raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
-        elif os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, onerror=stop)
+                shutil.rmtree(path, onerror=stop)  # says what could not be removed
         else:
             os.unlink(path)
     except OSError as error:

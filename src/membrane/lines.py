@@ -14,7 +14,8 @@ from .events import LONGEST, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from json import JSONDecoder
+    from typing import Any, NoReturn
 
     from .events import Event
 
@@ -124,3 +125,36 @@ def quoted(text: str) -> str:
     from _json import encode_basestring_ascii  # a library to load, which most short runs need not
 
     return encode_basestring_ascii(text)
+
+
+_decoder: list[JSONDecoder] = []
+
+
+def parsed(line: str | bytes) -> Any:
+    """The JSON value (RFC 8259) of a line that a broken process may have written.
+
+    Unlike ``json.loads`` it takes no NaN and no Infinity, also none that is written as a number (1e400): they are no
+    JSON, and what prints the value again would print none.
+
+    Raises:
+        ValueError: it is not JSON, or is nested deeper than Python reads.
+    """
+    if not _decoder:
+        from json import JSONDecoder
+
+        _decoder.append(JSONDecoder(parse_constant=_no_number, parse_float=_finite))
+    try:
+        return _decoder[0].decode(line if isinstance(line, str) else line.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value:  # infinite: the difference is a NaN
+        raise ValueError("a number is larger than a float holds")
+    return value

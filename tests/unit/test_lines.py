@@ -9,7 +9,7 @@ import pytest
 from event_samples import NASTY, sample
 from membrane import clock
 from membrane.events import EVENTS, LONGEST, ConnectionClosed, Event, FileOpened, NameQuarantined, encode
-from membrane.lines import _MOST_KEPT, Lines, json_text
+from membrane.lines import _MOST_KEPT, Lines, json_text, parsed
 
 AT = 1_700_000_000_250_999_999
 
@@ -50,3 +50,19 @@ def test_json_text_is_what_json_gives() -> None:
     for bad in (float("nan"), float("inf"), b"x", object()):
         with pytest.raises(TypeError):
             json_text(bad)
+
+
+@pytest.mark.parametrize(
+    "line", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e400", "-1e400", "[" * 100_000, "", "{} {}", "9" * 5000]
+)
+def test_what_is_no_json_is_one_error(line: str) -> None:
+    for each in (line, line.encode()):
+        with pytest.raises(ValueError):
+            parsed(each)
+    with pytest.raises(ValueError):
+        parsed(b'"\xff"')
+
+
+@pytest.mark.parametrize("value", [1, -1.5, 1e308, "\ud800", None, [True, {"a": []}], 1 << 70])
+def test_what_is_json_is_its_value(value: object) -> None:
+    assert parsed(json.dumps(value)) == parsed(json.dumps(value).encode()) == value

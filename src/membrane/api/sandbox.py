@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..host.channel import Channel, pair
+from ..lines import parsed
 from ..policy.codec import dump
 from . import wire
 from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_of, question_of
@@ -643,10 +644,8 @@ class AsyncSandbox:
         self._post(wire.Reply(number, word))
 
     def _take_event(self, line: str) -> None:
-        import json
-
         try:
-            data = json.loads(line)
+            data = parsed(line)
         except ValueError:
             return
         event = Event(str(data.get("event")), str(data.get("time", "")), str(data.get("source", "")), data)

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from ..plan.model import MountOp
 
 
+# Of a mount that shows a device node.  The node is the host's, and whose uid is its owner's may change its mode, but
+# not here; what is written to the device does not ask the mount (fs/namei.c, sb_permission; fs/open.c, do_dentry_open).
+DEVICE = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_RDONLY
+
+
 class OverlayFailed(OSError):
     """The kernel does not make the overlay; ``step`` is what the report says of it."""
 
@@ -82,8 +87,10 @@ def clone_tree(op: Bind, userns: int) -> int | None:
         if op.optional:
             return None
         raise
-    flags = sc.MOUNT_ATTR_NOSUID | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
-    flags |= sc.MOUNT_ATTR_NOEXEC if op.device else sc.MOUNT_ATTR_NODEV
+    if op.device:
+        flags = DEVICE | sc.MOUNT_ATTR_NOEXEC
+    else:
+        flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
     try:
         if userns:
             try:

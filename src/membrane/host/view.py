@@ -38,7 +38,7 @@ from ..plan.model import (
 from ..plan.mounts import MASK_SOURCE
 from . import layers, overlay
 from . import syscalls as sc
-from .clones import OverlayFailed, clone_trees, instead_key, sources, tree_key
+from .clones import DEVICE, OverlayFailed, clone_trees, instead_key, sources, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         # Below the new root, so it goes with the old one.
         sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0700,size=1m")
         scratch = os.open(NEW_ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for _name, tree in devices:
+        sc.mount_setattr(tree, DEVICE)
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
     root = _Root()
     listening: list[_socket.socket] = []
@@ -246,18 +248,39 @@ def _overlay(op: Overlay, trees: Sequence[int], instead: int, scratch: int, root
             os.close(fd)
         return
     try:
-        if len(trees) == len(sources(op)):
+        made = len(trees) == len(sources(op))
+        if made:
             try:
                 overlay.mount(op, trees, scratch, place)
-                return
             except OverlayFailed:
                 if instead < 0:
                     raise
-        sc.move_mount(instead, b"", dirfd=place)
+                made = False
+        if not made:
+            sc.move_mount(instead, b"", dirfd=place)
+        for path in op.covered:
+            try:
+                _cover(path, root)
+            except (_Obstructed, NotADirectoryError):
+                if not made:
+                    raise
+                # Something else stands there in the layer, and what is below it cannot be reached.
     finally:
         os.close(place)
         if instead >= 0:
             os.close(instead)
+
+
+def _cover(target: str, root: _Root) -> None:
+    try:
+        fd = root.place(target)
+    except FileNotFoundError:
+        return  # it vanished since it was looked at: there is nothing to hide
+    masks = Masks(NEW_ROOT)
+    try:
+        masks.cover(fd)
+    finally:
+        masks.close()
 
 
 class _Obstructed(OSError):
@@ -381,15 +404,7 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
     elif isinstance(op, Layer):
         _layer(op, root)
     elif isinstance(op, Mask):
-        try:
-            fd = root.place(op.target)
-        except FileNotFoundError:
-            return  # it vanished since it was looked at: there is nothing to hide
-        masks = Masks(NEW_ROOT)
-        try:
-            masks.cover(fd)
-        finally:
-            masks.close()
+        _cover(op.target, root)
     elif isinstance(op, Proc):
         _mount("proc", op.target, root, _PROC)
         if op.freeze_settings:

@@ -144,6 +144,7 @@ class Overlay(Value):
     lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
     layer: str = ""  # takes the changes: a directory with "upper" and a new "work"; empty: read-only
     fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
+    covered: tuple[str, ...] = ()  # in it: sockets and credentials of the host
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""

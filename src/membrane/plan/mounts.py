@@ -129,6 +129,14 @@ TOOLCHAINS = (
     "miniforge3",
     "sdk",
 )
+# Credentials in them: keys of certificates (.NET, X509Store of the user), tokens of opam-publish, and the configuration
+# of one installation (npm "prefix/etc/npmrc", conda), which may hold a token of a registry.
+TOOLCHAIN_SECRET_TREES = (".dotnet/corefx", ".opam/plugins/opam-publish")
+TOOLCHAIN_SECRET_FILES = (
+    *(".npm-global/etc/npmrc", ".n/etc/npmrc"),
+    *("anaconda3/.condarc", "miniconda3/.condarc", "miniforge3/.condarc"),
+)
+TOOLCHAIN_SECRETS = (*TOOLCHAIN_SECRET_TREES, *TOOLCHAIN_SECRET_FILES)
 # Never shown as a whole because PATH names them, and never a workspace: they hold what belongs to other programs and
 # users, such as their sockets.
 SHARED_PLACES = frozenset(
@@ -206,7 +214,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         f"/etc/{CODEX}",
         WORKSPACE_NAME,
         HOME_NAME,
-        *(f"{home}/{name}" for name in TOOLCHAINS),
+        *(f"{home}/{name}" for name in (*TOOLCHAINS, *TOOLCHAIN_SECRETS)),
         *trees,
         *{parent for tree in trees if not _in_system(tree) for parent in _ancestors(tree)},
         *(mark for tree in trees for mark in prefix_marks(tree)),
@@ -381,7 +389,11 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
         plain = tree not in links and not any(inside(path, tree) for path in (*taken, *facts.mounted))
         if facts.layers and plain:
             layer = f"{facts.layers}/{tree[len(facts.home) + 1 :].replace('/', '-')}"
-            ops.append(Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", fallback=True))
+            # Not masks of their own: what an earlier run left in the layer must not end this one.
+            hidden = [path for path in _toolchain_secrets(facts) if inside(path, tree)]
+            hidden += [path for path in facts.bound if inside(path, tree) and not policy.open_sockets]
+            made = Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", fallback=True)
+            ops.append(made.replace(covered=tuple(hidden)))
         else:
             ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="toolchain"))
     return ops
@@ -390,6 +402,10 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
 def toolchains(facts: HostFacts) -> list[str]:
     """The toolchains that the caller has."""
     return [tree for name in TOOLCHAINS if (tree := f"{facts.home}/{name}") in facts.existing]
+
+
+def _toolchain_secrets(facts: HostFacts) -> list[str]:
+    return [path for name in TOOLCHAIN_SECRETS if (path := f"{facts.home}/{name}") in facts.existing]
 
 
 def home_store(policy: Policy, facts: HostFacts) -> str:
@@ -473,6 +489,12 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
         for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
         if path in facts.existing and not any(inside(tree, path) for tree in named) and not policy.open_files
+    ]
+    bound = [op.target for op in ops if isinstance(op, Bind) and op.origin == "toolchain"]
+    masks += [
+        Mask(path, path.endswith(TOOLCHAIN_SECRET_TREES), "host credentials")
+        for path in _toolchain_secrets(facts)
+        if any(inside(path, tree) for tree in bound) and not any(inside(tree, path) for tree in named)
     ]
     # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
     named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]

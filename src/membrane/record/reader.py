@@ -14,7 +14,6 @@ are bounded, a JSON value that is no event is counted and left out, and nothing 
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import re
 import zlib
@@ -25,6 +24,7 @@ from ..clock import iso
 from ..errors import PolicyError
 from ..escaping import unescape
 from ..events import EventsLost, SessionEnded, SessionStarted, encode
+from ..lines import parsed
 from ..value import Value
 from . import recorded
 from .recorded import Recorded
@@ -299,8 +299,8 @@ def parse(line: bytes) -> Recorded | None:
     if len(line) > LONGEST_LINE:
         return None
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
+        event = parsed(line)
+    except ValueError:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str) or not isinstance(event.get("time"), str):
         return None
@@ -324,9 +324,9 @@ def _chain(path: str, source: str) -> tuple[list[dict[str, Any]], list[str], str
         problems.append(f"{source}.chain ends within a line")
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
+            entry = parsed(line)
             fits = isinstance(entry, dict) and entry.get("before") == before
-        except (ValueError, RecursionError):
+        except ValueError:
             fits = False
         if not fits:
             problems.append(f"{source}.chain, line {number}: it does not follow the line before it")

@@ -70,7 +70,13 @@ def _text(path: str) -> tuple[str, str]:
 
 
 def _codex(guide: str) -> str:
-    """Configuration of Codex (TOML 1.0).  A literal string has no escapes, and ends with three apostrophes."""
-    text = guide.replace("'''", "' ' '")
+    """Configuration of Codex (TOML 1.0), with the guide as a multi-line basic string.
+
+    Not a literal one: that has no escapes, and whatever replaces three apostrophes can make three with what follows.
+    """
+    text = guide.encode("utf-8", "backslashreplace").decode().replace("\\", "\\\\").replace('"', '\\"')
+    text = "".join(
+        char if char in "\n\t" or " " <= char != "\x7f" else f"\\u{ord(char):04X}" for char in text
+    )  # control characters stand in no string
     setting = 'sandbox_mode = "danger-full-access"'
-    return f"# Membrane is the sandbox here.\n{setting}\ndeveloper_instructions = '''\n{text}'''\n"
+    return f'# Membrane is the sandbox here.\n{setting}\ndeveloper_instructions = """\n{text}"""\n'

@@ -22,7 +22,7 @@ from .. import clock
 from ..errors import HostError, InternalError
 from ..escaping import escape
 from ..events import EVENTS, AccessDenied, EventsLost, encode, plain
-from ..lines import json_text
+from ..lines import json_text, parsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,10 +157,8 @@ class Journal:
         Raises:
             InternalError: it is not what that process sends.
         """
-        import json
-
         try:
-            record = json.loads(line)
+            record = parsed(line)
             kind = record.get("event")
             if kind is None:
                 if "totals" in record:
@@ -204,6 +202,8 @@ class Journal:
                 self._take(head + number + rest + b"\n", record, recorded)
             else:
                 record.update(session=self.session, seq=self.sequence)
+                import json
+
                 self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", record, recorded)
         return None
 

@@ -126,10 +126,15 @@ class Layers:
             if self._take(f"{above}/{name}"):  # of a run that was killed
                 _remove(f"{above}/{name}")
                 self._let_go()
-        path = f"{above}/{os.urandom(8).hex()}"
-        if self._take(path):
-            self._once = path
-            self.facts = self.facts.replace(layers=path)
+        for _ in range(MOST):
+            path = f"{above}/{os.urandom(8).hex()}"
+            if self._take(path):
+                self._once = path
+                self.facts = self.facts.replace(layers=path)
+                return
+            # Another run begins, and took what nobody had locked yet for what one that was killed has left.
+        self.facts = self.facts.replace(layers="")
+        self._say_once(f"toolchains of the home are read-only: no layer could be locked in {above}")
 
     def prepare(self, ops: Iterable[MountOp]) -> None:
         """Make the directories of the overlays of the plan.
@@ -140,8 +145,9 @@ class Layers:
         for op in ops:
             if isinstance(op, Overlay) and op.layer and mounts.inside(op.layer, self.facts.layers):
                 _remove(f"{op.layer}/work")  # the kernel takes none that was used by a volatile overlay
-                for part in ("work", "upper"):
-                    make_private(f"{op.layer}/{part}")
+                make_private(f"{op.layer}/work")
+                if not os.path.isdir(f"{op.layer}/upper"):  # for root it has the toolchain's owner, of the run before
+                    make_private(f"{op.layer}/upper")
                 self._like(op.lowers[-1], f"{op.layer}/upper")
 
     @staticmethod

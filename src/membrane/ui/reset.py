@@ -91,14 +91,12 @@ def remove(path: str) -> None:
         raise failure[1]
 
     try:
-        if os.path.basename(path) in ("changes", "layers"):
+        if os.path.isdir(path) and not os.path.islink(path):
             from ..changes.removal import remove_tree
 
-            remove_tree(path)  # in layers are directories that their owner may not list
-            if not os.path.lexists(path):
-                return
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, onerror=stop)
+            remove_tree(path)  # commands choose modes and depth of what is in a home or a layer
+            if os.path.lexists(path):
+                shutil.rmtree(path, onerror=stop)  # says what could not be removed
         else:
             os.unlink(path)
     except OSError as error:

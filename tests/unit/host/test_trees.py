@@ -1,10 +1,14 @@
-"""Id maps of idmapped mounts."""
+"""Id maps of idmapped mounts, and how trees travel to the launcher."""
 
 from __future__ import annotations
 
 import pytest
 
+from membrane.changes.store import MOST_LAYERS
+from membrane.host import messages as m
+from membrane.host.clones import instead_key, sources, tree_key
 from membrane.host.trees import id_map
+from membrane.plan.model import Overlay
 
 BASE = 1_000_000
 
@@ -22,3 +26,12 @@ def test_the_owner_becomes_root_and_no_id_is_mapped_twice(owner: int) -> None:
     if owner < 65536:
         assert len(mapped) == 65536
         assert mapped[0] == BASE + owner
+
+
+def test_the_keys_of_an_overlay_with_as_many_layers_as_there_are_travel() -> None:
+    op = Overlay("/t", tuple(f"/{number}" for number in range(MOST_LAYERS)), "/layer", fallback=True)
+    last = 100_000  # operations of a plan
+    keys = (*(tree_key(last, part) for part in range(len(sources(op)))), instead_key(last, op), tree_key(last))
+    sent = m.Trees(keys, tuple(range(3, 3 + len(keys))))
+    assert m.TO_LAUNCHER.decode(*m.TO_LAUNCHER.encode(sent)) == sent
+    assert len(set(keys)) == len(keys) - 1  # the first source and a bind have the same key

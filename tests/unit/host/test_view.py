@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import traceback
@@ -136,6 +137,26 @@ def test_every_mount_is_nosuid_and_nodev_but_the_device_nodes(host: Path) -> Non
     assert (
         inside(plan(host), lambda: [result(read(f"/dev/{name}")) for name in ("null", "zero", "urandom")]) == ["ok"] * 3
     )
+
+
+def test_a_device_node_can_be_written_and_its_mode_can_not(host: Path) -> None:
+    """A root without ids of its own is uid 0 inside too, whom the nodes belong to."""
+    shown = Bind("/dev/zero", "/dev/shown", writable=True, device=True, make=True)
+    paths = [f"/dev/{name}" for name in view.DEVICE_NODES if name != "tty"] + ["/dev/shown"]
+
+    def opened() -> list[list[object]]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        read_only = [bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in paths]
+        return [[result(lambda path=path: os.close(os.open(path, flags))) for path in paths], read_only]
+
+    assert inside(plan(host, shown), opened) == [["ok"] * len(paths), [True] * len(paths)]
+    if os.geteuid() == 0:  # a node of our own
+        os.mknod(host / "node", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        own = shown.replace(source=str(host / "node"))
+        change = lambda: result(lambda: os.chmod("/dev/shown", 0o666))  # noqa: E731
+        assert inside(plan(host, own), change) == "EROFS" and os.stat(host / "node").st_mode & 0o777 == 0o600
+        assert inside(plan(host, own.replace(device=False)), change) == "ok"  # the control
+        assert os.stat(host / "node").st_mode & 0o777 == 0o666
 
 
 def test_a_mask_can_be_neither_read_nor_written_nor_opened_up(host: Path) -> None:
@@ -425,6 +446,46 @@ def test_where_no_overlay_can_be_made_the_lowest_tree_is_bound_read_only(layers:
     ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
     assert inside(ops, ask) == ["plain", "EROFS"]
     assert inside(reviewed(layers, lowers=(f"{layers}/work",)), ask)[0] == "failed"
+
+
+def test_a_socket_of_the_host_in_a_tree_that_is_bound_instead_is_covered(layers: Path) -> None:
+    """A read-only mount keeps nobody from connecting, and the plan cannot know which of the two is mounted."""
+
+    def covering(ops: tuple[object, ...]) -> tuple[object, ...]:
+        paths = (f"{WORK}/service", f"{WORK}/gone")
+        return tuple(op.replace(covered=paths) if isinstance(op, Overlay) else op for op in ops)
+
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(f"{layers}/work/service")
+        service.listen()
+        ops = reviewed(layers, lowers=(f"{layers}/work",), fallback=True)
+        connect = lambda: result(lambda: socket.socket(socket.AF_UNIX).connect(f"{WORK}/service"))  # noqa: E731
+        assert inside(ops, connect) == "ECONNREFUSED"  # an overlay has inodes of its own (net/unix, unix_find_bsd)
+        assert inside(covering(ops), connect) in ("ECONNREFUSED", "EACCES")
+        (layers / "top" / "upper").rmdir()
+        assert inside(ops, connect) == "ok"  # the control
+        assert inside(covering(ops), connect) in ("ECONNREFUSED", "EACCES")
+        assert inside(covering(ops), lambda: stat.S_ISSOCK(os.stat(f"{WORK}/service").st_mode)) is False
+
+
+def test_what_is_covered_in_an_overlay_stays_so_whatever_an_earlier_run_left_in_its_layer(layers: Path) -> None:
+    (layers / "work" / "keys").mkdir()
+    (layers / "work" / "keys" / "mine").write_text("secret")
+    plain = reviewed(layers, lowers=(f"{layers}/work",))
+    ops = tuple(op.replace(covered=(f"{WORK}/keys/mine",)) if isinstance(op, Overlay) else op for op in plain)
+
+    def attempts() -> list[str]:
+        moved = lambda: os.rename(f"{WORK}/keys", f"{WORK}/moved")  # noqa: E731
+        asked = (moved, lambda: os.unlink(f"{WORK}/keys/mine"), lambda: os.rename(f"{WORK}/keys/mine", f"{WORK}/x"))
+        return [result(ask) for ask in (*asked, read(f"{WORK}/keys/mine"))]
+
+    assert inside(ops, attempts) == ["EXDEV", "EBUSY", "EBUSY", "EACCES"]
+    assert inside(plain, attempts) == ["EXDEV", "ok", "ENOENT", "ENOENT"]  # the control: nothing was covered
+    upper = layers / "top" / "upper"
+    shutil.rmtree(upper)
+    upper.mkdir()
+    (upper / "keys").symlink_to(layers / "outside")
+    assert inside(ops, lambda: [os.path.islink(f"{WORK}/keys"), result(read(f"{WORK}/keys/mine"))]) == [True, "ENOENT"]
 
 
 def test_a_work_directory_of_a_volatile_overlay_is_used_once(layers: Path) -> None:

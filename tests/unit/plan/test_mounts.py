@@ -6,6 +6,7 @@ import pytest
 
 from membrane.plan.model import Bind, File, HostFacts, Mask, Overlay, Pin, ReadOnly, ScanHit
 from membrane.plan.mounts import (
+    TOOLCHAIN_SECRETS,
     TOOLCHAINS,
     absolute,
     base,
@@ -162,6 +163,24 @@ def test_a_toolchain_is_written_in_a_layer_and_read_where_nothing_else_lies_in_i
     layers = [op.layer for op in base(Policy(), LAYERED) if isinstance(op, Overlay)]
     assert layers == ["/home/dev/.membrane/l/.nvm", "/home/dev/.membrane/l/sdk"]
     assert len({name.replace("/", "-") for name in TOOLCHAINS}) == len(TOOLCHAINS)
+
+
+def test_sockets_and_credentials_in_a_toolchain_are_covered_whatever_it_is_mounted_by() -> None:
+    keys = "/home/dev/.dotnet/corefx"
+    there = LAYERED.existing | {"/home/dev/.dotnet", keys}
+    facts = LAYERED.replace(bound=("/home/dev/sdk/a/service", "/home/dev/sdkman/service"), existing=there)
+    covered = {op.target: op.covered for op in base(Policy(), facts) if isinstance(op, Overlay)}
+    service = ("/home/dev/sdk/a/service",)
+    assert covered == {"/home/dev/sdk": service, "/home/dev/.nvm": (), "/home/dev/.dotnet": (keys,)}
+    opened = [op.covered for op in base(Policy(open_sockets=True), facts) if isinstance(op, Overlay)]
+    assert sorted(opened) == [(), (), (keys,)]
+    masks = [op.target for op in base(Policy(), facts.replace(layers="")) if isinstance(op, Mask)]
+    assert [path for path in masks if path.startswith("/home")] == [keys, *service]
+    named = Policy(mounts=(MountRule(keys, "ro", HERE),))
+    assert keys not in [op.target for op in base(named, facts) if isinstance(op, Mask)]
+    assert {f"/home/dev/{name}" for name in TOOLCHAIN_SECRETS} <= set(candidates("/home/dev", ""))
+    for name in TOOLCHAIN_SECRETS:
+        assert any(name.startswith(f"{tree}/") for tree in TOOLCHAINS), name
 
 
 def test_a_mount_point_in_a_host_tree_is_never_made() -> None:

@@ -256,10 +256,11 @@ def test_garbage_in_a_segment_is_counted(tmp_path: Path) -> None:
     path = written(tmp_path, 3)
     segment = Path(path, "session-0001.jsonl")
     deep = b"[" * 100_000 + b"\n"
-    segment.write_bytes(segment.read_bytes() + b"\xff\xfe\n[]\n{}\nnull\n" + deep + line(3))
+    no_json = b'{"event": "Later", "time": "", "n": NaN}\n{"event": "Later", "time": "", "n": [-1e999]}\n'
+    segment.write_bytes(segment.read_bytes() + b"\xff\xfe\n[]\n{}\nnull\n" + deep + no_json + line(3))
     events, problems = events_of(path)
     assert [event["seq"] for event in events] == [0, 1, 2, 3]
-    assert problems == ["5 lines of session are no events"]
+    assert problems == ["7 lines of session are no events"]
 
 
 def test_a_segment_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:

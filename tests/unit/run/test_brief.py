@@ -6,6 +6,8 @@ import os
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from membrane.plan.model import File, HostFacts, Layer
 from membrane.plan.mounts import CODEX, IN_FORCE, INSTRUCTIONS
 from membrane.policy.model import HostRule, Origin, PathRule, Policy
@@ -31,12 +33,19 @@ def test_each_has_its_text(tmp_path: Path) -> None:
     assert not warnings
 
 
-def test_codex_gets_toml_whatever_a_rule_holds(tmp_path: Path) -> None:
-    policy = Policy(paths=(PathRule("a'''\nsandbox_mode = 'read-only'\\u", HERE, "hide"),))
-    found, _ = texts(tmp_path, policy)
+@pytest.mark.parametrize("quote", ["'", '"', "`", "\\"])
+@pytest.mark.parametrize("count", range(1, 9))
+def test_codex_gets_toml_whatever_a_rule_holds(tmp_path: Path, quote: str, count: int) -> None:
+    """Of a literal string, five apostrophes of which three are replaced were an end."""
+    text = quote * count
+    rules = (f"a{text}\nsandbox_mode = 'read-only'\\u", f"{text} x = 1", text, f"\udcff{text}", f"\x7f\x1b{text}\r\n")
+    own = f"Mine {text} \x1b\x7f\\u0041 \r\n{text}\n"
+    (tmp_path / brief.SOURCE).write_text(own, newline="")
+    found, _ = texts(tmp_path, Policy(paths=tuple(PathRule(rule, HERE, "hide") for rule in rules)))
     data = tomllib.loads(found[CODEX])
-    assert data["sandbox_mode"] == "danger-full-access"
-    assert data["developer_instructions"].startswith("# You are inside Membrane")
+    assert data.keys() == {"sandbox_mode", "developer_instructions"} and data["sandbox_mode"] == "danger-full-access"
+    assert data["developer_instructions"] == found["membrane/AGENTS.md"]
+    assert data["developer_instructions"].startswith(own)
 
 
 def test_what_the_administrator_says_stands_before(tmp_path: Path) -> None:

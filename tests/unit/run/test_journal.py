@@ -37,7 +37,11 @@ def test_closed_connections_add_up_and_are_numbered_where_they_are_written(tmp_p
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[]", b"not json", b'{"totals": 1}', b'{"totals": {"bytes_up": 1}}', b'{"event": "AccessDenied"}'],
+    [
+        *(b"", b"[]", b"not json", b'{"totals": 1}', b'{"totals": {"bytes_up": 1}}', b'{"event": "AccessDenied"}'),
+        *(b"[" * 100_000, b'{"totals": {"bytes_up": 1e999, "bytes_down": 0}}'),
+        CLOSED.replace(b'"bytes_up": 7', b'"bytes_up": NaN'),
+    ],
 )
 def test_what_the_network_process_does_not_send_is_an_internal_error(line: bytes) -> None:
     with pytest.raises(InternalError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -109,6 +110,51 @@ def test_the_layer_of_a_home_that_is_not_kept_goes_at_the_end(facts: HostFacts) 
     two._let_go()  # as when it is killed
     Layers(ONCE, facts).end()
     assert os.listdir(f"{facts.state}/layers/.once") == []
+
+
+def test_a_home_that_is_not_kept_has_a_layer_that_it_has_locked_or_none(
+    facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the making of its directory and its lock another run can take it for one that was left."""
+    facts = planned(ONCE, facts)
+    above = Path(facts.state) / "layers" / ".once"
+    taken = above / (b"1" * 8).hex()
+    taken.mkdir(parents=True)
+    with monkeypatch.context() as patched:
+        names = [b"1" * 8, b"2" * 8]
+        patched.setattr(os, "urandom", lambda _size: names.pop(0) if len(names) > 1 else names[0])
+        other = os.open(taken, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        second = Layers(ONCE, facts)
+        assert second.facts.layers == f"{above}/{(b'2' * 8).hex()}" and second._lock >= 0
+        names[:] = [b"1" * 8]
+        third = Layers(ONCE, facts)
+        assert (third.facts.layers, third._lock) == ("", -1) and "no layer could be locked" in third.warnings[0]
+        assert not [op for op in base(ONCE, third.facts) if isinstance(op, Overlay)]
+        third.end()
+        assert sorted(os.listdir(above)) == [taken.name, (b"2" * 8).hex()]  # of the others nothing was removed
+    second.end()
+    os.close(other)
+
+
+def test_the_layer_of_a_toolchain_of_another_user_is_used_again(
+    facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root gives it the toolchain's owner; the next run must not take it for somebody else's state."""
+    made = Layers(PLAIN, planned(PLAIN, facts))
+    ops = base(PLAIN, made.facts)
+    (op,) = [op for op in ops if isinstance(op, Overlay)]
+    made.prepare(ops)
+    if os.geteuid() == 0:
+        os.chown(op.lowers[0], 1234, 1234)
+        made.prepare(ops)
+        assert os.stat(f"{op.layer}/upper").st_uid == 1234
+    else:
+        real, upper = os.stat, f"{op.layer}/upper"
+        other = os.stat_result((0o40755, 0, 0, 2, 1234, 1234, 0, 0, 0, 0))
+        monkeypatch.setattr(os, "stat", lambda path, **rest: other if path == upper else real(path, **rest))
+    made.prepare(ops)
+    made.end()
 
 
 def test_its_directories_are_the_callers_alone_and_look_like_the_toolchain(facts: HostFacts) -> None:

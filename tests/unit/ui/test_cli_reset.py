@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,6 +116,25 @@ def test_a_link_is_removed_and_not_followed(state: Path, tmp_path: Path) -> None
     assert run("i", state, Person(True)) == 0
     assert (outside / "keep").exists()
     assert not (state / "images").is_symlink()
+
+
+def test_what_a_command_left_in_its_home_does_not_stop_it(state: Path) -> None:
+    """Directories that their owner may not list, and more of them in one another than Python recurses."""
+    closed = state / "homes" / "closed" / "inner"
+    closed.mkdir(parents=True)
+    (closed / "file").touch()
+    for path in (closed, closed.parent):
+        path.chmod(0)
+    deep = [os.open(state / "homes", os.O_RDONLY)]
+    for _ in range(2 * sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=deep[-1])
+        deep.append(os.open("d", os.O_RDONLY, dir_fd=deep[-1]))
+        os.close(deep.pop(0))
+    os.close(deep.pop())
+    with pytest.raises((RecursionError, OSError)):  # the control
+        shutil.rmtree(state / "homes")
+    assert run("d", state, Person(True, True)) == 0
+    assert not (state / "homes").exists() and not list(state.glob("homes*"))
 
 
 def test_a_failure_names_the_path(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
 def _reviewed(rule: PathRule) -> tuple[str, ...]:
     """What binds it in a reviewed workspace: there is no guard there, as nothing is visible outside."""
     if rule.effect == "hide":
-        return "whiteout below the changes, by name", "mount mask", "mount when the host makes a new name"
+        return "empty file below the changes, by name", "mount mask", "mount when the host makes a new name"
     return "read-only mount", "mount when the host makes a new name"
 
 

@@ -134,7 +134,7 @@ class Layers:
                 return
             # Another run begins, and took what nobody had locked yet for what one that was killed has left.
         self.facts = self.facts.replace(layers="")
-        self._say_once(f"toolchains of the home are read-only: no layer could be locked in {above}")
+        self._note(f"toolchains of the home are read-only: no layer could be locked in {above}")
 
     def prepare(self, ops: Iterable[MountOp]) -> None:
         """Make the directories of the overlays of the plan.

@@ -224,3 +224,19 @@ def test_what_you_told_the_agent_for_all_projects_is_read_only(box: Box) -> None
     assert done.stderr.count("Read-only file system") >= 2, done
     assert (place / "CLAUDE.md").read_text() == "Use tabs.\n" and (place / "commands" / "ship.md").exists()
     assert "Use tabs." not in box.run("--profile=codex", "--", "sh", "-c", "cat ~/.claude/CLAUDE.md").stdout
+
+
+def test_a_link_chooses_nothing_that_is_shown(box: Box) -> None:
+    """An agent that could write there once, by a rule, would have made it."""
+    secret = box.home / "secret"
+    secret.mkdir()
+    (secret / "file").write_text(json.dumps({"key": "k" * 50, "name": "host-secret"}))
+    place = box.home / ".claude"
+    place.mkdir()
+    (place / ".credentials.json").symlink_to(secret / "file")
+    (place / "CLAUDE.md").symlink_to(secret / "file")
+    (place / "commands").symlink_to(secret)
+    script = "cat ~/.claude/.credentials.json ~/.claude/CLAUDE.md ~/.claude/commands/*; true"
+    assert "host-secret" not in box.run("--profile=claude", "--", "sh", "-c", script).stdout
+    control = box.outside("sh", "-c", script)
+    assert control.stdout.count("host-secret") == 3

@@ -22,6 +22,9 @@ from world import World, names
         (["dig", "+short", f"@{names.OTHER_RESOLVER}", names.SPLIT_NAME], names.address("example.com")),
         (["dig", "+short", "@2001:4860:4860::8888", "httpbin.org"], names.address("httpbin.org")),
         (["redis-cli", "-h", "redis.test", "ping"], "PONG"),
+        (["curl", "-sk", "-d", "refresh_token=x", "https://platform.claude.com/v1/oauth/token"], "sk-ant-ort01-Fresh"),
+        (["curl", "-sk", "-d", "refresh_token=x", "https://auth.openai.com/oauth/token"], '"id_token": "eyJ'),
+        (["curl", "-sk", "-d", "{}", "https://chatgpt.com/backend-api/codex/responses"], "All done."),
         (["git", "ls-remote", "git://git.test/hello.git"], "refs/heads/main"),
     ],
 )

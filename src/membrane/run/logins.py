@@ -51,7 +51,9 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
             )
             own = f"{facts.state}/agents/{policy.profiles[0]}/{name}" if state else ""
             kind = _kind(own) if own else ""
-            if not os.path.isfile(path) or not os.access(path, os.R_OK):
+            # A link may have been made by a command that could write there once: it would choose what is shown.
+            followed = state and os.path.realpath(path) != f"{facts.home}/{name}"
+            if followed or not os.path.isfile(path) or not os.access(path, os.R_OK):
                 if tidy and kind == "empty":
                     os.unlink(own)
                 continue

@@ -180,6 +180,11 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
 
 
 def _with_logins(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Policy, dict[str, str]]:
+    """The policy with what of an agent's files is there to be shown, and where its log-ins stand in the view."""
+    if policy.state_shown:  # as for log-ins, no link is followed
+        there = [name for name in policy.state_shown if os.path.exists(f"{facts.home}/{name}")]
+        real = tuple(name for name in there if os.path.realpath(f"{facts.home}/{name}") == f"{facts.home}/{name}")
+        policy = policy.replace(state_shown=real)
     if not any(mask.login for mask in policy.masks):
         return policy, {}
     from . import logins

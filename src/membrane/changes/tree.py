@@ -280,7 +280,23 @@ class Copy:
             return open_below(self.layers[layer], path, flags)
 
     def is_copied_up(self, layer: int, path: str) -> bool:
-        """Was this file made from one of the workspace?  overlayfs keeps where it came from (``ovl_set_origin``)."""
+        """Was this file made from one of the workspace?
+
+        overlayfs keeps that it came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``): from the next older layer
+        that has the name, or from the workspace.
+        """
+        above, through = self._chain(path.rpartition("/")[0])
+        for older in above:
+            if older > layer:
+                continue
+            there = self._layer(older, path)
+            if there is None:
+                continue
+            if there.what != "file" or not self._has_origin(older, path):
+                return False
+        return through
+
+    def _has_origin(self, layer: int, path: str) -> bool:
         fd = self.open(layer, path)
         try:
             os.getxattr(fd, _ORIGIN)

@@ -6,10 +6,13 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from membrane.changes.apply import Engine
+from membrane.changes.base import MARGIN
 from membrane.changes.model import Change
 from membrane.changes.red import Judge
 from membrane.changes.tree import Copy, paired
@@ -36,7 +39,22 @@ class Workspace:
         self.base = place / "base"
         self.base.mkdir(parents=True)
         self.layers: list[Path] = []
+        self.begun = time.time_ns() + 10**12  # later than all that the test makes; ``begin`` sets it
         self.add_layer()
+
+    def begin(self) -> None:
+        """What is in the workspace now is what it holds at the start; what comes later is the host's doing."""
+        latest = max(os.lstat(path).st_ctime_ns for path in (self.base, *self.base.rglob("*")))
+        self.begun = latest + MARGIN + 1
+        while time.time_ns() < self.begun:
+            os.sched_yield()
+        probe = self.place / "probe"
+        while True:  # until a file that is made now is later by the clock of the file system, too
+            probe.write_text("x")
+            late = probe.stat().st_ctime_ns >= self.begun
+            probe.unlink()
+            if late:
+                return
 
     @property
     def layer(self) -> Path:
@@ -116,3 +134,17 @@ def tree(root: Path | str | bytes) -> dict[bytes, tuple[object, ...]]:
             else:
                 out[key] = (stat.S_IFMT(status.st_mode), mode)
     return out
+
+
+@contextmanager
+def engine(
+    workspace: Workspace,
+    step: Callable[[str], None] = lambda _step: None,
+    hidden: Callable[[str], bool] | None = None,
+    state: Path | None = None,
+) -> Iterator[Engine]:
+    """The engine of a change set that was made before anything, so that what the host does later is a conflict."""
+    place = state or workspace.place / "set"
+    place.mkdir(exist_ok=True)
+    with workspace.copy(hidden) as copy:
+        yield Engine(str(place), copy, str(workspace.base), workspace.begun, step)

@@ -215,7 +215,7 @@ _ACTS = st.lists(
         st.tuples(st.just("mkdir"), _PATHS, st.just("")),
         st.tuples(st.just("remove"), _PATHS, st.just("")),
         st.tuples(st.just("link"), _PATHS, st.sampled_from(["a", "../b", "nowhere"])),
-        st.tuples(st.just("chmod"), _PATHS, st.sampled_from(["600", "755"])),
+        st.tuples(st.just("chmod"), _PATHS, st.sampled_from(["700", "755"])),
         st.tuples(st.just("rename"), _PATHS, _PATHS),
     ),
     max_size=14,

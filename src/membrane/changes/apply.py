@@ -1,0 +1,350 @@
+"""Changes chosen, judged and put in place; and what is said of those that are not.
+
+Theory of operation
+-------------------
+``listed`` reads the changes of a frozen copy and says of each whether it is red, whether it can never be put in place,
+and whether the host changed the same name meanwhile.  ``apply`` chooses among them, copies what is chosen into the
+stage of a transaction, judges *those* bytes, and only then writes the journal (``transaction``).  A file whose bytes
+turn out red on this second look is treated as any other that is red.
+
+What depends on each other is chosen together: nothing is put into a directory that is refused, a directory goes only
+when all that is listed below it goes, and a name that is asked for brings the new directories that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import Conflict
+from ..value import Value
+from .base import Base, Row
+from .model import SET_ID, Change, covers
+from .red import Judge
+from .transaction import Op, Stage, mark, nothing
+from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_OWNER = 0o300  # write and search: what it takes to change the names of a directory
+
+
+class Report(Value):
+    """What an apply did, or would do.
+
+    ``applied``: put in place; ``refused``: (change, why); ``conflicts``: those of the chosen that the host changed
+    meanwhile, each with its ``conflict``.
+    """
+
+    applied: tuple[Change, ...]
+    refused: tuple[tuple[Change, str], ...] = ()
+    conflicts: tuple[Change, ...] = ()
+
+
+def listed(copy: Copy, base: Base, root: str) -> list[Change]:
+    """All changes, sorted by path, with what is said of them; the base of those that are new to it is kept.
+
+    Raises:
+        OSError, HostError: the layers cannot be read, or hold more than is looked at.
+    """
+    found = [change for change in copy.changes() if not base.is_same(copy, change)]
+    found = paired(copy, found)
+    base.keep(copy, found)
+    judged = Judge(copy, root).all(found)
+    return [change.replace(conflict=base.conflict(copy, change)) for change in judged]
+
+
+def choose(
+    changes: Sequence[Change], only: Iterable[str] = (), *, red: bool = False
+) -> tuple[list[Change], list[tuple[Change, str]]]:
+    """(those to put in place, those refused with the reason).
+
+    Args:
+        only: names below which is chosen, relative to the workspace; empty: everything.
+        red: red ones as well.
+    """
+    only = tuple(only)
+    chosen: dict[str, Change] = {}
+    for change in changes:
+        if not only or any(covers(asked, path) for asked in only for path in change.paths):
+            chosen[change.path] = change
+    by_path = {change.path: change for change in changes}
+    for path in list(chosen) if only else ():
+        for parent in above(path):
+            needed = by_path.get(parent)
+            if needed is not None and needed.after is not None and needed.after.what == "directory":
+                chosen[parent] = needed
+    refused: dict[str, str] = {}
+    for path, change in chosen.items():
+        if change.never:
+            refused[path] = change.never[0]
+        elif change.red and not red:
+            refused[path] = change.red[0]
+    for path in chosen:
+        if path not in refused and any(
+            parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
+        ):
+            refused[path] = "what stands above it is not put in place"
+    # A directory goes when all that is listed below it goes.
+    staying: set[str] = set()
+    for change in changes:
+        gone = change.source or change.path
+        if (change.source or change.after is None) and (change.path not in chosen or change.path in refused):
+            staying.update(above(gone))
+    for path in chosen:
+        change = by_path[path]
+        goes = change.after is None or (change.kind == "type" and change.before is not None)
+        if path not in refused and goes and path in staying:
+            refused[path] = "something in it stays"
+    return (
+        [by_path[path] for path in sorted(chosen, key=os.fsencode) if path not in refused],
+        [(by_path[path], refused[path]) for path in sorted(refused, key=os.fsencode)],
+    )
+
+
+def above(path: str) -> list[str]:
+    """The names on the way to ``path``, the innermost first."""
+    out = []
+    at = path.rfind("/")
+    while at > 0:
+        out.append(path[:at])
+        at = path.rfind("/", 0, at)
+    return out
+
+
+class Engine:
+    """Puts changes of one frozen copy in place.
+
+    Args:
+        place: the directory of the change set; the caller holds its lock.
+        copy: the copy.
+        root: the workspace, resolved.
+        begun: when the change set was made, ns since the epoch.
+        step: called before each step of a transaction with its name.
+    """
+
+    def __init__(self, place: str, copy: Copy, root: str, begun: int, step: Callable[[str], None] = nothing) -> None:
+        self._copy, self._root = copy, root
+        self.base = Base(place, begun)
+        self._stage = Stage(place, copy.base_fd, root, step)
+
+    def changes(self) -> list[Change]:
+        """As ``listed``.
+
+        Raises:
+            Unfinished: an apply has to be brought to an end first.
+        """
+        self._stage.check()
+        return listed(self._copy, self.base, self._root)
+
+    def apply(
+        self, only: Iterable[str] = (), *, red: bool = False, rest: bool = False, dry_run: bool = False
+    ) -> Report:
+        """Put changes in place, all that are chosen or none.
+
+        Args:
+            only: as of ``choose``.
+            red: also what outside programs would execute or obey.
+            rest: where the host changed some names meanwhile, the others all the same.
+            dry_run: only say what would be done.
+
+        Raises:
+            Conflict: the host changed a chosen name meanwhile, and ``rest`` is false; nothing was put in place.
+            HostError: nothing was put in place, because of an error.
+            Unfinished: and what was done could not be undone; or an apply before this one has to be ended first.
+        """
+        changes = self.changes()
+        only = tuple(only)
+        chosen, refused = choose(changes, only, red=red)
+        conflicts = [change for change in chosen if change.conflict]
+        if conflicts and not rest and not dry_run:
+            raise _conflicts(conflicts)
+        chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
+        if dry_run:
+            return Report(tuple(chosen), tuple(refused), tuple(conflicts))
+        if not chosen:
+            return Report((), tuple(refused), tuple(conflicts))
+        self._stage.begin()
+        try:
+            slots = self._staged(chosen)
+            found = self._judged(chosen, slots)
+            if found and not red:
+                chosen, refused = self._without(
+                    [found.get(change.path, change) for change in changes],
+                    only,
+                    red,
+                    {change.path: change.conflict for change in conflicts},
+                )
+            kept = {change.path for change in chosen}
+            for path, slot in slots.items():
+                if path not in kept:
+                    self._stage.refuse(slot)
+            ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
+            rows = self._rows(chosen, slots)
+            self._stage.commit(ops)
+        except BaseException:
+            self._stage.drop()
+            raise
+        self._stage.carry_out(ops)
+        self.base.put(rows)
+        return Report(tuple(chosen), tuple(refused), tuple(conflicts))
+
+    def resume(self, *, forward: bool) -> list[tuple[str, str]]:
+        """Bring an apply that ended in its middle to its end, or back to its beginning.
+
+        Returns: (path, why) of what could not be done; then it can be asked again.
+
+        Raises:
+            HostError: there is none.
+        """
+        ops = self._stage.open()
+        left = self._stage.forward(ops) if forward else self._stage.back(ops)
+        if not left:
+            if forward:
+                self._stage.finish(ops)
+            else:
+                self._stage.drop()
+        self._stage.close()
+        return left
+
+    def undo(self) -> list[tuple[str, str]]:
+        """Bring the workspace back to what it was before the last apply.
+
+        Returns: (path, why) of what could not be undone, because it was changed since; then it can be asked again
+        by ``resume``.
+
+        Raises:
+            HostError: there is nothing to undo.
+        """
+        ops = self._stage.reopen_undo()
+        left = self._stage.back(ops)
+        if not left:
+            self._stage.drop()
+        self._stage.close()
+        return left
+
+    # ------------------------------------------------------------ the parts of an apply
+
+    @staticmethod
+    def _without(
+        changes: Sequence[Change], only: tuple[str, ...], red: bool, conflicts: dict[str, str]
+    ) -> tuple[list[Change], list[tuple[Change, str]]]:
+        """As ``choose``, where conflicts are refused."""
+        marked = [
+            change.replace(never=(*change.never, conflicts[change.path])) if change.path in conflicts else change
+            for change in changes
+        ]
+        return choose(marked, only, red=red)
+
+    def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
+        """Make everything ready that is to stand in the workspace; its slot by its path."""
+        slots = {}
+        for change in chosen:
+            after = change.after
+            if after is None or (change.kind == "mode" and not change.attributes):
+                continue
+            if after.what == "directory" and change.kind not in ("added", "type"):
+                continue
+            slot = slots[change.path] = self._stage.slot()
+            if after.what == "directory":
+                self._stage.directory(slot, after)
+            elif after.what == "link":
+                self._stage.link(slot, after)
+            else:
+                fd = self._copy.open(change.layer, change.path)
+                try:
+                    kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
+                    self._stage.file(slot, fd, after, kept)
+                finally:
+                    os.close(fd)
+        return slots
+
+    def _judged(self, chosen: Sequence[Change], slots: dict[str, str]) -> dict[str, Change]:
+        """Judge the bytes in the stage; the changes that are red by them and were not before."""
+        judge = Judge(self._copy, self._root, lambda change: self._stage.read(slots[change.path]))
+        found = {}
+        for change in chosen:
+            if change.path in slots:
+                judged = judge.one(change)
+                if set(judged.red) - set(change.red):
+                    found[change.path] = judged
+        return found
+
+    def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
+        """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""
+        removes, comes, modes = [], [], []
+        for change in chosen:
+            path, before, after = change.path, change.before, change.after
+            if change.source:
+                assert before is not None
+                removes.append(Op("remove", change.source, self._stage.slot(), old=mark(before)))
+                before = None
+            slot = slots.get(path, "")
+            if after is None:
+                assert before is not None
+                removes.append(Op("remove", path, self._stage.slot(), old=mark(before)))
+            elif slot:
+                new = self._stage.mark(slot)
+                old = mark(before) if before is not None else ()
+                comes.append(Op("put" if old else "new", path, slot, old, new))
+                if after.what == "directory":
+                    modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
+            elif before is not None and before.mode != after.mode:
+                mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
+                modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
+        removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
+        modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
+        opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})
+        modes = [op for op in modes if op.path not in {each.path for each in opened}]
+        return [*opened, *removes, *comes, *sorted((*modes, *closed), key=lambda op: os.fsencode(op.path))[::-1]]
+
+    def _opened(self, ops: list[Op], modes: dict[str, Op]) -> tuple[list[Op], list[Op]]:
+        """Directories in which the owner may change nothing: opened at first, and given their mode at the end."""
+        if os.geteuid() == 0:
+            return [], []
+        opened, closed = [], []
+        made = {op.path for op in ops if op.do in ("new", "put")}
+        for path in sorted({op.path.rpartition("/")[0] for op in ops}, key=os.fsencode):
+            if not path or path in made:
+                continue
+            there = look(self._copy.base_fd, path)
+            if there is None or there.uid != os.geteuid() or there.mode & _OWNER == _OWNER:
+                continue
+            last = modes[path].mode if path in modes else there.mode
+            opened.append(Op("mode", path, "", new=mark(there), was=there.mode, mode=there.mode | 0o700))
+            closed.append(Op("mode", path, "", new=mark(there), was=there.mode | 0o700, mode=last))
+        return opened, closed
+
+    def _rows(self, chosen: Sequence[Change], slots: dict[str, str]) -> dict[str, Row]:
+        """What the workspace holds afterwards, for the conflicts of a later apply."""
+        rows = {}
+        for change in chosen:
+            if change.source:
+                rows[change.source] = Row("", 0, "")
+            if change.after is None:
+                rows[change.path] = Row("", 0, "")
+            elif change.after.what == "link":
+                rows[change.path] = Row("link", 0, change.after.target)
+            elif change.after.what == "file":
+                slot = slots.get(change.path)
+                fd = self._stage.read(slot) if slot else open_below(self._copy.base_fd, change.path, os.O_RDONLY)
+                try:
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, digest(fd).hex())
+                finally:
+                    os.close(fd)
+            else:
+                rows[change.path] = Row("directory", 0, "")
+        return rows
+
+
+def _conflicts(changes: Sequence[Change]) -> Conflict:
+    first = changes[0]
+    error = Conflict(
+        "apply the changes",
+        f"{first.conflict}" + (f"; and {len(changes) - 1} more" if len(changes) > 1 else ""),
+        target=ascii(first.path)[1:-1],
+        fix=("membrane apply --rest   # all others", "membrane diff   # look at them"),
+    )
+    error.paths = tuple((change.path, change.conflict) for change in changes)
+    return error

@@ -43,6 +43,8 @@ class Binding(Value):
 
 
 class SessionStarted(Value):
+    """``change_set``: of a reviewed workspace; empty: the workspace is written."""
+
     version: str
     command: tuple[str, ...]
     workspace: str
@@ -52,6 +54,7 @@ class SessionStarted(Value):
     trace_source: str
     identity: str
     source: Source = "session"
+    change_set: str = ""
 
 
 class NameResolved(Value):

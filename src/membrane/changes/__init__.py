@@ -1,1 +1,1 @@
-"""Reviewed workspaces: what a command changed in its copy, and what of it is put in place."""
+"""Reviewed workspaces: what a command changed, kept apart from the workspace until it is applied."""

@@ -14,8 +14,10 @@ The time is compared with a margin, since files get the time of the last tick of
 
 Of files of up to ``LARGEST_COPY`` bytes a copy is kept beside, so that a conflict can be merged in three ways.
 
-What this does not find: a directory of older files that the host moved to a name where a command made a directory
-as well; the files in it are then taken for those of the start.  An apply keeps what it replaces (``membrane undo``).
+What this does not find: a directory of older files that the host moved to a name where a command made a directory as
+well (the files in it are then taken for those of the start); and a file that a command changed and the host deleted
+before anybody looked, where the command also deleted or renamed others (it is then taken for a new one).  An apply
+keeps what it replaces (``membrane undo``).
 """
 
 from __future__ import annotations
@@ -114,7 +116,7 @@ class Base:
 
     def _row(self, copy: Copy, change: Change, path: str, before: Side | None) -> Row | None:
         if before is None:
-            return None if self._was_copied_up(copy, change, path) else ABSENT
+            return None if self._was_deleted(copy, change, path) else ABSENT
         if before.ctime >= self._before:
             return None
         try:
@@ -122,11 +124,11 @@ class Base:
         except OSError:
             return None
 
-    def _was_copied_up(self, copy: Copy, change: Change, path: str) -> bool:
+    def _was_deleted(self, copy: Copy, change: Change, path: str) -> bool:
         if path != change.path or change.after is None or change.after.what != "file":
             return False
         try:
-            return copy.is_copied_up(change.layer, path)
+            return copy.lost_its_origin(change.layer, path)
         except OSError:
             return True
 
@@ -194,7 +196,7 @@ class Base:
     def _conflict(self, copy: Copy, change: Change, path: str, before: Side | None) -> str:
         row = self.rows.get(path)
         if before is None:
-            if (row is not None and row.what) or (row is None and self._was_copied_up(copy, change, path)):
+            if (row is not None and row.what) or (row is None and self._was_deleted(copy, change, path)):
                 return "it was deleted in the workspace meanwhile"
             return ""
         if before.what == "directory":

@@ -143,6 +143,7 @@ class Copy:
         self._chains: dict[str, tuple[tuple[int, ...], bool]] = {"": (tuple(reversed(range(len(self.layers)))), True)}
         self._hidden: dict[str, bool] = {"": False}
         self._left = MOST_CHANGES
+        self._moved = False  # was a name of the workspace deleted or replaced inside?
         self._closed: dict[tuple[int, int], tuple[int, str, int]] = {}  # (device, inode): layer, path, mode
 
     def close(self) -> None:
@@ -184,6 +185,7 @@ class Copy:
             if there.mode & stat.S_IRWXU != stat.S_IRWXU:
                 self._open_up(layer, path)
             if self._is_opaque(layer, path):
+                self._moved = True
                 through = False
                 break
         through = through and not self.is_hidden(path)
@@ -279,22 +281,17 @@ class Copy:
             self._open_up(layer, path)
             return open_below(self.layers[layer], path, flags)
 
-    def is_copied_up(self, layer: int, path: str) -> bool:
-        """Was this file made from one of the workspace?
+    def lost_its_origin(self, layer: int, path: str) -> bool:
+        """Was this file made from one of the workspace that is not there any more, so far as can be told?
 
-        overlayfs keeps that it came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``): from the next older layer
-        that has the name, or from the workspace.
+        overlayfs marks a file that came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``), and it keeps the mark
+        when it is renamed or linked.  So it is told only of the oldest layer, and when ``changes`` has met no name that
+        was deleted or replaced inside: from there the file may have come.
         """
-        above, through = self._chain(path.rpartition("/")[0])
-        for older in above:
-            if older > layer:
-                continue
-            there = self._layer(older, path)
-            if there is None:
-                continue
-            if there.what != "file" or not self._has_origin(older, path):
-                return False
-        return through
+        there = self._layer(layer, path)
+        if layer != 0 or self._moved or there is None or there.links != 1:
+            return False
+        return self._has_origin(layer, path)
 
     def _has_origin(self, layer: int, path: str) -> bool:
         fd = self.open(layer, path)
@@ -383,6 +380,7 @@ class Copy:
             except OSError as error:
                 never = (f"the workspace cannot be looked at there ({os.strerror(error.errno or 0)})",)
         if is_whiteout(there):
+            self._moved = True
             if before is not None:
                 self._gone(out, path)
             return []
@@ -403,6 +401,7 @@ class Copy:
             names = self._attributes(layer, path, new=True) if there.what == "file" else ()
             out.append(Change(path, "added", None, there, layer, content=True, attributes=names, never=never))
         elif before.what != there.what:
+            self._moved = True
             if before.what == "directory" and not self._gone(out, path, itself=False):
                 never = (*never, "below it are names that a rule hides, and they stay")
             out.append(Change(path, "type", before, there, layer, content=True, never=never))
@@ -420,6 +419,7 @@ class Copy:
     ) -> None:
         names: tuple[str, ...] = ()
         try:
+            self._moved = self._moved or not self._has_origin(layer, path)
             content = before.size != there.size or not self._same(layer, path)
             names = self._attributes(layer, path)
         except OSError as error:

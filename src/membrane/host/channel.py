@@ -159,6 +159,9 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
+OVERLAY = "mount an overlay"  # a step whose failure is a rule that cannot be bound (``overlay.CannotOverlay``)
+
+
 class Step:
     """Names the step for the report: ``with Step(channel, "mount proc"): ...``"""
 
@@ -170,7 +173,7 @@ class Step:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if error is not None and not isinstance(error, LaunchFailed):
-            report(self.channel, self.name, error)
+            report(self.channel, getattr(error, "step", self.name), error)
             raise LaunchFailed from None
 
 

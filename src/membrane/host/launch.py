@@ -17,8 +17,19 @@ import os
 import select
 
 from ..errors import HostError, InternalError
-from ..plan.model import Copy, File, Keep, Mask, Seed
-from .channel import HELD_DURING_FORK, MESSAGE, SIGKILL, pair, receive, receive_with_sender, run_child, send, send_data
+from ..plan.model import Copy, File, Keep, Mask, Overlay, Seed
+from .channel import (
+    HELD_DURING_FORK,
+    MESSAGE,
+    OVERLAY,
+    SIGKILL,
+    pair,
+    receive,
+    receive_with_sender,
+    run_child,
+    send,
+    send_data,
+)
 from .start import dump
 
 TYPE_CHECKING = False
@@ -114,9 +125,8 @@ class Launch:
         try:
             trees.pass_in(self.launcher, self.plan, userns)
         except OSError as error:
-            raise _host_error(
-                error.errno or 0, "show a tree in the sandbox", error.strerror or "", str(error.filename or "")
-            ) from None
+            step = getattr(error, "step", "show a tree in the sandbox")
+            raise self._error(error.errno or 0, step, error.strerror or "", str(error.filename or "")) from None
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
@@ -178,7 +188,7 @@ class Launch:
                     self.reads = fds[0], {watch: self._empty_files[number] for watch, number in told.items()}
                 continue
             if kind == b"E":
-                raise _from_message(payload)
+                raise self._failed(payload)
             if kind == b"":
                 self._raise_early_end()
             raise InternalError("launch", f"unexpected message {kind!r}")
@@ -205,7 +215,7 @@ class Launch:
         except ConnectionError:
             kind, payload, fds = b"", b"", []
         if kind == b"E":
-            raise _from_message(payload)
+            raise self._failed(payload)
         if kind == b"":
             self._raise_early_end()
         return kind, payload, fds
@@ -219,12 +229,26 @@ class Launch:
                     if not data:
                         break
                     if data[:1] == b"E":
-                        raise _from_message(data[1:])
+                        raise self._failed(data[1:])
             except BlockingIOError:
                 pass
             except ConnectionError:
                 pass
         raise HostError("start the sandbox", "the launcher ended before the command was ready")
+
+    def _failed(self, payload: bytes) -> HostError:
+        number, step, cause, target = payload.decode("utf-8", "surrogateescape").split("\0", 3)
+        return self._error(int(number), step, cause, target)
+
+    def _error(self, number: int, step: str, cause: str, target: str) -> HostError:
+        overlays = [op for op in self.plan.mounts if isinstance(op, Overlay)] if step == OVERLAY else []
+        if overlays:
+            from .overlay import why
+
+            said = f"{errno.errorcode.get(number, number)}: {cause}"
+            op = next((each for each in overlays if target in (each.target, *each.lowers)), overlays[0])
+            return why(said, number, op.target, op.layer)
+        return _host_error(number, step, cause, target)
 
     def kill(self) -> None:
         """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""
@@ -287,11 +311,6 @@ def _launch(channel: _socket.socket, init_channel: _socket.socket, supervisor: i
     from .launcher import launcher  # here: beside the supervisor, which does not need it
 
     launcher(channel, init_channel, supervisor)
-
-
-def _from_message(payload: bytes) -> HostError:
-    number, step, cause, target = payload.decode("utf-8", "surrogateescape").split("\0", 3)
-    return _host_error(int(number), step, cause, target)
 
 
 def _host_error(number: int, step: str, cause: str, target: str) -> HostError:

@@ -33,6 +33,7 @@ class Start(Value):
 _LAYOUT = Layout(
     "start",
     model.Bind,
+    model.Overlay,
     model.Tmpfs,
     model.Directory,
     model.File,

@@ -15,13 +15,13 @@ import os
 from ..plan.model import RANGE, Bind
 from . import syscalls as sc
 from .channel import FDS_PER_MESSAGE, send, write_file
-from .view import clone_tree
+from .clones import clone_trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
 
-    from ..plan.model import SandboxPlan
+    from ..plan.model import Overlay, SandboxPlan
 
 
 def map_range(pid: int, base: int) -> int:
@@ -36,7 +36,7 @@ def map_range(pid: int, base: int) -> int:
 
 
 def pass_in(channel: _socket.socket, plan: SandboxPlan, userns: int) -> None:
-    """Send the launcher clones of the trees of ``plan``, with the indices of their operations.
+    """Send the launcher clones of the trees of ``plan``, by ``clones.tree_key``.
 
     Args:
         userns: as ``map_range`` gave it; closed.
@@ -47,16 +47,14 @@ def pass_in(channel: _socket.socket, plan: SandboxPlan, userns: int) -> None:
     trees: list[int] = []
     owners = {(0, 0): userns}
     try:
-        indices = []
+        keys: list[int] = []
         for index, op in enumerate(plan.mounts):
-            if isinstance(op, Bind):
-                fd = clone_tree(op, _owner_namespace(op, plan.base_kuid, owners) if op.own else 0)
-                if fd is not None:
-                    trees.append(fd)
-                    indices.append(index)
+            made = clone_trees(index, op, lambda own: _owner_namespace(own, plan.base_kuid, owners))
+            trees += made.values()
+            keys += made
         for start in range(0, len(trees), FDS_PER_MESSAGE):
             part = slice(start, start + FDS_PER_MESSAGE)
-            send(channel, b"M", marshal.dumps(indices[part]), trees[part])
+            send(channel, b"M", marshal.dumps(keys[part]), trees[part])
         send(channel, b"M")
     finally:
         for fd in (*trees, *owners.values()):
@@ -81,12 +79,16 @@ def id_map(owner: int, base: int) -> str:
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
 
 
-def _owner_namespace(op: Bind, base: int, known: dict[tuple[int, int], int]) -> int:
+def _owner_namespace(op: Bind | Overlay, base: int, known: dict[tuple[int, int], int]) -> int:
     """A user namespace that carries the id map for ``op``'s owner; it holds no process."""
-    if not op.writable:
+    if isinstance(op, Bind):
+        tree, writable = op.source, op.writable
+    else:
+        tree, writable = op.lowers[-1], bool(op.layer)  # all layers have the map of the tree that they change
+    if not writable:
         return known[0, 0]
     try:
-        details = os.stat(op.source)
+        details = os.stat(tree)
     except OSError:
         return known[0, 0]  # clone_tree tells
     owner = details.st_uid, details.st_gid

@@ -20,9 +20,11 @@ import os
 import stat
 
 from ..errors import InternalError
-from ..plan.model import Bind, Devices, Directory, File, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
+from ..plan.model import Bind, Devices, Directory, File, Listen, Mask, Overlay, Pin, Proc, ReadOnly, Symlink, Tmpfs
 from ..plan.mounts import MASK_SOURCE
+from . import overlay
 from . import syscalls as sc
+from .clones import clone_trees, sources, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
+_SCRATCH = ".membrane"  # in the new root while the view is made
 _PTS = "newinstance,ptmxmode=0666,mode=620"
 # Of proc(5) what ordinary programs read, the namespaces' own, and counters of the whole machine that runtimes size
 # themselves by (gVisor offers no more).  The rest describes the host: its keys, locks, interrupts (whose counts tell
@@ -53,7 +56,7 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
 
     Args:
         mounts: the operations of the plan.
-        trees: detached trees by index, passed in by the supervisor.
+        trees: detached trees by ``tree_key``, passed in by the supervisor.
         clone: clone the sources here (the caller has the rights of the paths it names).
 
     Returns:
@@ -61,10 +64,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     """
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
     for index, op in enumerate(mounts):
-        if clone and isinstance(op, Bind):
-            fd = clone_tree(op, 0)
-            if fd is not None:
-                trees[index] = fd
+        if clone:
+            trees.update(clone_trees(index, op, lambda _op: 0))
     devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
     root = _Root()
@@ -72,6 +73,8 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     for index, op in enumerate(mounts):
         if isinstance(op, Listen):
             listening.append(_listen(op, root))
+        elif isinstance(op, Overlay):
+            _overlay(op, [trees[tree_key(index, part)] for part in range(len(sources(op)))], root)
         else:
             _operation(op, trees.get(index), devices, root)
     root.close()
@@ -204,31 +207,12 @@ def seal(mounts: Sequence[MountOp]) -> None:
         _seal("/")
 
 
-def clone_tree(op: Bind, userns: int) -> int | None:
-    """A detached recursive copy of ``op.source`` with the attributes of the plan."""
+def _overlay(op: Overlay, trees: Sequence[int], root: _Root) -> None:
+    place = root.place(op.target, "directory" if op.make else "")
     try:
-        fd = sc.open_tree(op.source, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE)
-    except FileNotFoundError:
-        if op.optional:
-            return None
-        raise
-    flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
-    try:
-        if userns:
-            try:
-                sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, userns_fd=userns)
-            except OSError as error:
-                # A mount below the tree may not support it (proc, sysfs, a FUSE mount): it then shows its files
-                # as nobody's, which opens nothing.  The tree itself must have it.
-                if error.errno not in (errno.EINVAL, errno.EPERM):
-                    raise
-                sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, recursive=False, userns_fd=userns)
-        sc.mount_setattr(fd, flags)
-    except OSError as error:
-        os.close(fd)
-        error.filename = op.source
-        raise
-    return fd
+        overlay.mount(op, trees, root.scratch(), place)
+    finally:
+        os.close(place)
 
 
 class _Obstructed(OSError):
@@ -240,14 +224,25 @@ class _Root:
 
     def __init__(self) -> None:
         self._fd = os.open(NEW_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._base = os.dup(self._fd)  # our tmpfs, whatever covers it
         self._device = os.stat(self._fd).st_dev
 
+        os.mkdir(f"{NEW_ROOT}/{_SCRATCH}", 0o700)
+        self._scratch = os.open(f"{NEW_ROOT}/{_SCRATCH}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def scratch(self) -> int:
+        """An empty directory, out of every view by the time that ``close`` returns."""
+        return self._scratch
+
     def close(self) -> None:
+        os.rmdir(_SCRATCH, dir_fd=self._base)
+        os.close(self._base)
+        os.close(self._scratch)
         os.close(self._fd)
 
     def covered(self) -> None:
         """A host tree was mounted over the whole; none of its links is ours."""
-        self.close()
+        os.close(self._fd)
         self._fd = os.open(NEW_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._device = -1
 

@@ -78,6 +78,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
             )
     if policy.view == "host" and policy.home != "workspace":
         raise _unbound("policy", f"home: {policy.home} has no effect with view: host", "use view: project")
+    if policy.workspace == "review":
+        _refuse_review(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -87,6 +89,24 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         _refuse_link(str(mount.origin), mounts.places(mount, facts)[0], writable, facts)
     for socket in policy.unix_sockets:
         _refuse_link(str(socket.origin), mounts.absolute(socket.path, facts.workspace), writable, facts)
+
+
+def _refuse_review(policy: Policy, facts: HostFacts) -> None:
+    """Stop a reviewed run whose command could write the workspace, or its repository, by another way."""
+    live = "use the workspace live: --live"
+    if policy.file_rules is not None:
+        raise _unbound(
+            "policy", "workspace: review has no effect with files, which are rules over the host's tree", live
+        )
+    for path, mode in facts.repository.shown:
+        if mode == "rw":
+            cause = f"workspace: review: the repository of the workspace is outside of it, in {path}, and not reviewed"
+            raise _unbound("policy", cause, "review the main work tree of the repository", live)
+    for rule in policy.mounts:
+        source, _target = mounts.places(rule, facts)
+        if rule.mode == "rw" and source and mounts.inside(facts.workspace, source):
+            cause = f"workspace: review: the mount of {source} holds the workspace, and is not reviewed"
+            raise _unbound(str(rule.origin), cause, "mount it read-only", f"run membrane in {source}", live)
 
 
 def _refuse_link(where: str, source: str, writable: list[str], facts: HostFacts) -> None:
@@ -218,9 +238,18 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
                 read = ("HTTP method and path",) if rule.scheme == "http" else INSPECTION
             how = (*how, "destination port", *read, *network.counted(rule))
             out.append(RuleBinding(_rule_text(rule, verb), str(rule.origin), how))
+    review = policy.workspace == "review"
+    if review:
+        # What binds each rule is another mechanism than in a live workspace: there is no guard, as nothing is visible.
+        kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
+        out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
     for path in policy.paths:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
-        out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), (by, "re-mount on replacement")))
+        mechanisms: tuple[str, ...] = (by, "re-mount on replacement")
+        if review:
+            mechanisms = ("whiteout below the changes, by name", by) if path.effect == "hide" else (by,)
+            mechanisms = (*mechanisms, "mount when the host makes a new name")
+        out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), mechanisms))
     for mount in policy.mounts:
         name = "git-root" if mount.git_root else mount.path
         out.append(RuleBinding(f"mount {name} {mount.mode}", str(mount.origin), ("mount namespace", "Landlock")))

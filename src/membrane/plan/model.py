@@ -57,6 +57,14 @@ class Repository(Value):
     warning: str = ""  # why what ``.git`` names is not shown
 
 
+class Reviewed(Value):
+    """The change set of a reviewed workspace (``changes.store``)."""
+
+    name: str
+    lowers: tuple[str, ...]  # frozen layers, the newest first, and the layer of whiteouts
+    layer: str  # what is changed now
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -81,6 +89,7 @@ class HostFacts(Value):
     files: tuple[FoundFile, ...] = ()  # of the policy's file rules
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
+    reviewed: Reviewed | None = None  # of ``workspace: review``
 
 
 class ScanHit(Value):
@@ -109,6 +118,20 @@ class Bind(Value):
     own: bool = False  # idmap for root callers: host uids keep their numbers inside
     make: bool = False  # create the mount point; only in a private tmpfs or our home store
     origin: str = ""  # the rule, for ``membrane plan``
+
+
+class Overlay(Value):
+    """Directories of the host as one tree (overlayfs), each in the view by it only; always nosuid and nodev.
+
+    What is mounted below one of them is not seen.
+    """
+
+    target: str
+    lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
+    layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
+    make: bool = False  # as of ``Bind``
+    own: bool = False  # the same, by the owner of the lowest directory
+    origin: str = ""
 
 
 class Tmpfs(Value):
@@ -225,7 +248,21 @@ class Keep(Value):
 
 if TYPE_CHECKING:
     MountOp: TypeAlias = (
-        Bind | Tmpfs | Directory | File | Copy | Seed | Symlink | Listen | Proc | Devices | Mask | ReadOnly | Pin | Keep
+        Bind
+        | Overlay
+        | Tmpfs
+        | Directory
+        | File
+        | Copy
+        | Seed
+        | Symlink
+        | Listen
+        | Proc
+        | Devices
+        | Mask
+        | ReadOnly
+        | Pin
+        | Keep
     )
 
 # ---------------------------------------------------------------- network

@@ -20,7 +20,22 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
-from .model import RESOLVER_V4, Bind, Devices, Directory, File, Keep, Listen, Mask, Pin, Proc, ReadOnly, Symlink, Tmpfs
+from .model import (
+    RESOLVER_V4,
+    Bind,
+    Devices,
+    Directory,
+    File,
+    Keep,
+    Listen,
+    Mask,
+    Overlay,
+    Pin,
+    Proc,
+    ReadOnly,
+    Symlink,
+    Tmpfs,
+)
 from .network import inspects
 
 TYPE_CHECKING = False
@@ -477,7 +492,12 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         source, target = places(rule, facts)
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
-    ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
+    if facts.reviewed is not None:
+        lowers = (*facts.reviewed.lowers, facts.workspace)
+        origin = f"change set {facts.reviewed.name}"
+        ops.append(Overlay(facts.workspace, lowers, facts.reviewed.layer, make=True, own=True, origin=origin))
+    else:
+        ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
@@ -558,13 +578,13 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
     """Take ``make`` away where the mount point would be created in a host tree (rule 1)."""
     covers: list[tuple[str, bool]] = [("/", view == "project")]
     for op in ops:
-        if isinstance(op, (Bind, Listen)) and op.target != "/":
+        if isinstance(op, (Bind, Overlay, Listen)) and op.target != "/":
             private = next(made for tree, made in reversed(covers) if inside(op.target, tree))
             yield op if private else op.replace(make=False)
             if isinstance(op, Listen):
                 continue
             # Our own stores may hold mount points; every other bind is somebody's tree.
-            covers.append((op.target, op.writable and inside(op.source, state)))
+            covers.append((op.target, isinstance(op, Bind) and op.writable and inside(op.source, state)))
         else:
             yield op
             if isinstance(op, (Tmpfs, Devices)):
@@ -576,6 +596,16 @@ def writable(policy: Policy, facts: HostFacts) -> list[str]:
     if policy.file_rules is not None:
         return [each.path for each in facts.files if each.effect == "allow-write"]
     return [facts.workspace, *(places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
+
+
+def reviewed(hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[tuple[ScanHit, ...], tuple[str, ...]]:
+    """What of a scan is bound by mounts in a reviewed workspace: all but protected names, with the pins above it.
+
+    What programs outside would obey can be written there, as it is not theirs before it is applied.
+    """
+    kept = tuple(hit for hit in hits if hit.effect != "protect")
+    above = {parent for hit in kept for parent in _ancestors(f"/{hit.path}")}
+    return kept, tuple(path for path in pins if f"/{path}" in above)
 
 
 def frozen(root: str, paths: Iterable[str]) -> tuple[MountOp, ...]:

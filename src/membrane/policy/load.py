@@ -58,6 +58,8 @@ _ORDER: tuple[Level, ...] = ("built-in", "user", "project", "command line", "lib
 _HOMES = ("ephemeral", "workspace", "shared")  # from the tightest to the widest
 _VIEWS = ("project", "host")
 _HARD_LINKS = ("refuse", "warn")
+_WORKSPACES = ("review", "live")
+NEW_CHANGE_SET = ":new"  # of --review without a name; no change set can be called that
 _ALL, _UNCONFINED = "all", "unconfined"  # of unix_sockets, of files
 _FILE_EFFECTS: dict[str, FileEffect] = {
     "deny_read": "deny-read",
@@ -721,11 +723,6 @@ class _Loader:
                 self._widens("trace.http", taken[1])  # it records queries, which may hold secrets
         entry.finish(key)
 
-    def _absent(self, key: str, node: Node) -> None:
-        """A key of other versions: who relies on it is told, and nothing is run without it."""
-        if node.scalar(key).choice(key, ("live", "cow")) == "cow":
-            node.refuse("workspace: cow is not available in this version; use workspace: live, or leave it out")
-
     def _extra_ca(self, key: str, node: Node) -> None:
         for item, text in node.sequence(key).strings(key):
             self._widens(key, item)
@@ -761,7 +758,7 @@ class _Loader:
         self.scalars["open_git_config" if key == "git_config" else key] = given
 
     def _choice(self, key: str, node: Node) -> None:
-        known = {"home": _HOMES, "view": _VIEWS, "hard_links": _HARD_LINKS}[key]
+        known = {"home": _HOMES, "view": _VIEWS, "hard_links": _HARD_LINKS, "workspace": _WORKSPACES}[key]
         value = node.scalar(key).choice(key, known)
         before = self.scalars.get(key, Policy.__dict__[key])
         if known.index(value) > known.index(before):
@@ -875,6 +872,13 @@ class _Loader:
                 if value not in known:
                     self._option(key, value, f"expected {', '.join(known)}{closest(value, known)}")
                 self.scalars[key] = value
+        if options.get("review"):
+            if options.get("live"):
+                self._option("review", options["review"], "--live says that nothing is reviewed")
+            self.scalars["workspace"] = "review"
+            self.scalars["change_set"] = options["review"].removeprefix(NEW_CHANGE_SET)
+        elif options.get("live"):
+            self.scalars["workspace"] = "live"
         if options.get("ssl_insecure"):
             self.scalars["ssl_insecure"] = True
             self.warnings.append("command line: ssl_insecure: no upstream certificate is verified")
@@ -989,5 +993,5 @@ _KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("git_config", ("git_config",), "open"),
     ("hard_links", ("hard_links",), "choice"),
     ("user_namespaces", ("user_namespaces",), "open"),
-    ("workspace", ("workspace",), "absent"),
+    ("workspace", ("workspace",), "choice"),
 )

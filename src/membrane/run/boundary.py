@@ -29,10 +29,11 @@ from abc import ABC, abstractmethod
 
 from .. import clock
 from ..backend import Broken, Ended, Frozen
-from ..errors import MembraneError, PolicyError
+from ..errors import HostError, MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, in_initial_user_namespace
+from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import File, Listen, ReadOnly
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import TraceHandle
-    from ..plan.model import HostFacts, MountOp
+    from ..changes.cell import Late, Masks
+    from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
     from ..workspace.gitedit import Editor
@@ -96,7 +98,7 @@ class Boundary(ABC):
         self._network: Network | None = None
         self._exposed: list[tuple[str, int]] = []  # until the network process has them
         self._entry: registry.Run | None = None
-        self.guards: list[Guard] = []
+        self.guards: list[Guard | Late] = []
         self._secrets: list[list[Any]] = []  # until the network process has them, and
         self._authority: tuple[bytes, bytes] | None = None  # the same
         self._masked: Masked | None = None
@@ -132,6 +134,7 @@ class Boundary(ABC):
                 registry.collect_traces()
             if self._entry is not None:  # closed: who is still in there is another one
                 registry.collect_dead(self.state)
+            self.opening.let_go()
 
     # ------------------------------------------------------------ what a subclass has of its own
 
@@ -297,16 +300,24 @@ class Boundary(ABC):
         roots = self._writable_roots(facts)
         from ..workspace.commits import remember  # while the view is made
 
-        installed.refuse([root for root, _rules in roots])
+        changes = self.opening.changes
+        reviewed = facts.workspace if changes is not None else ""
+        installed.refuse([root for root, _rules in roots if root != reviewed])
         scans: list[tuple[str, ScanResult]] = []
         empties: list[frozenset[str]] = []
-        tips = {root: remember(root) for root, _rules in roots}
+        tips = {root: remember(root) for root, _rules in roots if root != reviewed}
+        masks: Masks | None = None
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
             empty = self._emptied(root, rules, found) if root == facts.workspace else frozenset()
             empties.append(empty)
-            operations += mounts.workspace(root, found.hits, found.pins, self._editable(found), empty)
+            if root == reviewed:
+                masks, hits = self._white_out(root, rules, found, empty)
+                empties[-1] = empty = frozenset(hit.path for hit in hits if hit.path in empty)
+                operations += mounts.workspace(root, *mounts.reviewed(hits, found.pins), (), empty)
+            else:
+                operations += mounts.workspace(root, found.hits, found.pins, self._editable(found), empty)
             own = mounts.frozen(root, installed.trees())
             operations += own
             for op in own:
@@ -324,6 +335,11 @@ class Boundary(ABC):
 
         table = Table(self._tables.pop()) if self._tables else None
         for (root, found), empty in zip(scans, empties, strict=True):
+            if masks is not None and changes is not None and root == reviewed:
+                from ..changes.cell import Late
+
+                self.guards.append(Late(root, found, masks, changes.uppers, mask=cell.hide, table=table))
+                continue
             self.guards.append(
                 Guard(
                     root,
@@ -347,11 +363,12 @@ class Boundary(ABC):
         handle = cell.trace_handle() if self._tracer is not None else None
         self._begin_edits(handle)
         if self._tracer is not None:
-            awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
+            live = [(root, found) for root, found in scans if root != reviewed]
+            awaited = (f"{root}/{path}" for root, found in live for path in found.index.missing)
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         if self._tracer is not None:
             self._tracer.tips = tuple(tips.items())
-        source, why_not = self._attach_tracer(handle, roots)
+        source, why_not = self._attach_tracer(handle, roots, reviewed)
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
@@ -368,8 +385,26 @@ class Boundary(ABC):
                 (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
                 source,
                 identity(self.plan),
+                change_set=changes.name if changes is not None else "",
             )
         )
+
+    def _white_out(
+        self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]
+    ) -> tuple[Masks, tuple[ScanHit, ...]]:
+        """Hidden names of a reviewed workspace vanish, as far as that is what hides them; what is to be bound else."""
+        from ..changes import cell
+
+        assert self.opening.changes is not None
+        masks = cell.Masks(f"{self.opening.changes.path}/{cell.MASKS}", root)
+        shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
+        gone = cell.whiteouts(found.hits, empty, shown)
+        try:
+            for name in (*gone, *cell.future(rules, root)):
+                masks.add(name)
+        except OSError as error:
+            raise HostError("hide names of the workspace", error.strerror or "", target=root) from None
+        return masks, tuple(hit for hit in found.hits if hit.path not in gone)
 
     def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
         """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
@@ -499,15 +534,21 @@ class Boundary(ABC):
         self.journal.add_line(line, "tracer", recorded=True)
 
     def _attach_tracer(
-        self, handle: TraceHandle | None, trees: list[tuple[str, tuple[PathRule, ...]]]
+        self, handle: TraceHandle | None, trees: list[tuple[str, tuple[PathRule, ...]]], reviewed: str
     ) -> tuple[str, str]:
-        """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them."""
+        """Hand the command to the tracer; the sources of events, best first, and why eBPF is not among them.
+
+        In the tree ``reviewed`` the command may make what is hidden: it is a file of its own.
+        """
         tracer = self._tracer
         if tracer is None or handle is None:
             return "network", ""
         listener, error = handle.listener, handle.error
         table = self._tables.pop() if self._tables else -1
-        roots = tuple((root, tuple((rule.effect, rule.text) for rule in rules)) for root, rules in trees)
+        roots = tuple(
+            (root, tuple((rule.effect, rule.text) for rule in rules if root != reviewed or rule.effect != "hide"))
+            for root, rules in trees
+        )
         sources, why_not = tracer.attach(handle.process, listener, handle.root, roots, table)
         why = "a tracer around this run has the notifications (EBUSY)" if error == errno.EBUSY else os.strerror(error)
         if sources:
@@ -606,7 +647,7 @@ class Boundary(ABC):
         from ..workspace.scan import scan
 
         caches = os.path.join(facts.state, "cache")
-        registry.make_private(caches)
+        make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
         found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
         for warning in found.warnings:
@@ -858,7 +899,7 @@ class Boundary(ABC):
         return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
 
 
-def _unguarded(guard: Guard) -> str:
+def _unguarded(guard: Guard | Late) -> str:
     """Why a run fails whose command left what programs outside may execute; empty: it did not."""
     if guard.left:
         more = f" and {len(guard.left) - 1} more" if len(guard.left) > 1 else ""

@@ -23,8 +23,8 @@ import os
 import stat
 import time
 
+from ..host.private import make_private
 from ..host.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
-from .registry import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ..backend import Backend, Commands
+    from ..changes.store import Held
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
 
@@ -60,6 +61,7 @@ class Opening:
         warnings: what of the policy this machine lets be otherwise than it says.
         home: the store that is bound over $HOME; empty when there is none that is kept.
         agent: ``$MEMBRANE_HOME/agents/NAME``.
+        changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
 
@@ -86,6 +88,30 @@ class Opening:
         self.facts = facts_for(policy, backend=backend)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.request = request.replace(policy=policy)
+        self.changes: Held | None = None
+        if policy.workspace == "review":
+            from ..changes import cell
+
+            backend.plan(policy, self.facts)  # what cannot be bound is refused before anything is made
+            self.changes, self.facts = cell.begin(policy, self.facts, self.id)
+        try:
+            self._begin(backend, policy, commands)
+        except BaseException:
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """Give the change set back; a new one that the run did not need is removed."""
+        if self.changes is not None:
+            held, self.changes = self.changes, None
+            try:
+                if not self.request.policy.change_set and held.is_empty:
+                    held.discard()
+            finally:
+                held.close()
+
+    def _begin(self, backend: Backend, policy: Policy, commands: Commands) -> None:
+        request = self.request
         self.plan = backend.plan(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
@@ -118,6 +144,10 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     """
     facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
+        if policy.workspace == "review":
+            from ..changes import cell
+
+            facts = cell.shown(policy, facts)
         if not os.path.isfile(f"{facts.workspace}/.git"):
             return facts
         from ..workspace import gitdirs
@@ -155,8 +185,11 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     from ..workspace.emptied import Finder
 
     found = scan(facts.workspace, policy.paths)
+    hits, pins = found.hits, found.pins
+    if policy.workspace == "review":
+        hits, pins = mounts.reviewed(found.hits, found.pins)
     patterns = [rule.text for rule in policy.paths if rule.effect == "hide"]
     finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
     empty = finder.find(found.hits, found.named, patterns).paths
-    operations = list(mounts.workspace(facts.workspace, found.hits, found.pins, empty=empty))
+    operations = list(mounts.workspace(facts.workspace, hits, pins, empty=empty))
     return plan.replace(mounts=(*plan.mounts, *operations))

@@ -315,6 +315,7 @@ class Session(Boundary):
         for path in (path for guard in self.guards for path in guard.left):
             say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
         if not self.options.quiet:
+            self._tell_changes()
             self._tell_refusals()
             self._tell_failures()
             pairs = [pair for guard in self.guards for pair in guard.moved]
@@ -346,6 +347,20 @@ class Session(Boundary):
         if self.journal.record is not None:
             return "membrane trace show @last --denied"
         return self.options.events if self.options.events != "stderr" else ""
+
+    def _tell_changes(self) -> None:
+        changes = self.opening.changes
+        if changes is None:
+            return
+        from ..changes.cell import summary
+
+        there, gone, whole = summary(changes.uppers, self.opening.facts.workspace)
+        if not there and not gone:
+            say("nothing was changed")
+            return
+        more = "" if whole else "at least "
+        say(f"the workspace is as it was; the change set {changes.name} holds {more}{there} changed, {gone} deleted")
+        say(f"  look: membrane diff {changes.name}    take over: membrane apply {changes.name}")
 
     def _tell_refusals(self) -> None:
         if not self.journal.denied:

@@ -82,6 +82,8 @@ class Options(Value):
     ssl_insecure: bool = False
     home: str = ""  # --home workspace|shared|ephemeral
     view: str = ""  # --view project|host
+    review: str = ""  # --review[=NAME]; ":new": without a name
+    live: bool = False  # --live
     trace: str = ""  # "off" for --no-trace
     profile: str | None = None  # --profile NAME; None: chosen by the basename of command[0]
     no_profile: bool = False

@@ -134,6 +134,9 @@ class Notifications:
         table: unixsockets.Table | None = None,
     ) -> None:
         self._scope = scope
+        # What is made in a reviewed workspace is not visible outside; of it only the path rules hold.
+        reviewed = scope.workspace if scope.policy.workspace == "review" else ""
+        self._guarded = tuple(root for root, _rows in scope.roots if root != reviewed)
         self._table = table
         self._quiet = refusals_only
         self._edits = edits
@@ -493,7 +496,7 @@ class Notifications:
     def _first_config(self, thread: int, source: bytes, path: bytes) -> str:
         """Why the ``config`` of a repository that was made inside may not become this; empty: it may."""
         name = os.fsdecode(path)
-        inside = any(name.startswith(root + "/") for root, _rows in self._scope.roots)
+        inside = any(name.startswith(root + "/") for root in self._guarded)
         if self._scope.policy.open_git_config or not inside:
             return ""
         from ..workspace.gitedit import LARGEST, objection
@@ -792,7 +795,7 @@ class Notifications:
         if path in self._scope.awaited:
             self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
             return errno.EACCES
-        for root, _rows in self._scope.roots:
+        for root in self._guarded:
             if not path.startswith(root + "/") or (kind == "file" and self._opened(path[len(root) + 1 :])):
                 continue
             prevention = self._preventions.get(root)

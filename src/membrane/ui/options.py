@@ -226,6 +226,24 @@ OPTIONS: tuple[Option, ...] = (
         values=("project", "host"),
         example="membrane --view host -- rg licence /usr/share/doc",
     ),
+    Option(
+        "review",
+        "files",
+        "keep changes apart, in a change set, until applied",
+        "policy",
+        metavar="NAME",
+        optional=True,
+        default=":new",
+        example="membrane --review=fix-login -- claude",
+    ),
+    Option(
+        "live",
+        "files",
+        "write the workspace itself, whatever files say",
+        "policy",
+        rare=True,
+        example="membrane --live -- make",
+    ),
     # ------------------------------------------------------------ process
     Option(
         "env",

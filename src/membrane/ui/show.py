@@ -185,6 +185,9 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         words = "read-write" if op.writable else "read-only"
         source = "" if op.source == op.target else f"from {escape(op.source)}"
         return words, escape(op.target), "  ".join(filter(None, (source, escape(op.origin))))
+    if kind == "Overlay":
+        changes = f"changes go to {escape(op.layer)}" if op.layer else "read-only"
+        return "reviewed" if op.layer else "read-only", escape(op.target), f"{changes}  {escape(op.origin)}".rstrip()
     if kind == "Mask":
         return "hidden", escape(op.target), escape(op.origin) or ("reads as empty" if op.empty else "")
     if kind == "ReadOnly":
@@ -452,7 +455,7 @@ def policy(policy: Policy, home: str) -> list[str]:
     rows += [
         ("limit", _limit_text(name, getattr(limits, name)), "") for name in limits.field_names if getattr(limits, name)
     ]
-    for name in ("home", "view", "hard_links", "dns_resolver", "upstream_proxy"):
+    for name in ("home", "view", "workspace", "change_set", "hard_links", "dns_resolver", "upstream_proxy"):
         if getattr(policy, name):
             rows.append((name, escape(getattr(policy, name)), ""))
     rows += [("extra_ca", escape(tilde(path, home)), "") for path in policy.extra_ca]

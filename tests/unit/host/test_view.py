@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from membrane.host import syscalls as sc
 from membrane.host import view
-from membrane.plan.model import Bind, Devices, Directory, File, Mask, Symlink, Tmpfs
+from membrane.plan.model import Bind, Devices, Directory, File, Mask, Overlay, Symlink, Tmpfs
 from membrane.plan.mounts import MASK_SOURCE
 
 pytestmark = pytest.mark.needs_kernel("user namespaces")
@@ -361,3 +362,119 @@ def test_a_link_on_the_way_is_refused(host: Path, kind: str) -> None:
     (host / "work" / "swapped").symlink_to("real")
     answer = inside(plan(host), lambda: None, ((kind, f"{WORK}/swapped/.env"),))
     assert answer[:2] == ["failed", errno.ELOOP]
+
+
+# ---------------------------------------------------------------- overlays
+
+
+@pytest.fixture
+def layers(host: Path) -> Path:
+    """Beside the workspace: a layer for changes, a frozen one, and one of whiteouts."""
+    for name in ("top/upper", "top/work", "frozen", "masks/src"):
+        (host / name).mkdir(parents=True)
+    (host / "frozen" / "earlier").write_text("earlier")
+    os.mknod(host / "masks" / ".env", 0o600 | stat.S_IFCHR, os.makedev(0, 0))
+    return host
+
+
+def reviewed(host: Path, **changes: object) -> tuple[object, ...]:
+    """``plan`` with an overlay in the place of the workspace."""
+    lowers = (f"{host}/frozen", f"{host}/masks", f"{host}/work")
+    op = Overlay(WORK, lowers, f"{host}/top", make=True, own=True).replace(**changes)
+    return tuple(op if isinstance(each, Bind) and each.target == WORK else each for each in plan(host))
+
+
+def test_what_is_written_to_an_overlay_stays_in_its_layer(layers: Path) -> None:
+    def ask() -> list[str]:
+        Path(WORK, "plain").write_text("changed")
+        Path(WORK, "src", "new").write_text("new")
+        os.unlink(f"{WORK}/earlier")
+        return [Path(WORK, "plain").read_text(), result(read(f"{WORK}/earlier")), result(read(f"{WORK}/.env"))]
+
+    assert inside(reviewed(layers), ask) == ["changed", "ENOENT", "ENOENT"]
+    assert (layers / "work" / "plain").read_text() == "plain"
+    assert os.listdir(layers / "work" / "src") == []
+    upper = layers / "top" / "upper"
+    assert (upper / "plain").read_text() == "changed"
+    assert (upper / "src" / "new").read_text() == "new"
+    gone = os.lstat(upper / "earlier")
+    assert stat.S_ISCHR(gone.st_mode)
+    assert gone.st_rdev == 0
+    assert (layers / "frozen" / "earlier").read_text() == "earlier"
+    # The control: the same on a bind is in the workspace.
+    inside(plan(layers), lambda: Path(WORK, "plain").write_text("changed"))
+    assert (layers / "work" / "plain").read_text() == "changed"
+
+
+def test_an_overlay_without_a_layer_is_read_only(layers: Path) -> None:
+    ask = lambda: [Path(WORK, "earlier").read_text(), result(touch(f"{WORK}/new"))]  # noqa: E731
+    assert inside(reviewed(layers, layer=""), ask) == ["earlier", "EROFS"]
+
+
+def test_nothing_of_an_overlay_is_in_the_view_beside_it(layers: Path) -> None:
+    def ask() -> list[object]:
+        table = Path("/proc/self/mountinfo").read_text()
+        line = next(each for each in table.splitlines() if f" {WORK} " in each)
+        return [table.count(" - overlay "), str(layers) in line, "nosuid,nodev" in line, sorted(os.listdir("/"))]
+
+    mounts, named, safe, root = inside(reviewed(layers), ask)
+    assert (mounts, named, safe) == (1, False, True)
+    assert ".membrane" not in root
+
+
+def test_an_overlay_in_the_hosts_own_view(layers: Path) -> None:
+    """The new root is covered by the host's: the trees are attached in ours, below it."""
+    work = str(layers / "work")
+    ops = (Bind("/", "/"), Tmpfs("/run", 0o755), Tmpfs(MASK_SOURCE, 0o755), reviewed(layers)[-1].replace(target=work))  # type: ignore[attr-defined]
+
+    def ask() -> list[object]:
+        Path(work, "plain").write_text("changed")
+        return [os.path.exists("/.membrane"), result(read(f"{work}/.env"))]
+
+    assert inside(ops, ask) == [False, "ENOENT"]
+    assert (layers / "work" / "plain").read_text() == "plain"
+
+
+@pytest.mark.parametrize("broken", ["layer", "lowers"])
+def test_an_overlay_that_cannot_be_made_is_an_error(layers: Path, broken: str) -> None:
+    gone = f"{layers}/gone"
+    ops = reviewed(layers, **{broken: gone if broken == "layer" else (gone,)})
+    assert inside(ops, lambda: None) == ["failed", errno.ENOENT, gone]
+
+
+def test_a_layer_without_its_directories_is_an_error_and_not_a_live_workspace(layers: Path) -> None:
+    (layers / "top" / "work").rmdir()
+    assert inside(reviewed(layers), lambda: None) == ["failed", errno.ENOENT, WORK]
+
+
+def test_what_is_mounted_below_a_layer_is_refused(layers: Path) -> None:
+    """In a namespace that was copied, mounts cannot be taken apart: what lies below them is never shown."""
+    (layers / "work" / "src" / "secret").write_text("below the mount")
+    ops = reviewed(layers)
+
+    def nested() -> object:
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            Path("/proc/self", name).write_text(text)
+        sc.mount("tmpfs", str(layers / "work" / "src"), "tmpfs", 0)
+        return inside(ops, lambda: os.listdir(f"{WORK}/src"))
+
+    uid, gid = os.geteuid(), os.getegid()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if nested() == ["failed", errno.EINVAL, str(layers / "work")] else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_hundred_layers(layers: Path) -> None:
+    lowers = []
+    for number in range(100):
+        (layers / f"n{number}").mkdir()
+        (layers / f"n{number}" / "which").write_text(str(number))
+        lowers.append(f"{layers}/n{number}")
+    ops = reviewed(layers, lowers=(*lowers, f"{layers}/work"))
+    assert inside(ops, lambda: [Path(WORK, "which").read_text(), Path(WORK, "plain").read_text()]) == ["0", "plain"]

@@ -344,7 +344,7 @@ workspace: live
     ("text", "said"),
     [
         ("home: shared\nargs: [--shm-size=1g]", r":2:8: args: '--shm-size' is an argument of docker run without a key"),
-        ("workspace: cow", "workspace: cow is not available in this version; use workspace: live"),
+        ("workspace: cow", "workspace is .cow.; expected review, live"),
         ("workspace: copy", "workspace"),
     ],
 )

@@ -1,0 +1,378 @@
+"""A reviewed workspace as a cell sees it: which layers it is made of, and what is hidden in it by name.
+
+Theory of operation
+-------------------
+The view shows an overlay in the place of the workspace (``plan.model.Overlay``): above, what is written now; below it
+the frozen layers of the change set; then the *masks*, a layer of whiteouts; the host's workspace at the bottom.  A
+whiteout hides a name, whatever the workspace has under it: also after an editor's atomic save, and also when the name
+appears later.  The command may make a file of its own there; that lies in the change set.
+
+Which names get a whiteout is known when the workspace was scanned, which goes on while the overlay is already mounted.
+Nothing has looked up a name in it by then, and nothing can before the whiteouts stand, so the kernel has nothing cached
+of what they cover.  They are made anew at each start: rules change, and so do files.
+
+Not all that is hidden can be one.  Where git tracks a name, its absence would be committed as a deletion, so such names
+are covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
+to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace; what
+the host makes elsewhere later is hidden when it appears (``Late``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..errors import PolicyError
+from ..plan.model import Mask, ReadOnly, Reviewed
+from ..workspace.sockets import Appeared
+from ..workspace.watch import Watcher
+from . import store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..host.unixsockets import Table
+    from ..plan.model import HostFacts, MountOp, ScanHit
+    from ..policy.model import PathRule, Policy
+    from ..workspace.scan import ScanResult
+
+MASKS = "masks"  # in the directory of a set
+NAME_DIGITS = 12  # of the session's id, in the name of a new set
+MOST_FUTURE = 64  # names that get a whiteout though nothing has them
+MOST_MASKS_LATE = 10_000  # names that the host makes while the command runs; after that the run ends
+SLICE = 0.003  # seconds of one background step
+_GLOB = frozenset("*?[\\")
+
+
+# ---------------------------------------------------------------- the layers
+
+
+def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, HostFacts]:
+    """Take the change set of a run, or make it; the facts with its layers.
+
+    Raises:
+        ChangeSetError: it is another workspace's, in use, or cannot be named so.
+        PolicyError: something is mounted in the workspace, or the command could write it by another path.
+        HostError: it cannot be made.
+    """
+    refuse_mounts(facts.workspace)
+    _refuse_aliases(policy, facts)
+    name = policy.change_set or session[:NAME_DIGITS]
+    held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
+    try:
+        masks = f"{held.path}/{MASKS}"
+        if os.path.lexists(masks):
+            store.remove_tree(masks)
+        os.mkdir(masks, 0o700)
+        return held, facts.replace(reviewed=_layers(held.meta, facts.state))
+    except BaseException:
+        held.close()
+        raise
+
+
+def shown(policy: Policy, facts: HostFacts) -> HostFacts:
+    """The facts with the layers that a run would have, for who asks what it would do; nothing is made."""
+    name = policy.change_set or "new"
+    try:
+        found = store.read(facts.state, name)
+    except store.NotThere:
+        path = store.directory(facts.state)
+        new = Reviewed(name, (f"{path}/{name}/{MASKS}",), f"{path}/{store.POOL}/new")
+        return facts.replace(reviewed=new)
+    return facts.replace(reviewed=_layers(found, facts.state))
+
+
+def _layers(found: store.ChangeSet, state: str) -> Reviewed:
+    frozen = store.uppers(state, reversed(found.layers[:-1]))
+    masks = f"{store.place(state, found.name)}/{MASKS}"
+    return Reviewed(found.name, (*frozen, masks), store.layer_root(state, found.layers[-1]))
+
+
+def refuse_mounts(workspace: str) -> None:
+    """Stop when something is mounted in the workspace: overlayfs shows what lies below it.
+
+    Raises:
+        PolicyError: with the place.
+    """
+    prefix = os.fsencode(workspace.rstrip("/") + "/")
+    with open("/proc/self/mountinfo", "rb") as table:
+        for line in table:
+            place = _unescape(line.split(b" ", 5)[4])
+            if place.startswith(prefix):
+                raise PolicyError(
+                    "review the workspace",
+                    f"{os.fsdecode(place)} is mounted in the workspace, and an overlay would show what lies below it",
+                    fix=(f"umount {os.fsdecode(place)}", "use the workspace live: --live"),
+                )
+
+
+def _unescape(field: bytes) -> bytes:
+    """A field of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
+    if b"\\" not in field:
+        return field
+    head, *rest = field.split(b"\\")
+    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
+
+
+def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
+    """Stop when a tree that the command may write is the workspace, or holds it, under another name.
+
+    By identity: what one directory is called is a question of mounts and links.
+    """
+    from ..plan.mounts import places
+
+    trees = [places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw"]
+    for tree in trees:
+        if tree and (_is_above(tree, facts.workspace) or _is_above(facts.workspace, tree)):
+            raise PolicyError(
+                "review the workspace",
+                f"mounts: {tree} leads to the workspace, and what is written there would not be reviewed",
+                fix=("mount it read-only", "use the workspace live: --live"),
+            )
+
+
+def _is_above(upper: str, path: str) -> bool:
+    """Is the directory ``upper`` itself, or one above, ``path``?"""
+    try:
+        wanted = os.stat(upper)
+    except OSError:
+        return False
+    place = os.path.realpath(path)
+    while True:
+        try:
+            if os.path.samestat(os.stat(place), wanted):
+                return True
+        except OSError:
+            pass
+        parent = os.path.dirname(place)
+        if parent == place:
+            return False
+        place = parent
+
+
+# ---------------------------------------------------------------- hidden names
+
+
+def whiteouts(hits: Iterable[ScanHit], empty: frozenset[str], shown: Iterable[str] = ()) -> frozenset[str]:
+    """Hidden names that vanish: those that a live workspace would show as empty, but for links.
+
+    Args:
+        empty: as ``workspace.emptied`` found them.
+        shown: those that show the names of their variables.
+    """
+    return frozenset(hit.path for hit in hits if hit.path in empty and not hit.link) - frozenset(shown)
+
+
+def future(rules: Iterable[PathRule], workspace: str) -> list[str]:
+    """Names at the top of the workspace that a rule hides and nothing has yet."""
+    names: dict[str, None] = {}
+    for rule in rules:
+        if rule.effect != "hide":
+            continue
+        text = rule.text.rstrip("/")
+        if text.startswith("!"):
+            names.pop(text[1:].removeprefix("/"), None)
+            continue
+        name = text.removeprefix("**/").removeprefix("/")
+        if name and "/" not in name and not _GLOB & set(name) and name not in (".", ".."):
+            names[name] = None
+    found = [name for name in names if not os.path.lexists(f"{workspace}/{name}")]
+    return found[:MOST_FUTURE]
+
+
+class Masks:
+    """The layer of whiteouts of one set.
+
+    Args:
+        path: its directory.
+        workspace: the tree that it hides names of.
+    """
+
+    def __init__(self, path: str, workspace: str) -> None:
+        self._path, self._workspace = path, workspace
+
+    def add(self, name: str) -> None:
+        """Hide ``name``, relative to the workspace.
+
+        The directories above it are made like those of the workspace: of a directory in several layers the uppermost
+        one says who may do what.
+
+        Raises:
+            OSError: the whiteout cannot be made; the name is not hidden.
+        """
+        parent, _, last = name.rpartition("/")
+        directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            path = ""
+            for part in parent.split("/") if parent else ():
+                path = f"{path}/{part}"
+                inner = self._enter(directory, part, path)
+                os.close(directory)
+                directory = inner
+            try:
+                # What overlayfs takes for a whiteout: a character device 0/0, which anybody may make (vfs_mknod).
+                os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
+            except FileExistsError:
+                pass
+        finally:
+            os.close(directory)
+
+    def _enter(self, directory: int, name: str, path: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            os.mkdir(name, 0o700, dir_fd=directory)
+        except FileExistsError:
+            return os.open(name, flags, dir_fd=directory)
+        fd = os.open(name, flags, dir_fd=directory)
+        try:
+            like = os.stat(f"{self._workspace}{path}", follow_symlinks=False)
+            if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                try:
+                    os.fchown(fd, like.st_uid, like.st_gid)
+                except PermissionError:
+                    pass  # a directory of somebody else's: what is made in it is the caller's
+            os.fchmod(fd, stat.S_IMODE(like.st_mode))
+            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
+        except FileNotFoundError:
+            pass  # it went away since the scan, with all in it
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+class Late:
+    """What the host makes in a reviewed workspace while it runs: names that a rule hides or makes read-only.
+
+    It has what ``workspace.guard.Guard`` has for the loop of a run.  Nothing is judged and nothing is taken away: the
+    command does not write here.  What it says of a name is too late by milliseconds: a whiteout, which holds from then
+    on, and a cover for who has looked the name up before.
+
+    Args:
+        result: the scan of the start.
+        masks: of the change set.
+        uppers: its layers: under a name that they have the command has its own file.
+        mask: mounts operations inside the sandbox.
+        table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        result: ScanResult,
+        masks: Masks,
+        uppers: Sequence[str],
+        *,
+        mask: Callable[[Sequence[MountOp]], None],
+        table: Table | None = None,
+    ) -> None:
+        self._prefix = root.rstrip("/") + "/"
+        self._masks, self._uppers, self._mask = masks, tuple(uppers), mask
+        self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._watcher = Watcher(result.index)
+        self._sockets = Appeared(self._root_fd, self._prefix, table)
+        self._masked = 0
+        self.overrun = ""  # why the command must be ended
+        self.unfinished = ""
+        self.left: list[str] = []  # nothing is left in a workspace that is not written
+        self.kept: list[str] = []
+        self.moved: list[tuple[str, str]] = []
+
+    def look(self) -> None:
+        """Deal with what changed since the scan in the places that matter most; before the command is released."""
+        self._watcher.look()
+        self.on_change()
+
+    def fileno(self) -> int:
+        return self._watcher.fileno()
+
+    def step(self) -> bool:
+        """Extend the watch by a few milliseconds of work; True when everything is watched."""
+        return self._watcher.step(SLICE)
+
+    def warnings(self) -> list[str]:
+        """What could not be watched, told once."""
+        told, self._watcher.warnings = self._watcher.warnings, []
+        return told
+
+    def timeout(self) -> float | None:
+        """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
+        waits = [each for each in (self._watcher.timeout(), self._sockets.timeout()) if each is not None]
+        return min(waits) if waits else None
+
+    def on_change(self) -> None:
+        """Masks for what appeared."""
+        ops: list[MountOp] = []
+        for name in self._watcher.read():
+            target = self._prefix + name.path
+            if name.effect == "socket":
+                self._sockets.add(name.path)
+            elif name.effect == "hide":
+                self._hide(name.path)
+                if not any(os.path.lexists(f"{upper}/{name.path}") for upper in self._uppers):
+                    ops.append(Mask(target, name.directory))
+            elif name.effect == "readonly":
+                ops.append(ReadOnly(target))
+        ops += self._sockets.operations()
+        if ops:
+            self._mask(ops)
+
+    def _hide(self, path: str) -> None:
+        self._masked += 1
+        try:
+            self._masks.add(path)
+        except OSError as error:
+            self.overrun = f"{path} cannot be hidden: {error.strerror}"
+        if self._masked > MOST_MASKS_LATE:
+            self.overrun = f"more than {MOST_MASKS_LATE} hidden names were made in the workspace"
+
+    def finish(self) -> None:
+        """The last process of the sandbox has ended."""
+        self._watcher.close()
+        os.close(self._root_fd)
+
+
+# ---------------------------------------------------------------- what was changed, in short
+
+
+def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[int, int, bool]:
+    """(names that are there, names that are gone, whether all were counted), for one line at the end of a run.
+
+    Args:
+        most: entries that are looked at.
+    """
+    there: set[str] = set()
+    gone: set[str] = set()
+    looked = 0
+    for upper in uppers:
+        stack = [""]
+        while stack:
+            path = stack.pop()
+            try:
+                with os.scandir(f"{upper}/{path}") as entries:
+                    for entry in entries:
+                        looked += 1
+                        if looked > most:
+                            return len(there), len(gone), False
+                        name = f"{path}{entry.name}"
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(f"{name}/")
+                            gone.discard(name)
+                            if not os.path.lexists(f"{workspace}/{name}"):
+                                there.add(f"{name}/")
+                        elif entry.is_file(follow_symlinks=False) or not _is_whiteout(entry):
+                            there.add(name)
+                            gone.discard(name)
+                        else:
+                            there = {each for each in there if each != name and not each.startswith(f"{name}/")}
+                            if os.path.lexists(f"{workspace}/{name}"):
+                                gone.add(name)
+            except OSError:
+                continue
+    return len(there), len(gone), True
+
+
+def _is_whiteout(entry: os.DirEntry[str]) -> bool:
+    details = entry.stat(follow_symlinks=False)
+    return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0

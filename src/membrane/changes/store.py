@@ -1,0 +1,779 @@
+"""Change sets on disk: what a reviewed workspace has under our state, who may use it, and its layers.
+
+Theory of operation
+-------------------
+A *change set* is what commands changed in one workspace and nobody has applied yet.  It is a name with a stack of
+*layers*, and each layer is the upper directory of an overlay mount (Documentation/filesystems/overlayfs.rst)::
+
+    STATE/changes/NAME/meta.json     what ``ChangeSet`` holds; replaced by rename
+    STATE/changes/NAME/lock          fcntl(2), F_OFD_SETLK: a command that runs on the set, or an apply
+    STATE/changes/.layers/ID/upper   one layer; the last of a set is the one that is written, the others are frozen
+    STATE/changes/.layers/ID/work    overlayfs's own work directory
+
+Layers are kept beside the sets since checkpoints and forks share them: a frozen layer is never written again, so it may
+be below any number of overlays.  A checkpoint freezes the last layer and puts an empty one above it; a
+fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
+set and no checkpoint names any more is removed.
+
+The lock is the only proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took
+it, for people.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer that is about to
+be named is not taken for one that nothing names.
+
+The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
+by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
+
+from ..errors import HostError, PolicyError
+from ..host.private import make_private
+from ..value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Self
+
+FORMAT = 1
+LONGEST_NAME = 64
+MOST_LAYERS = 128  # of one set: overlayfs takes 500, and each costs a little at every look-up of a name
+LARGEST_META = 1 << 20  # bytes
+POOL = ".layers"  # no name of a set begins with a dot
+_NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_NAME = _NAME_FIRST | frozenset("._-")
+BEFORE_RESTORE = "before-restore"  # the checkpoint that ``restore`` makes of what it takes away
+
+
+class ChangeSetError(PolicyError):
+    """The change set that was named is not there, is another workspace's, or is in use."""
+
+
+class Checkpoint(Value):
+    """A state of the set that can be gone back to: its frozen layers, oldest first; ``made`` in ns since the epoch."""
+
+    label: str
+    layers: tuple[str, ...]
+    made: int
+
+
+class ChangeSet(Value):
+    """One change set as its meta.json has it.
+
+    Raises:
+        ValueError: no such set can be.
+    """
+
+    name: str
+    workspace: str  # absolute, without links
+    device: int  # of the workspace's directory when the set was made
+    inode: int
+    made: int  # ns since the epoch
+    session: str  # id of the last session that ran on it; empty: none yet
+    layers: tuple[str, ...]  # ids, oldest first; the last is the one that is written
+    checkpoints: tuple[Checkpoint, ...] = ()
+    fork_of: str = ""
+
+    def __post_init__(self) -> None:
+        texts = (self.name, self.workspace, self.session, self.fork_of)
+        numbers = (self.device, self.inode, self.made)
+        if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+            raise ValueError("a field has another type")
+        if not valid_name(self.name) or not self.workspace.startswith("/"):
+            raise ValueError("no name, or no absolute path")
+        stacks = (self.layers, *(each.layers for each in self.checkpoints))
+        for ids in stacks:
+            if not 0 < len(ids) <= MOST_LAYERS or not all(_is_id(each) for each in ids):
+                raise ValueError("no layers, too many, or one without an id")
+        if not all(valid_name(each.label) and type(each.made) is int for each in self.checkpoints):
+            raise ValueError("a checkpoint without a label")
+
+
+def valid_name(name: object) -> bool:
+    """Whether a set or a checkpoint may have this name: letters, digits and ``._-``, the first no sign, at most 64."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name[0] in _NAME_FIRST and set(name) <= _NAME
+
+
+def _is_id(layer: object) -> bool:
+    return isinstance(layer, str) and len(layer) == 8 and set(layer) <= frozenset("0123456789abcdef")
+
+
+def _checked(name: str, what: str = "change set") -> str:
+    if not valid_name(name):
+        raise ChangeSetError(
+            f"use the {what}",
+            f"{name!r} cannot name a {what}",
+            fix=(f"letters, digits, '.', '_' and '-', beginning with a letter or digit, at most {LONGEST_NAME}",),
+        )
+    return name
+
+
+def directory(state: str) -> str:
+    """Where the change sets of a state directory are."""
+    return f"{state}/changes"
+
+
+def place(state: str, name: str) -> str:
+    """The directory of one set.
+
+    Raises:
+        ChangeSetError: no set can have that name.
+    """
+    return f"{directory(state)}/{_checked(name)}"
+
+
+def layer_root(state: str, layer: str) -> str:
+    """The directory of one layer: ``upper`` and ``work`` are in it."""
+    return f"{directory(state)}/{POOL}/{layer}"
+
+
+def uppers(state: str, layers: Iterable[str]) -> tuple[str, ...]:
+    """The directories that hold what was changed, oldest first: of all layers that are not empty a later one wins."""
+    return tuple(f"{layer_root(state, layer)}/upper" for layer in layers)
+
+
+# ---------------------------------------------------------------- meta.json
+
+
+def encode(change_set: ChangeSet) -> bytes:
+    """``change_set`` as meta.json holds it."""
+    import json
+
+    fields: dict[str, Any] = {"format": FORMAT}
+    for name in change_set.field_names:
+        fields[name] = getattr(change_set, name)
+    fields["layers"] = list(change_set.layers)
+    fields["checkpoints"] = {
+        each.label: {"layers": list(each.layers), "made": each.made} for each in change_set.checkpoints
+    }
+    # Paths that are not UTF-8 are kept as their surrogates (PEP 383), which JSON writes as escapes.
+    return json.dumps(fields, indent=1, ensure_ascii=True).encode() + b"\n"
+
+
+def decode(data: bytes) -> ChangeSet:
+    """What ``encode`` wrote.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    import json
+
+    try:
+        fields = json.loads(data)
+        if fields.pop("format") != FORMAT:
+            raise ValueError("another format")
+        fields["layers"] = tuple(fields["layers"])
+        fields["checkpoints"] = tuple(
+            Checkpoint(label, tuple(each["layers"]), each["made"]) for label, each in fields["checkpoints"].items()
+        )
+        return ChangeSet(**fields)
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a change set: {error}") from None
+
+
+def read(state: str, name: str) -> ChangeSet:
+    """One set, as it is on disk now.
+
+    Raises:
+        ChangeSetError: there is none of that name, or it cannot be read.
+    """
+    path = f"{place(state, name)}/meta.json"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise NotThere(
+            "read the change set", f"there is no change set {name!r}", fix=("membrane changes   # lists them",)
+        ) from None
+    except OSError as error:
+        raise HostError("read the change set", error.strerror or "", target=path) from None
+    try:
+        data = b""
+        while len(data) <= LARGEST_META and (part := os.read(fd, LARGEST_META)):
+            data += part
+        found = decode(data)
+        if found.name != name:
+            raise ValueError(f"it says that its name is {found.name!r}")
+        return found
+    except (OSError, ValueError) as error:
+        raise ChangeSetError(
+            "read the change set",
+            f"{path} cannot be used: {error}",
+            fix=(f"membrane discard {name}   # removes it",),
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def _write(path: str, data: bytes) -> None:
+    temporary = f"{path}.new"  # under the set's lock: nobody else writes it
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+
+
+# ---------------------------------------------------------------- the lock of a set
+
+
+class Held:
+    """A change set whose lock we hold; nobody else runs, applies or removes it.  A context manager.
+
+    ``meta`` is the set as it is on disk.  Descriptor ``fd`` is the lock: it goes when the last copy is closed.
+    """
+
+    def __init__(self, state: str, name: str, fd: int) -> None:
+        self.state, self.name, self.fd = state, name, fd
+        self.path = place(state, name)
+        self.meta = read(state, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def update(self, **changes: Any) -> ChangeSet:
+        """Change fields of ``meta``, on disk first.
+
+        Raises:
+            HostError: it cannot be written; the set is as before.
+        """
+        changed = self.meta.replace(**changes)
+        with _Telling("write the change set", self.path):
+            _write(f"{self.path}/meta.json", encode(changed))
+        self.meta = changed
+        return changed
+
+    @property
+    def uppers(self) -> tuple[str, ...]:
+        """The directories of what was changed, oldest first (``uppers``)."""
+        return uppers(self.state, self.meta.layers)
+
+    @property
+    def top(self) -> str:
+        """The directory of the layer that is written: ``upper`` and ``work`` are in it."""
+        return layer_root(self.state, self.meta.layers[-1])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set holds no change and no checkpoint."""
+        return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
+
+    def checkpoint(self, label: str, *, replace: bool = False) -> Checkpoint:
+        """Freeze what was changed so far under ``label``, in constant time.
+
+        Args:
+            replace: an earlier checkpoint of that label is given up.
+
+        Raises:
+            ChangeSetError: the label cannot be one, is taken, or there are too many layers.
+            HostError: it cannot be written; the set is as before.
+        """
+        _checked(label, "checkpoint")
+        if not replace and any(each.label == label for each in self.meta.checkpoints):
+            raise ChangeSetError(
+                "make a checkpoint",
+                f"the change set {self.name} has a checkpoint {label!r} already",
+                fix=("choose another label",),
+            )
+        with _Pool(self.state) as pool:
+            frozen, stack = self._freeze(pool)
+            made = Checkpoint(label, frozen, time.time_ns())
+            kept = tuple(each for each in self.meta.checkpoints if each.label != label)
+            self.update(layers=stack, checkpoints=(*kept, made))
+            if len(kept) < len(self.meta.checkpoints) - 1:
+                pool.collect()
+        return made
+
+    def restore(self, label: str) -> None:
+        """Go back to the state of a checkpoint; what was changed since is kept as the checkpoint ``before-restore``.
+
+        Raises:
+            ChangeSetError: there is no such checkpoint.
+            HostError: it cannot be written; the set is as before.
+        """
+        found = next((each for each in self.meta.checkpoints if each.label == label), None)
+        if found is None:
+            known = ", ".join(each.label for each in self.meta.checkpoints)
+            raise ChangeSetError(
+                "restore a checkpoint",
+                f"the change set {self.name} has no checkpoint {label!r}",
+                fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
+            )
+        with _Pool(self.state) as pool:
+            frozen, _ = self._freeze(pool, above=False)
+            before = Checkpoint(BEFORE_RESTORE, frozen, time.time_ns())
+            others = tuple(each for each in self.meta.checkpoints if each.label != BEFORE_RESTORE)
+            self.update(
+                layers=(*found.layers, pool.make(f"{layer_root(self.state, found.layers[-1])}/upper")),
+                checkpoints=(*others, before),
+            )
+            pool.collect()
+
+    def fork(self, name: str) -> ChangeSet:
+        """A new set that begins with what this one holds now, in constant time; neither sees the other's changes.
+
+        Raises:
+            ChangeSetError: the name cannot be one, or is taken.
+            HostError: it cannot be made; nothing is left of it.
+        """
+        with _Pool(self.state) as pool:
+            frozen, stack = self._freeze(pool)
+            meta = self.meta.replace(
+                name=_checked(name),
+                made=time.time_ns(),
+                session="",
+                layers=(*frozen, pool.make(f"{self.top}/upper")),
+                checkpoints=(),
+                fork_of=self.name,
+            )
+            made = _make(self.state, meta)
+            made.close()
+            if stack != self.meta.layers:
+                self.update(layers=stack)
+        return meta
+
+    def empty(self) -> None:
+        """After an apply: the set has no changes any more, and its checkpoints are gone.
+
+        Raises:
+            HostError: it cannot be written; the set is as before.
+        """
+        with _Pool(self.state) as pool:
+            self.update(layers=(pool.make(self.meta.workspace),), checkpoints=())
+            pool.collect()
+
+    def discard(self) -> None:
+        """Remove the set and each layer that no other set has.  The set is gone for everybody else.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        _discard(self.state, self.name)
+
+    def _freeze(self, pool: _Pool, *, above: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The frozen layers of what is there now, and the stack that goes on from them.
+
+        An empty last layer is not frozen: it holds nothing, and may be written as before.
+        """
+        stack = self.meta.layers
+        if _is_empty(f"{self.top}/upper"):
+            if len(stack) > 1:
+                return stack[:-1], stack
+            # A set without changes: the checkpoint's layer is an empty one of its own.
+            return (pool.make(f"{self.top}/upper"),), stack
+        if len(stack) >= MOST_LAYERS:
+            raise ChangeSetError(
+                "add a layer",
+                f"the change set {self.name} has {len(stack)} layers, and {MOST_LAYERS} is the most",
+                fix=(f"membrane apply {self.name}, or go on in a new change set",),
+            )
+        return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
+
+
+def _discard(state: str, name: str) -> None:
+    gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
+    path = place(state, name)
+    with _Pool(state) as pool:
+        with _Telling("discard the change set", path):
+            os.rename(path, gone)  # in one step: what is half removed cannot be continued
+        pool.collect()
+    remove_tree(gone)
+
+
+class _Pool:
+    """The layers of all sets, while nobody else makes or removes one."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+        self.path = f"{directory(state)}/{POOL}"
+        make_private(self.path)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # what is done under it takes no longer than a few files
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def make(self, like: str) -> str:
+        """An empty layer; its id.  A set has to name it before the lock is given back.
+
+        Args:
+            like: the directory whose mode, owner and times the overlay's own root has from now on.
+        """
+        with _Telling("make a layer", self.path):
+            while True:
+                layer = os.urandom(4).hex()
+                try:
+                    os.mkdir(f"{self.path}/{layer}", 0o700)
+                    break
+                except FileExistsError:
+                    continue
+            for name in ("upper", "work"):
+                os.mkdir(f"{self.path}/{layer}/{name}", 0o700)
+            upper = f"{self.path}/{layer}/upper"
+            details = os.stat(like)
+            if (details.st_uid, details.st_gid) != (os.geteuid(), os.getegid()):
+                try:
+                    os.chown(upper, details.st_uid, details.st_gid)
+                except PermissionError:
+                    pass  # a workspace of somebody else's: what is made in it is the caller's
+            os.chmod(upper, stat.S_IMODE(details.st_mode))
+            os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
+        return layer
+
+    def collect(self) -> None:
+        """Remove the layers that no set and no checkpoint names.
+
+        With a set that cannot be read nothing is removed: it may name any of them.
+        """
+        named: set[str] = set()
+        try:
+            for name in _names(self.state):
+                found = read(self.state, name)
+                named.update(found.layers, *(each.layers for each in found.checkpoints))
+        except (ChangeSetError, HostError):
+            return
+        for layer in os.listdir(self.path):
+            if _is_id(layer) and layer not in named:
+                remove_tree(f"{self.path}/{layer}")
+
+
+def _is_empty(upper: str) -> bool:
+    with os.scandir(upper) as entries:
+        return next(entries, None) is None
+
+
+class _Telling:
+    """An OSError of the block becomes a HostError that says what was tried, and on what."""
+
+    def __init__(self, tried: str, target: str) -> None:
+        self._tried, self._target = tried, target
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            hint = ("free some space",) if error.errno in (errno.ENOSPC, errno.EDQUOT) else ()
+            raise HostError(self._tried, error.strerror or "", target=self._target, fix=hint) from None
+
+
+# ---------------------------------------------------------------- all sets
+
+
+def begin(state: str, name: str, workspace: str, doing: str, session: str = "") -> Held:
+    """Take the change set ``name`` of ``workspace``, or make it.
+
+    Args:
+        workspace: absolute, without links; a set belongs to one directory.
+        doing: what the lock is taken for, for people: "a run (session 1a2b3c)".
+        session: the id of the session that will run on it.
+
+    Raises:
+        ChangeSetError: the name cannot be one, the set is another workspace's, or it is in use.
+        HostError: it cannot be made.
+    """
+    details = _workspace(workspace)
+    place(state, name)  # a name that cannot be one is refused before anything is made
+    while True:
+        try:
+            held = take(state, name, doing)
+        except NotThere:
+            with _Pool(state) as pool:
+                layer = pool.make(workspace)
+                fields = (details.st_dev, details.st_ino, time.time_ns(), session, (layer,))
+                try:
+                    held = _make(state, ChangeSet(name, workspace, *fields), doing)
+                except NameTaken:
+                    pool.collect()
+                    continue  # somebody made it meanwhile
+                return held
+        try:
+            _same_workspace(held.meta, workspace, details)
+            if session:
+                held.update(session=session)
+        except BaseException:
+            held.close()
+            raise
+        return held
+
+
+def take(state: str, name: str, doing: str) -> Held:
+    """Take the lock of a set that exists.
+
+    Raises:
+        NotThere: there is none of that name.
+        InUse: something works on it.
+        ChangeSetError: it cannot be read.
+        HostError: its lock cannot be opened.
+    """
+    fd = _lock(state, name, doing)
+    try:
+        return Held(state, name, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _lock(state: str, name: str, doing: str) -> int:
+    """A descriptor that holds the lock of a set; errors as of ``take``."""
+    path = f"{place(state, name)}/lock"
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise NotThere(
+                "use the change set", f"there is no change set {name!r}", fix=("membrane changes   # lists them",)
+            ) from None
+        except OSError as error:
+            raise HostError("use the change set", error.strerror or "", target=path) from None
+        try:
+            if not _lock_file(fd):
+                raise InUse(
+                    "use the change set",
+                    f"the change set {name!r} is in use by {_said(fd) or 'another process'}",
+                    fix=("wait until it ends", "use another name: --review=NAME"),
+                )
+            # Discarded between our open and our lock, and perhaps made again: then the name leads to another file.
+            if ours := _is_still(path, fd):
+                with _Telling("use the change set", path):
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, doing.encode("utf-8", "surrogateescape"), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        if ours:
+            return fd
+        os.close(fd)
+
+
+_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux (asm-generic/fcntl.h)
+
+
+def _lock_file(fd: int) -> bool:
+    """Take the lock of an open file description (fcntl(2), F_OFD_SETLK); False: somebody else has it."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
+        return False
+    return True
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether somebody has it.  It is not taken for that: who takes it at this moment would be refused."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+    return kind != fcntl.F_UNLCK
+
+
+class NotThere(ChangeSetError):
+    """No change set has this name."""
+
+
+class InUse(ChangeSetError):
+    """A command, an apply or a discard works on the set."""
+
+
+class NameTaken(ChangeSetError):
+    """A change set has this name already."""
+
+
+def discard(state: str, name: str, doing: str) -> None:
+    """Remove a set, also one that cannot be read.
+
+    Raises:
+        NotThere: there is none of that name.
+        InUse: something works on it.
+        HostError: it cannot be removed.
+    """
+    fd = _lock(state, name, doing)
+    try:
+        _discard(state, name)
+    finally:
+        os.close(fd)
+
+
+def in_use(state: str, name: str) -> str:
+    """What works on a set now, for people; empty: nothing does."""
+    try:
+        fd = os.open(f"{place(state, name)}/lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return (_said(fd) or "another process") if _is_locked(fd) else ""
+    finally:
+        os.close(fd)
+
+
+def list_sets(state: str) -> list[ChangeSet]:
+    """All sets that can be read, oldest first."""
+    found = []
+    for name in _names(state):
+        try:
+            found.append(read(state, name))
+        except (ChangeSetError, HostError):
+            continue
+    return sorted(found, key=lambda each: (each.made, each.name))
+
+
+def _names(state: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory(state)) if valid_name(name))
+    except FileNotFoundError:
+        return []
+
+
+def _said(fd: int) -> str:
+    text = os.pread(fd, 256, 0).decode("utf-8", "replace")
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _is_still(path: str, fd: int) -> bool:
+    try:
+        named = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(fd))
+
+
+def _workspace(path: str) -> os.stat_result:
+    with _Telling("use the workspace", path):
+        return os.stat(path)
+    raise AssertionError  # for the type checker: the block returns or raises
+
+
+def _same_workspace(found: ChangeSet, workspace: str, details: os.stat_result) -> None:
+    """Refuse a set of another directory.
+
+    By its path and inode: device numbers of btrfs, NFS or a removable disk change from one mount to the next.
+    """
+    if found.workspace != workspace:
+        cause = f"the change set {found.name!r} belongs to {found.workspace}, not to {workspace}"
+    elif found.inode != details.st_ino:
+        cause = f"{workspace} is another directory than the one that the change set {found.name!r} was made for"
+    else:
+        return
+    raise ChangeSetError("use the change set", cause, fix=("use another name: --review=NAME",))
+
+
+def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
+    """A new set, locked.  It gets its name in one step, when all of it is there.
+
+    Raises:
+        NameTaken: the name is another set's.
+        HostError: it cannot be made; nothing is left of it.
+    """
+    path = place(state, meta.name)
+    making = f"{directory(state)}/.new-{os.urandom(8).hex()}"
+    fd = -1
+    try:
+        with _Telling("make the change set", path):
+            os.mkdir(making, 0o700)
+            fd = os.open(f"{making}/lock", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _lock_file(fd)
+            os.write(fd, doing.encode("utf-8", "surrogateescape"))
+            _write(f"{making}/meta.json", encode(meta))
+            try:
+                os.rename(making, path)  # of a directory onto one that holds something: ENOTEMPTY
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                cause = f"there is a change set {meta.name!r} already"
+                raise NameTaken("make the change set", cause, fix=("use another name",)) from None
+        return Held(state, meta.name, fd)
+    except BaseException:
+        if fd >= 0:
+            os.close(fd)
+        remove_tree(making)
+        raise
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours and all below it; links in it are removed, not followed.
+
+    A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
+    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
+    error, as the name that people know is gone already.
+    """
+    try:
+        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    # A stack of our own and one open directory for each level: a command can nest deeper than Python recurses, so what
+    # is deep is moved up to ``path`` first.
+    name = os.path.basename(path)
+    try:
+        _remove_at(parent, name)
+    finally:
+        os.close(parent)
+
+
+def _remove_at(parent: int, name: str) -> None:
+    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    waiting = [name]
+    count = 0
+    while waiting:
+        each = waiting.pop()
+        try:
+            details = os.stat(each, dir_fd=parent, follow_symlinks=False)
+            if not stat.S_ISDIR(details.st_mode):
+                os.unlink(each, dir_fd=parent)
+                continue
+            if stat.S_IMODE(details.st_mode) & 0o700 != 0o700:
+                _open_up(parent, each)
+            fd = os.open(each, flags, dir_fd=parent)
+        except OSError:
+            continue
+        try:
+            for inner in os.listdir(fd):
+                try:
+                    os.unlink(inner, dir_fd=fd)
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.EISDIR, errno.EPERM):
+                        continue
+                try:
+                    os.rmdir(inner, dir_fd=fd)
+                    continue
+                except OSError:
+                    pass
+                count += 1
+                moved = f"{name}.{count}"
+                try:
+                    _open_up(fd, inner)  # of a directory that is moved ".." is written
+                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=parent)
+                except OSError:
+                    continue
+                waiting.append(moved)
+        finally:
+            os.close(fd)
+        try:
+            os.rmdir(each, dir_fd=parent)
+        except OSError:
+            continue
+
+
+def _open_up(parent: int, name: str) -> None:
+    """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
+    os.chmod(name, 0o700, dir_fd=parent)

@@ -1,0 +1,108 @@
+"""Trees of the host as detached mounts, with the attributes of the plan.
+
+Theory of operation
+-------------------
+open_tree(2) clones a tree before anything is done to the view, so nothing done later can change what its path means.
+Who has the rights of the paths clones them: pid 1 of the sandbox, or for root callers the supervisor (``trees``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..plan.model import Bind, Overlay
+from . import syscalls as sc
+from .channel import OVERLAY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..plan.model import MountOp
+
+
+class OverlayFailed(OSError):
+    """The kernel does not make the overlay; ``step`` is what the report says of it."""
+
+    step = OVERLAY
+
+
+def sources(op: Overlay) -> tuple[str, ...]:
+    """The directories of the host that are cloned for ``op``, in the order in which ``mount`` takes them."""
+    return (*op.lowers, op.layer) if op.layer else op.lowers
+
+
+def tree_key(index: int, part: int = 0) -> int:
+    """The key of a detached tree: of the operation ``index`` of a plan, and of an overlay its source ``part``."""
+    return part << 32 | index
+
+
+def clone_trees(index: int, op: MountOp, userns: Callable[[Bind | Overlay], int]) -> dict[int, int]:
+    """The detached trees of one operation, by ``tree_key``.
+
+    Args:
+        userns: a user namespace with the id map for an operation's own trees.
+    """
+    if isinstance(op, Bind):
+        fd = clone_tree(op, userns(op) if op.own else 0)
+        return {} if fd is None else {tree_key(index): fd}
+    made: dict[int, int] = {}
+    if isinstance(op, Overlay):
+        own = userns(op) if op.own else 0
+        try:
+            for part, path in enumerate(sources(op)):
+                made[tree_key(index, part)] = clone_layer(path, writable=part >= len(op.lowers), userns=own)
+        except BaseException:
+            for fd in made.values():
+                os.close(fd)
+            raise
+    return made
+
+
+def clone_tree(op: Bind, userns: int) -> int | None:
+    """A detached recursive copy of ``op.source`` with the attributes of the plan."""
+    try:
+        fd = sc.open_tree(op.source, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE)
+    except FileNotFoundError:
+        if op.optional:
+            return None
+        raise
+    flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
+    try:
+        if userns:
+            try:
+                sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, userns_fd=userns)
+            except OSError as error:
+                # A mount below the tree may not support it (proc, sysfs, a FUSE mount): it then shows its files
+                # as nobody's, which opens nothing.  The tree itself must have it.
+                if error.errno not in (errno.EINVAL, errno.EPERM):
+                    raise
+                sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, recursive=False, userns_fd=userns)
+        sc.mount_setattr(fd, flags)
+    except OSError as error:
+        os.close(fd)
+        error.filename = op.source
+        raise
+    return fd
+
+
+def clone_layer(path: str, *, writable: bool, userns: int) -> int:
+    """A detached copy of one directory of an overlay, without what is mounted below it.
+
+    Args:
+        userns: whose id map the copy gets; 0: none.
+
+    Raises:
+        OverlayFailed: it is not there, something is mounted below it and must stay, or it takes no id map.
+    """
+    fd = -1
+    try:
+        fd = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+        flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if writable else sc.MOUNT_ATTR_RDONLY)
+        sc.mount_setattr(fd, flags | (sc.MOUNT_ATTR_IDMAP if userns else 0), recursive=False, userns_fd=userns)
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise OverlayFailed(error.errno, error.strerror, path) from None
+    return fd

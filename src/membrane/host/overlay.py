@@ -1,0 +1,117 @@
+"""Overlay mounts of the view: directories that are not in it themselves, as one tree.
+
+Theory of operation
+-------------------
+overlayfs (Documentation/filesystems/overlayfs.rst) may be mounted in a user namespace since Linux 5.11, with its marks
+in ``user.overlay.*`` attributes (``userxattr``).  The directories of the plan are cloned like those of ``Bind``
+(``clones``); id maps of root callers are those of the clones.
+They are attached to a directory of our own below the new root, named to the kernel relative to it, and detached again:
+overlayfs keeps clones of its own (fs/overlayfs/super.c, clone_private_mount), so that from then on the overlay is the
+only way to them, and the table of mounts shows numbers instead of paths of the host.
+
+What the options are for:
+
+* ``redirect_dir=nofollow``, ``metacopy=off``: what is changed is a full copy, and no attribute in a layer or in the
+  workspace, which a command of an earlier run may have set, leads to another file.  A directory of a lower layer cannot
+  be renamed (EXDEV): programs copy it.
+* ``index=off``: one lower layer may be below several overlays at a time.
+* ``xino=auto``: one device number for all files, where inode numbers have room for it.
+
+An overlay is not a bind: what is mounted below a layer is not seen in it, so such a tree is refused here (EINVAL, where
+the mounts are locked) or by who asks for the overlay.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import EX_CONFIG, HostError
+from . import syscalls as sc
+from .channel import OVERLAY
+from .clones import OverlayFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..plan.model import Overlay
+
+OPTIONS = "userxattr,redirect_dir=nofollow,metacopy=off,index=off,xino=auto"
+
+
+class CannotOverlay(HostError):
+    """An overlay that the plan asks for cannot be had here.  Nothing was started: it is a rule that cannot be bound."""
+
+    exit_code = EX_CONFIG
+
+
+def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
+    """Mount ``op``.
+
+    Args:
+        trees: clones of its directories (``clones.sources``); closed.
+        scratch: an empty directory of ours, below which they are attached meanwhile; it is empty again afterwards.
+        target: the mount point (O_PATH).
+
+    Raises:
+        OverlayFailed: the kernel refuses it.
+    """
+    attached: list[str] = []
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = sc.MS_NOSUID | sc.MS_NODEV
+    try:
+        os.fchdir(scratch)
+        for number, tree in enumerate(trees):
+            if os.fstatvfs(tree).f_flag & os.ST_NOEXEC:
+                flags |= sc.MS_NOEXEC  # overlayfs does not ask its layers
+            name = str(number)
+            os.mkdir(name, 0o700)
+            attached.append(name)
+            sc.move_mount(tree, name)
+        lowers = ":".join(attached[: len(op.lowers)])
+        if op.layer:
+            layer = attached[-1]
+            data = f"lowerdir={lowers},upperdir={layer}/upper,workdir={layer}/work,{OPTIONS}"
+        else:
+            data, flags = f"lowerdir={lowers},{OPTIONS}", flags | sc.MS_RDONLY
+        sc.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, data)
+    except OSError as error:
+        raise OverlayFailed(error.errno, error.strerror, op.target) from None
+    finally:
+        for name in attached:
+            try:
+                sc.umount(name, sc.MNT_DETACH)
+            except OSError:
+                pass  # it was not attached yet
+            os.rmdir(name)
+        os.fchdir(here)
+        for fd in (*trees, here):
+            os.close(fd)
+
+
+def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:
+    """The error for a person, who is told what to change.
+
+    Args:
+        cause: what the kernel said, with the errno's name.
+        layer: the directory of the host that was to take the changes; empty: none.
+    """
+    import errno
+
+    from .facts import file_system
+
+    fix: tuple[str, ...] = ()
+    kind = file_system(layer) if layer else ""
+    if kind == "overlay":
+        cause = f"its changes would be kept on an overlayfs ({layer}), which the kernel does not stack"
+        fix = ("set MEMBRANE_HOME to a directory on a disk or tmpfs (in a container: a volume)",)
+    elif number == errno.ENODEV:
+        cause = f"{cause}: this kernel has no overlayfs"
+        fix = ("modprobe overlay   # as root",)
+    elif number == errno.EPERM:
+        cause = f"{cause}: this kernel does not mount overlayfs in a user namespace (Linux 5.11 and later do)"
+    elif number in (errno.EINVAL, errno.EOPNOTSUPP):
+        cause = f"{cause} (changes are kept on {kind or 'no file system'}; overlayfs needs one with user extended "
+        cause += "attributes, and a workspace below which nothing is mounted)"
+        fix = ("set MEMBRANE_HOME to a directory on ext4, xfs, btrfs or tmpfs (tmpfs: Linux 6.6 and later)",)
+    return CannotOverlay(OVERLAY, cause, target=target, fix=(*fix, "use the workspace live: --live"))

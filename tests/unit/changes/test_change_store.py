@@ -1,0 +1,248 @@
+"""Change sets on disk: names, locks, the workspace they belong to, layers that are shared and never written again."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from membrane.changes import store
+from membrane.changes.store import ChangeSet, ChangeSetError, Checkpoint, Held, InUse, NameTaken, NotThere
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    return str(tmp_path / "state")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> str:
+    path = tmp_path / "ws"
+    path.mkdir()
+    return str(path)
+
+
+def begin(state: str, workspace: str, name: str = "one") -> Held:
+    return store.begin(state, name, workspace, "a run (session s1)", "s1")
+
+
+def layers(state: str) -> set[str]:
+    return set(os.listdir(f"{state}/changes/{store.POOL}"))
+
+
+def put(held: Held, name: str, text: str = "x") -> None:
+    Path(held.top, "upper", name).write_text(text)
+
+
+def holds(held: Held) -> list[list[str]]:
+    return [sorted(os.listdir(upper)) for upper in held.uppers]
+
+
+def test_a_set_is_made_private_continued_and_found(state: str, workspace: str) -> None:
+    os.chmod(workspace, 0o751)
+    with begin(state, workspace) as held:
+        put(held, "a")
+        assert stat.S_IMODE(os.stat(held.uppers[-1]).st_mode) == 0o751  # it is the overlay's root
+        assert held.meta.inode == os.stat(workspace).st_ino
+    for path in (f"{state}/changes", f"{state}/changes/one", f"{state}/changes/{store.POOL}"):
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o700
+    with begin(state, workspace) as again:
+        assert holds(again) == [["a"]]
+        assert again.meta.session == "s1"
+    assert [each.name for each in store.list_sets(state)] == ["one"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-a", ".a", "a/b", "a b", "a" * 65, "é", "a\n", "a\0"])
+def test_names_that_cannot_be_one(state: str, workspace: str, name: str) -> None:
+    with pytest.raises(ChangeSetError) as caught:
+        begin(state, workspace, name)
+    assert caught.value.exit_code == 78
+    assert not os.path.exists(state)
+    begin(state, workspace, "a" * 64).close()  # the control
+
+
+def test_a_second_one_is_refused_with_what_holds_it(state: str, workspace: str) -> None:
+    with begin(state, workspace), pytest.raises(InUse, match=r"in use by a run \(session s1\)") as caught:
+        begin(state, workspace)
+    assert any("wait" in line for line in caught.value.lines())
+    begin(state, workspace).close()  # the control: it was given back
+
+
+def test_who_is_killed_leaves_no_lock(state: str, workspace: str) -> None:
+    code = (
+        "import os, sys\nfrom membrane.changes import store\n"
+        "held = store.begin(*sys.argv[1:4], 'a run', 's')\nprint('held', flush=True)\nsys.stdin.read()\n"
+    )
+    argv = [sys.executable, "-c", code, state, "one", workspace]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert store.in_use(state, "one") == "a run"
+        with pytest.raises(InUse):
+            begin(state, workspace)
+        child.kill()
+        child.wait()
+    assert store.in_use(state, "one") == ""
+    begin(state, workspace).close()
+
+
+def test_a_set_belongs_to_one_workspace(state: str, workspace: str, tmp_path: Path) -> None:
+    begin(state, workspace).close()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ChangeSetError, match=f"belongs to {workspace}, not to {tmp_path}/other"):
+        begin(state, str(tmp_path / "other"))
+    os.rename(workspace, f"{workspace}.old")
+    os.mkdir(workspace)
+    with pytest.raises(ChangeSetError, match="is another directory than the one"):
+        begin(state, workspace)
+    os.rmdir(workspace)
+    os.rename(f"{workspace}.old", workspace)
+    begin(state, workspace).close()  # the control; and no refusal kept the lock
+
+
+def test_paths_that_are_not_utf_8_come_back(state: str, tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/w\xff")
+    os.mkdir(path)
+    begin(state, path).close()
+    assert store.read(state, "one").workspace == path
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": 2}', "null", "[" * 5000, '{"format": 1, "name": "one", "layers": ["../../x"]}'],
+)
+def test_what_is_no_change_set_is_said_and_can_be_discarded(state: str, workspace: str, text: str) -> None:
+    begin(state, workspace).close()
+    Path(state, "changes", "one", "meta.json").write_text(text)
+    with pytest.raises(ChangeSetError, match=r"meta.json cannot be used"):
+        begin(state, workspace)
+    assert store.list_sets(state) == []
+    kept = layers(state)
+    begin(state, workspace, "two").close()
+    with store.take(state, "two", "a test") as held:
+        held.discard()
+    assert kept <= layers(state)  # the broken one may name any layer
+    store.discard(state, "one", "a test")
+    assert layers(state) == set()
+
+
+def test_layers_with_other_names_are_no_layers() -> None:
+    good = ChangeSet("a", "/w", 1, 2, 3, "", ("0123abcd",))
+    assert store.decode(store.encode(good)) == good
+    for ids in ((), ("../../..",), ("0123ABCD",), ("0123abcd",) * (store.MOST_LAYERS + 1)):
+        with pytest.raises(ValueError, match="layers"):
+            good.replace(layers=ids)
+        with pytest.raises(ValueError, match="layers"):
+            good.replace(checkpoints=(Checkpoint("x", ids, 1),))
+
+
+def test_discard_takes_the_set_and_its_layers(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a")
+        deep = Path(held.top, "upper")
+        for _ in range(40):
+            deep = deep / ("d" * 200)  # longer than PATH_MAX as a whole
+            if len(str(deep)) < 4000:
+                deep.mkdir()
+        os.chmod(Path(held.top, "upper", "d" * 200), 0)
+        os.mkdir(Path(held.top, "work", "work"), 0)
+        os.symlink("/usr", Path(held.top, "upper", "link"))
+        held.discard()
+        with pytest.raises(NotThere):
+            store.take(state, "one", "a test")
+    assert sorted(os.listdir(f"{state}/changes")) == [store.POOL]
+    assert layers(state) == set()
+    with pytest.raises(NotThere):
+        store.discard(state, "one", "a test")
+
+
+def test_a_set_in_use_is_not_discarded(state: str, workspace: str) -> None:
+    with begin(state, workspace), pytest.raises(InUse):
+        store.discard(state, "one", "a test")
+    assert store.read(state, "one")
+
+
+def test_a_checkpoint_freezes_and_restore_goes_back_and_forth(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a")
+        held.checkpoint("first")
+        frozen = held.uppers[0]
+        put(held, "b")
+        held.checkpoint("second")
+        put(held, "c")
+        assert holds(held) == [["a"], ["b"], ["c"]]
+        held.restore("first")
+        assert holds(held) == [["a"], []]
+        assert held.uppers[0] == frozen
+        held.restore("second")
+        assert holds(held) == [["a"], ["b"], []]
+        # What restore took away first is one step back; it was replaced by the state before the second restore.
+        assert [each.label for each in held.meta.checkpoints] == ["first", "second", store.BEFORE_RESTORE]
+        with pytest.raises(ChangeSetError, match="has no checkpoint 'third'"):
+            held.restore("third")
+        with pytest.raises(ChangeSetError, match="has a checkpoint 'first' already"):
+            held.checkpoint("first")
+    with begin(state, workspace) as again:  # on disk as well
+        assert holds(again) == [["a"], ["b"], []]
+
+
+def test_what_was_not_frozen_comes_back_from_before_restore(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        held.checkpoint("empty")
+        put(held, "a")
+        held.restore("empty")
+        assert not any(holds(held))
+        held.restore(store.BEFORE_RESTORE)
+        assert ["a"] in holds(held)
+
+
+def test_a_fork_shares_frozen_layers_and_outlives_the_first(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a")
+        held.fork("two")
+        put(held, "b")
+        with store.take(state, "two", "a test") as two:
+            assert two.meta.fork_of == "one"
+            assert holds(two) == [["a"], []]
+            assert two.uppers[0] == held.uppers[0]
+            assert two.top != held.top
+            put(two, "c")
+        assert holds(held) == [["a"], ["b"]]
+        with pytest.raises(NameTaken):
+            held.fork("two")
+        assert holds(held) == [["a"], ["b"]]
+        held.discard()
+    with begin(state, workspace, "two") as two:
+        assert holds(two) == [["a"], ["c"]]
+        two.empty()
+        assert holds(two) == [[]]
+    assert len(layers(state)) == 1
+
+
+def test_too_many_layers_are_refused(state: str, workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_LAYERS", 3)
+    with begin(state, workspace) as held:
+        for number in range(2):
+            put(held, "a", str(number))
+            held.checkpoint(f"n{number}")
+        put(held, "a", "last")
+        with pytest.raises(ChangeSetError, match="has 3 layers"):
+            held.checkpoint("n2")
+        assert len(held.meta.layers) == 3  # as before
+
+
+def test_two_that_make_one_name_get_one_set(state: str, workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = store.take
+
+    def late(*args: str) -> Held:
+        monkeypatch.setattr(store, "take", real)
+        begin(state, workspace).close()  # the other one is faster
+        raise NotThere("use the change set", "there was none")
+
+    monkeypatch.setattr(store, "take", late)
+    with begin(state, workspace):
+        assert len(layers(state)) == 1

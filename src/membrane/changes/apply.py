@@ -18,6 +18,7 @@ import os
 from ..errors import Conflict
 from ..value import Value
 from .base import Base, Row
+from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .model import SET_ID, Change, covers
 from .red import Judge
 from .transaction import Op, Stage, mark, nothing
@@ -34,25 +35,37 @@ class Report(Value):
     """What an apply did, or would do.
 
     ``applied``: put in place; ``refused``: (change, why); ``conflicts``: those of the chosen that the host changed
-    meanwhile, each with its ``conflict``.
+    meanwhile, each with its ``conflict``; ``arrived``: commits under a name of their own.
     """
 
     applied: tuple[Change, ...]
     refused: tuple[tuple[Change, str], ...] = ()
     conflicts: tuple[Change, ...] = ()
+    arrived: tuple[Arrived, ...] = ()
 
 
-def listed(copy: Copy, base: Base, root: str) -> list[Change]:
+def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change]:
     """All changes, sorted by path, with what is said of them; the base of those that are new to it is kept.
 
     Raises:
         OSError, HostError: the layers cannot be read, or hold more than is looked at.
     """
-    found = [change for change in copy.changes() if not base.is_same(copy, change)]
-    found = paired(copy, found)
-    base.keep(copy, found)
-    judged = Judge(copy, root).all(found)
-    return [change.replace(conflict=base.conflict(copy, change)) for change in judged]
+    raw = copy.changes()
+    base.keep(copy, raw)
+    judge = Judge(copy, root)
+    in_git = [judge.one(change) for change in raw if gits.repository(change.path)]
+    rows = len(base.rows)
+    in_git = gits.rewritten(change for change in in_git if not base.is_same(copy, change))
+    if len(base.rows) > rows:
+        base.save()
+    found = [
+        gits.made_inside(change)
+        for change in raw
+        if not gits.repository(change.path) and not base.is_same(copy, change)
+    ]
+    judged = judge.all(paired(copy, found))
+    told = [change.replace(conflict=base.conflict(copy, change)) for change in judged]
+    return sorted((*told, *in_git), key=lambda change: os.fsencode(change.path))
 
 
 def choose(
@@ -127,6 +140,8 @@ class Engine:
     def __init__(self, place: str, copy: Copy, root: str, begun: int, step: Callable[[str], None] = nothing) -> None:
         self._copy, self._root = copy, root
         self.base = Base(place, begun)
+        self._name = place.rpartition("/")[2]
+        self._gits = Repositories(copy, self.base, self._name)
         self._stage = Stage(place, copy.base_fd, root, step)
 
     def changes(self) -> list[Change]:
@@ -136,7 +151,8 @@ class Engine:
             Unfinished: an apply has to be brought to an end first.
         """
         self._stage.check()
-        return listed(self._copy, self.base, self._root)
+        self._gits = Repositories(self._copy, self.base, self._name)
+        return listed(self._copy, self.base, self._root, self._gits)
 
     def apply(
         self, only: Iterable[str] = (), *, red: bool = False, rest: bool = False, dry_run: bool = False
@@ -162,14 +178,14 @@ class Engine:
             raise _conflicts(conflicts)
         chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
         if dry_run:
-            return Report(tuple(chosen), tuple(refused), tuple(conflicts))
+            return self._report(chosen, refused, conflicts)
         if not chosen:
-            return Report((), tuple(refused), tuple(conflicts))
+            return self._report([], refused, conflicts)
         self._stage.begin()
         try:
             slots = self._staged(chosen)
             found = self._judged(chosen, slots)
-            if found and not red:
+            if found:
                 chosen, refused = self._without(
                     [found.get(change.path, change) for change in changes],
                     only,
@@ -182,46 +198,74 @@ class Engine:
                     self._stage.refuse(slot)
             ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
             rows = self._rows(chosen, slots)
-            self._stage.commit(ops)
+            self._stage.commit(ops, self.base.stored(rows))
         except BaseException:
             self._stage.drop()
             raise
         self._stage.carry_out(ops)
         self.base.put(rows)
-        return Report(tuple(chosen), tuple(refused), tuple(conflicts))
+        return self._report(chosen, refused, conflicts)
 
-    def resume(self, *, forward: bool) -> list[tuple[str, str]]:
+    def _report(
+        self, chosen: Sequence[Change], refused: Sequence[tuple[Change, str]], conflicts: Sequence[Change]
+    ) -> Report:
+        paths = {change.path for change in chosen}
+        arrived = [each for path, each in self._gits.arrived.items() if path in paths]
+        return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived))
+
+    def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
         """Bring an apply that ended in its middle to its end, or back to its beginning.
 
-        Returns: (path, why) of what could not be done; then it can be asked again.
+        Args:
+            rest: end it, though some of it cannot be done; what was replaced there stays as the undo copy.
+
+        Returns: (path, why) of what could not be done; without ``rest`` it can be asked again.
 
         Raises:
             HostError: there is none.
         """
         ops = self._stage.open()
-        left = self._stage.forward(ops) if forward else self._stage.back(ops)
-        if not left:
-            if forward:
+        try:
+            left = self._stage.forward(ops) if forward else self._stage.back(ops)
+            if (left and rest) or (forward and not left):
                 self._stage.finish(ops)
-            else:
+            elif not left:
                 self._stage.drop()
-        self._stage.close()
+        finally:
+            self._stage.close()
         return left
 
-    def undo(self) -> list[tuple[str, str]]:
+    def undo(self, *, rest: bool = False) -> list[tuple[str, str]]:
         """Bring the workspace back to what it was before the last apply.
 
-        Returns: (path, why) of what could not be undone, because it was changed since; then it can be asked again
-        by ``resume``.
+        Args:
+            rest: where the host changed some of it since, all else.
+
+        Returns: (path, why) of what was not undone.
 
         Raises:
+            Conflict: the host changed some of it since, and ``rest`` is false; nothing was undone.
             HostError: there is nothing to undo.
         """
         ops = self._stage.reopen_undo()
-        left = self._stage.back(ops)
-        if not left:
-            self._stage.drop()
-        self._stage.close()
+        try:
+            left = self._stage.hindrances(ops)
+            if left and not rest:
+                self._stage.finish(ops)
+                path, why = left[0]
+                error = Conflict(
+                    "undo the apply", why, target=ascii(path)[1:-1], fix=("membrane undo --rest   # all others",)
+                )
+                error.paths = tuple(left)
+                raise error
+            left = self._stage.back(ops)
+            self.base.restore(self._stage.rows(), {path for path, _ in left})
+            if left:
+                self._stage.finish(ops)
+            else:
+                self._stage.drop()
+        finally:
+            self._stage.close()
         return left
 
     # ------------------------------------------------------------ the parts of an apply
@@ -251,6 +295,8 @@ class Engine:
                 self._stage.directory(slot, after)
             elif after.what == "link":
                 self._stage.link(slot, after)
+            elif change.path in self._gits.data:
+                self._stage.data(slot, self._gits.data[change.path], after.mode)
             else:
                 fd = self._copy.open(change.layer, change.path)
                 try:
@@ -264,16 +310,38 @@ class Engine:
         """Judge the bytes in the stage; the changes that are red by them and were not before."""
         judge = Judge(self._copy, self._root, lambda change: self._stage.read(slots[change.path]))
         found = {}
+        packs: dict[str, dict[str, Change]] = {}
         for change in chosen:
-            if change.path in slots:
-                judged = judge.one(change)
-                if set(judged.red) - set(change.red):
-                    found[change.path] = judged
+            if change.path not in slots:
+                continue
+            slot = slots[change.path]
+            why = self._gits.objection(change, lambda slot=slot: self._stage.read(slot))  # type: ignore[misc]
+            judged = change.replace(never=(*change.never, why)) if why else change
+            place = self._gits.owner.get(change.path, "")
+            if place and pack_name(change.path[len(place) + 1 :]):
+                stem, _, ending = change.path.rpartition(".")
+                packs.setdefault(stem, {})[ending] = change
+            elif change.path not in self._gits.data:
+                judged = judge.one(judged)
+            if judged.never != change.never or set(judged.red) - set(change.red):
+                found[change.path] = judged
+        for pair in packs.values():
+            why = self._pack(pair, slots)
+            if why:
+                found |= {change.path: change.replace(never=(*change.never, why)) for change in pair.values()}
         return found
+
+    def _pack(self, pair: dict[str, Change], slots: dict[str, str]) -> str:
+        """Give a pack an index of our own making; why it cannot be put in place, or empty."""
+        if set(pair) != {"pack", "idx"}:
+            return "a pack comes with its index only"
+        width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
+        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width)
 
     def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
         """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""
         removes, comes, modes = [], [], []
+        by_path = {change.path: change for change in chosen}
         for change in chosen:
             path, before, after = change.path, change.before, change.after
             if change.source:
@@ -283,21 +351,36 @@ class Engine:
             slot = slots.get(path, "")
             if after is None:
                 assert before is not None
-                removes.append(Op("remove", path, self._stage.slot(), old=mark(before)))
+                removes.append(Op("remove", path, self._stage.slot(), old=mark(before), lock=self._lock(path)))
             elif slot:
                 new = self._stage.mark(slot)
                 old = mark(before) if before is not None else ()
-                comes.append(Op("put" if old else "new", path, slot, old, new))
+                listed = (
+                    self._gits.values[path].content if path.endswith("/index") and path in self._gits.values else ""
+                )
+                comes.append(Op("put" if old else "new", path, slot, old, new, lock=self._lock(path), listed=listed))
                 if after.what == "directory":
                     modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
             elif before is not None and before.mode != after.mode:
                 mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
                 modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
+        comes.sort(key=lambda op: (self._rank(by_path[op.path]), os.fsencode(op.path)))
         removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})
         modes = [op for op in modes if op.path not in {each.path for each in opened}]
         return [*opened, *removes, *comes, *sorted((*modes, *closed), key=lambda op: os.fsencode(op.path))[::-1]]
+
+    def _lock(self, path: str) -> str:
+        place = self._gits.owner.get(path, "")
+        return lock_of(place, path) if place else ""
+
+    def _rank(self, change: Change) -> int:
+        """Directories, objects, the work tree, refs, and at last what says where HEAD is."""
+        place = self._gits.owner.get(change.path, "")
+        if place:
+            return rank(place, change)
+        return 0 if change.after is not None and change.after.what == "directory" else 3
 
     def _opened(self, ops: list[Op], modes: dict[str, Op]) -> tuple[list[Op], list[Op]]:
         """Directories in which the owner may change nothing: opened at first, and given their mode at the end."""
@@ -318,7 +401,7 @@ class Engine:
 
     def _rows(self, chosen: Sequence[Change], slots: dict[str, str]) -> dict[str, Row]:
         """What the workspace holds afterwards, for the conflicts of a later apply."""
-        rows = {}
+        rows = self._gits.rows_of(change.path for change in chosen)
         for change in chosen:
             if change.source:
                 rows[change.source] = Row("", 0, "")

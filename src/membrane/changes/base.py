@@ -32,6 +32,7 @@ from .tree import Copy, digest, pieces
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 MARGIN = 10_000_000  # ns: a tick of the slowest kernel (CONFIG_HZ=100)
 LARGEST_COPY = 1 << 20  # bytes of a file of which a copy is kept
@@ -49,6 +50,10 @@ class Row(Value):
 
 
 ABSENT = Row("", 0, "")
+
+
+def _plain(row: Row) -> list[Any]:
+    return [row.what, row.mode, row.content, list(row.identity)]
 
 
 class Base:
@@ -85,7 +90,7 @@ class Base:
         import json
 
         os.makedirs(f"{self._place}/copies", 0o700, exist_ok=True)
-        rows = [[path, row.what, row.mode, row.content, list(row.identity)] for path, row in self.rows.items()]
+        rows = self.stored(self.rows)
         temporary = f"{self._place}/rows.json.new"
         with open(temporary, "wb") as file:
             file.write(json.dumps({"format": _FORMAT, "rows": rows}, ensure_ascii=True).encode())
@@ -161,7 +166,27 @@ class Base:
             self.rows.update(rows)
             self.save()
 
+    def stored(self, paths: Iterable[str]) -> list[list[Any]]:
+        """The rows of these names, as plain lists; of a name without a row only the name."""
+        return [[path, *_plain(self.rows[path])] if path in self.rows else [path] for path in paths]
+
+    def restore(self, stored: list[list[Any]], without: set[str]) -> None:
+        """Rows as ``stored`` gave them are those that hold again, but for some names."""
+        for path, *row in stored:
+            if path in without:
+                continue
+            if row:
+                what, mode, content, ids = row
+                self.rows[path] = Row(what, mode, content, tuple(ids))
+            else:
+                self.rows.pop(path, None)
+        self.save()
+
     # ------------------------------------------------------------ asking
+
+    def is_new(self, there: Side) -> bool:
+        """May what stands there have been changed, or made, since the change set was made?"""
+        return there.ctime >= self._before
 
     def is_same(self, copy: Copy, change: Change) -> bool:
         """Does the copy hold what stood there at the start, so that the difference is the host's doing?"""

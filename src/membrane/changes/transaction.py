@@ -37,8 +37,9 @@ import stat
 from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
 from ..value import Value
+from .gitdata import LARGEST_INDEX, entries
 from .model import Side
-from .tree import look_at, open_below, open_directory
+from .tree import look_at, open_below, open_directory, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Op(Value):
 
     ``do``: "new", "put", "remove" or "mode"; ``slot``: the name in the stage; ``old`` and ``new``: marks of what stands
     there before and after, empty for nothing; ``was`` and ``mode``: permission bits before and after; ``lock``: a file
-    beside it that git takes as a lock.
+    beside it that git takes as a lock; ``listed``: of an index, the hash of its entries (``gitdata.entries``).
     """
 
     do: str
@@ -67,6 +68,7 @@ class Op(Value):
     was: int = 0
     mode: int = 0
     lock: str = ""
+    listed: str = ""
 
 
 class Unfinished(HostError):
@@ -147,6 +149,11 @@ class Stage:
         else:
             os.makedirs(f"{self._home}/stage", 0o700, exist_ok=True)
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @property
+    def path(self) -> str:
+        """The path of the stage."""
+        return f"{self._root}/{self.inside}" if self.inside else f"{self._home}/stage"
 
     def _can_move(self) -> bool:
         """Does rename(2) lead from the state to the workspace?  Not between two mounts of one file system.
@@ -265,8 +272,12 @@ class Stage:
 
     # ------------------------------------------------------------ the journal
 
-    def commit(self, ops: list[Op]) -> None:
-        """Write the journal; from now on the operations are done, or undone, by it."""
+    def commit(self, ops: list[Op], rows: list[list[Any]]) -> None:
+        """Write the journal; from now on the operations are done, or undone, by it.
+
+        Args:
+            rows: what was written down of the base so far (``base.Base.stored``), for an undo.
+        """
         slots = [op.slot for op in ops if op.do in ("new", "put")]
         self._step("sync")
         if len(slots) > MOST_SYNCED:
@@ -278,7 +289,12 @@ class Stage:
         for slot, mode in self._modes.items():
             os.chmod(slot, mode, dir_fd=self.fd)  # ours: made in this stage, and no link
         self._step("journal")
-        journal = {"format": _FORMAT, "workspace": self._root, "ops": [list(op._key()) for op in ops]}
+        journal = {
+            "format": _FORMAT,
+            "workspace": self._root,
+            "ops": [list(op._key()) for op in ops],
+            "rows": rows,
+        }
         _write(f"{self._home}/{_JOURNAL}", journal)
 
     def _sync(self, slot: str) -> None:
@@ -360,8 +376,8 @@ class Stage:
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
         try:
             ops = [
-                Op(do, path, slot, tuple(old), tuple(new), was, mode, lock)
-                for do, path, slot, old, new, was, mode, lock in stored["ops"]
+                Op(do, path, slot, tuple(old), tuple(new), was, mode, lock, listed)
+                for do, path, slot, old, new, was, mode, lock, listed in stored["ops"]
             ]
             if stored["format"] != _FORMAT or stored["workspace"] != self._root:
                 raise ValueError("it is another workspace's, or of another version")
@@ -373,6 +389,11 @@ class Stage:
         else:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return ops
+
+    def rows(self) -> list[list[Any]]:
+        """The rows that ``commit`` was given."""
+        rows: list[list[Any]] = _read(f"{self._home}/{_JOURNAL}").get("rows", [])
+        return rows
 
     def _restage(self) -> None:
         """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
@@ -507,8 +528,10 @@ class Stage:
                         raise _conflict(op, "something else was made there since") from None
                 elif op.do == "mode":
                     self._mode(parent, name, op.new, op.mode, op.was)
-                elif there is None or mark(there) != op.new:
+                elif not self._is_ours(op, parent, name, there):
                     raise _conflict(op, "it was changed in the workspace since")
+                elif there is None:
+                    raise _conflict(op, "it was deleted in the workspace since")
                 elif op.do == "put" and there.what != "directory":
                     syscalls.exchange(self.fd, op.slot, parent, name)
                 elif there.what == "directory" and not _is_empty(parent, name):
@@ -519,6 +542,45 @@ class Stage:
                     syscalls.rename_new(parent, name, self.fd, op.slot)
         finally:
             os.close(parent)
+
+    def hindrances(self, ops: Iterable[Op]) -> list[tuple[str, str]]:
+        """(path, why) of what cannot be undone as the workspace is now."""
+        left = []
+        made = {op.path for op in ops if op.do in ("new", "put")}
+        for op in ops:
+            try:
+                if op.do == "mode" or not self.is_done(op):
+                    continue
+                parent, name = self._parent(op)
+                try:
+                    there = look_at(parent, name)
+                    if op.do == "remove":
+                        if there is not None and op.path not in made:
+                            left.append((op.path, "something else was made there since"))
+                    elif not self._is_ours(op, parent, name, there):
+                        left.append((op.path, "it was changed in the workspace since"))
+                finally:
+                    os.close(parent)
+            except (FileNotFoundError, NotADirectoryError):
+                if op.do != "remove":
+                    left.append((op.path, "it was deleted in the workspace since"))
+            except OSError as error:
+                left.append((op.path, os.strerror(error.errno or 0)))
+        return left
+
+    @staticmethod
+    def _is_ours(op: Op, parent: int, name: str, there: Side | None) -> bool:
+        """Does there stand what was put in place?  An index may have been written anew with the same entries."""
+        if there is None:
+            return False
+        if mark(there) == op.new or not op.listed or there.what != "file" or there.size > LARGEST_INDEX:
+            return mark(there) == op.new
+        fd = open_below(parent, name, os.O_RDONLY)
+        try:
+            data = b"".join(pieces(fd))
+        finally:
+            os.close(fd)
+        return op.listed in (entries(data, 20), entries(data, 32))
 
     @staticmethod
     def _mode(parent: int, name: str, marked: tuple[int, ...], was: int, mode: int) -> None:

@@ -90,6 +90,9 @@ def test_everything_is_put_in_place_and_can_be_undone(made: Workspace) -> None:
         assert tree(made.base) == before
         with pytest.raises(HostError, match="none that can be undone"):
             each.undo()
+    with engine(made) as each:
+        assert each.apply().conflicts == ()
+    assert is_after(tree(made.base))
 
 
 def test_a_dry_run_changes_nothing(made: Workspace) -> None:
@@ -247,8 +250,14 @@ def test_what_the_host_changes_after_an_apply_is_the_hosts(made: Workspace) -> N
     (made.base / "gone").write_text("again\n")
     with engine(made) as each:
         assert each.changes() == []
-        left = each.undo()
+        before = tree(made.base)
+        with pytest.raises(Conflict) as told:
+            each.undo()
+        assert {path for path, _ in told.value.paths} == {"changed", "gone"}
+        assert tree(made.base) == before
+        left = each.undo(rest=True)
         assert {path for path, _ in left} == {"changed", "gone"}
+        assert (made.base / "tree/in/x").exists() and not (made.base / "new").exists()
     assert (made.base / "changed").read_text() == "three\n"
 
 

@@ -22,9 +22,12 @@ from membrane.plan.model import (
     HostFacts,
     Listen,
     Mask,
+    Overlay,
     Pin,
     Proc,
     ReadOnly,
+    Repository,
+    Reviewed,
     SandboxPlan,
     ScanHit,
     SocketFact,
@@ -127,9 +130,15 @@ SOME_HITS = (
 )
 
 Case = tuple[Policy, HostFacts]
+CHANGES = "/home/dev/.membrane/changes"
+REVIEWED = Reviewed("fix", (f"{CHANGES}/.layers/0000000a/upper", f"{CHANGES}/fix/masks"), f"{CHANGES}/.layers/0000000b")
+REVIEW = DEFAULT.replace(workspace="review", change_set="fix")
+REVIEWS = USER.replace(reviewed=REVIEWED)
 CASES: dict[str, Case] = {
     "user-default": (DEFAULT, USER),
     "root": (DEFAULT, ROOT),
+    "review": (REVIEW.replace(mounts=(MountRule("/srv/data", "rw", HERE),)), REVIEWS),
+    "review-root-view-host": (REVIEW.replace(view="host"), ROOT.replace(reviewed=REVIEWED)),
     "view-host": (PLAIN.replace(view="host"), USER),
     "view-host-root": (PLAIN.replace(view="host"), ROOT),
     "view-host-open-files": (
@@ -369,6 +378,19 @@ REFUSED: dict[str, Case] = {
     "mount of the workspace": (_mount("."), USER),
     "mount into the workspace": (_mount("../lib", "/home/dev/project/lib"), USER),
     "mount of what holds the workspace, elsewhere": (_mount("..", "/mnt/all"), _APP),
+    "review without a change set": (REVIEW, USER),
+    "review with rules over the host's tree": (
+        REVIEW.replace(view="host", paths=(), file_rules=(FileRule("allow-write", "/srv/w", "/srv/w", HERE),)),
+        REVIEWS,
+    ),
+    "review of a linked work tree": (
+        REVIEW,
+        REVIEWS.replace(repository=Repository((("/home/dev/main/.git", "rw"),))),
+    ),
+    "review below a writable mount": (
+        REVIEW.replace(mounts=(MountRule("..", "rw", HERE),)),
+        _APP.replace(reviewed=REVIEWED),
+    ),
     "too many UDP ports": (PLAIN.replace(allow=(host("a.example", (PortRange("udp", 1000, 1256),)),)), USER),
 }
 
@@ -384,6 +406,9 @@ def _operation(op: object) -> str:
         where = op.target if op.source == op.target else f"{op.target} from {op.source}"
         flags = _flags(own=op.own, make=op.make, optional=op.optional)
         return f"bind {'rw' if op.writable else 'ro'} {where}{flags}" + (f"  # {op.origin}" if op.origin else "")
+    if isinstance(op, Overlay):
+        lowers, flags = " ".join(op.lowers), _flags(own=op.own, make=op.make)
+        return f"overlay {op.target} of {lowers} changes to {op.layer or 'nowhere'}{flags}  # {op.origin}"
     if isinstance(op, Tmpfs):
         return f"tmpfs {op.target} {op.mode:04o}" + (f" size={op.size}" if op.size else "")
     if isinstance(op, Directory):

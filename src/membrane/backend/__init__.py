@@ -320,6 +320,12 @@ class Cell(ABC):
     def owner(self, client: Mapping[str, Any] | None) -> Process | None:
         """The process of the cell behind a question's ``client`` (``gateway.asking``); None: that is not known."""
 
+    def last(self) -> tuple[int, ...]:
+        """After ``ready``: processes of this machine, as this pid namespace numbers them; when they have ended nothing
+        of the cell runs any more, also when nobody called ``reap``.  Empty: there are none that tell it.
+        """
+        return ()
+
     @abstractmethod
     def kill(self) -> None:
         """End everything in it, at once; it may be called at any time and again."""

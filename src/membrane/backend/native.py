@@ -191,6 +191,10 @@ class NativeCell(Cell):
 
         return owner.of(client, self._member())
 
+    def last(self) -> tuple[int, ...]:
+        first = self._launch.init_pid()
+        return (first,) if self._spawner is None else (first, self._spawner.pid)
+
     def kill(self) -> None:
         self._launch.kill()
 

@@ -23,10 +23,13 @@ import os
 import stat
 
 from ..errors import PolicyError
+from ..host.facts import file_system
+from ..host.private import make_private
 from ..plan.model import Mask, ReadOnly, Reviewed
 from ..workspace.sockets import Appeared
 from ..workspace.watch import Watcher
 from . import store
+from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,16 +57,22 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     Raises:
         ChangeSetError: it is another workspace's, in use, or cannot be named so.
         PolicyError: something is mounted in the workspace, or the command could write it by another path.
-        HostError: it cannot be made.
+        HostError: it cannot be made, or not where our state is.
     """
     refuse_mounts(facts.workspace)
     _refuse_aliases(policy, facts)
+    place = store.directory(facts.state)
+    make_private(place)
+    if file_system(place) == "overlay":  # where whiteouts cannot be made either
+        from ..host.overlay import why
+
+        raise why("", 0, facts.workspace, place)
     name = policy.change_set or session[:NAME_DIGITS]
     held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
     try:
         masks = f"{held.path}/{MASKS}"
         if os.path.lexists(masks):
-            store.remove_tree(masks)
+            remove_tree(masks)
         os.mkdir(masks, 0o700)
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
@@ -233,7 +242,6 @@ class Masks:
                 except PermissionError:
                     pass  # a directory of somebody else's: what is made in it is the caller's
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
-            os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
         except FileNotFoundError:
             pass  # it went away since the scan, with all in it
         except BaseException:

@@ -15,9 +15,10 @@ be below any number of overlays.  A checkpoint freezes the last layer and puts a
 fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
 set and no checkpoint names any more is removed.
 
-The lock is the only proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took
-it, for people.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer that is about to
-be named is not taken for one that nothing names.
+The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
+for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
+the next holder waits for them.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer
+that is about to be named is not taken for one that nothing names.
 
 The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
 by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
@@ -28,6 +29,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import select
 import stat
 import struct
 import time
@@ -35,6 +37,7 @@ import time
 from ..errors import HostError, PolicyError
 from ..host.private import make_private
 from ..value import Value
+from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ FORMAT = 1
 LONGEST_NAME = 64
 MOST_LAYERS = 128  # of one set: overlayfs takes 500, and each costs a little at every look-up of a name
 LARGEST_META = 1 << 20  # bytes
+LARGEST_LOCK = 512  # bytes
+LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -243,11 +248,24 @@ class Held:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def keep_until(self, processes: Iterable[int]) -> None:
+        """Whoever gets the lock when we are killed waits for the end of ``processes``: they may still write.
+
+        Raises:
+            HostError: that cannot be written down.
+        """
+        lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := _started(pid)))]
+        with _Telling("lock the change set", self.path):
+            os.pwrite(self.fd, "\n".join(lines).encode(), 0)
+
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back; nothing that worked on the set runs any more."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
-            os.close(fd)
+            try:
+                os.ftruncate(fd, 0)
+            finally:
+                os.close(fd)
 
     def update(self, **changes: Any) -> ChangeSet:
         """Change fields of ``meta``, on disk first.
@@ -556,6 +574,7 @@ def _lock(state: str, name: str, doing: str) -> int:
                 )
             # Discarded between our open and our lock, and perhaps made again: then the name leads to another file.
             if ours := _is_still(path, fd):
+                _wait(fd, name)
                 with _Telling("use the change set", path):
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, doing.encode("utf-8", "surrogateescape"), 0)
@@ -577,6 +596,43 @@ def _lock_file(fd: int) -> bool:
     except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
         return False
     return True
+
+
+def _started(pid: int) -> str:
+    """When a process was started (proc_pid_stat(5), field 22); empty: there is none, or it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+
+
+def _wait(fd: int, name: str) -> None:
+    """Until the processes of a holder that was killed have ended.
+
+    Raises:
+        InUse: they have not in ``LONGEST_WAIT`` seconds.
+    """
+    until = time.monotonic() + LONGEST_WAIT
+    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
+        pid, _, started = line.partition(" ")
+        if not pid.isdecimal() or _started(int(pid)) != started:
+            continue
+        try:
+            process = os.pidfd_open(int(pid))
+        except OSError:
+            continue  # it has ended meanwhile
+        try:
+            # The number may have gone to another process since; that one began later.
+            if (
+                _started(int(pid)) == started
+                and not select.select([process], [], [], max(0, until - time.monotonic()))[0]
+            ):
+                cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"
+                raise InUse("use the change set", cause, fix=("wait until it ends", "use another name: --review=NAME"))
+        finally:
+            os.close(process)
 
 
 def _is_locked(fd: int) -> bool:
@@ -644,7 +700,7 @@ def _names(state: str) -> list[str]:
 
 
 def _said(fd: int) -> str:
-    text = os.pread(fd, 256, 0).decode("utf-8", "replace")
+    text = os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").partition("\n")[0]
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
@@ -706,74 +762,3 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
             os.close(fd)
         remove_tree(making)
         raise
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory of ours and all below it; links in it are removed, not followed.
-
-    A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
-    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
-    error, as the name that people know is gone already.
-    """
-    try:
-        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    # A stack of our own and one open directory for each level: a command can nest deeper than Python recurses, so what
-    # is deep is moved up to ``path`` first.
-    name = os.path.basename(path)
-    try:
-        _remove_at(parent, name)
-    finally:
-        os.close(parent)
-
-
-def _remove_at(parent: int, name: str) -> None:
-    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    waiting = [name]
-    count = 0
-    while waiting:
-        each = waiting.pop()
-        try:
-            details = os.stat(each, dir_fd=parent, follow_symlinks=False)
-            if not stat.S_ISDIR(details.st_mode):
-                os.unlink(each, dir_fd=parent)
-                continue
-            if stat.S_IMODE(details.st_mode) & 0o700 != 0o700:
-                _open_up(parent, each)
-            fd = os.open(each, flags, dir_fd=parent)
-        except OSError:
-            continue
-        try:
-            for inner in os.listdir(fd):
-                try:
-                    os.unlink(inner, dir_fd=fd)
-                    continue
-                except OSError as error:
-                    if error.errno not in (errno.EISDIR, errno.EPERM):
-                        continue
-                try:
-                    os.rmdir(inner, dir_fd=fd)
-                    continue
-                except OSError:
-                    pass
-                count += 1
-                moved = f"{name}.{count}"
-                try:
-                    _open_up(fd, inner)  # of a directory that is moved ".." is written
-                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=parent)
-                except OSError:
-                    continue
-                waiting.append(moved)
-        finally:
-            os.close(fd)
-        try:
-            os.rmdir(each, dir_fd=parent)
-        except OSError:
-            continue
-
-
-def _open_up(parent: int, name: str) -> None:
-    """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
-    os.chmod(name, 0o700, dir_fd=parent)

@@ -200,6 +200,11 @@ class Launch:
             if kind == b"k":
                 self.masks_pending -= 1
 
+    def init_pid(self) -> int:
+        """Pid 1 of the sandbox, as this pid namespace numbers it (proc_pid_fdinfo(5)); -1: it was reaped."""
+        with open(f"/proc/self/fdinfo/{self.init_pidfd}", encoding="ascii") as fields:
+            return next(int(line.split()[1]) for line in fields if line.startswith("Pid:"))
+
     def release(self) -> None:
         """Let the command call execve(2)."""
         send(self.init, b"G")

@@ -94,6 +94,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
 def _refuse_review(policy: Policy, facts: HostFacts) -> None:
     """Stop a reviewed run whose command could write the workspace, or its repository, by another way."""
     live = "use the workspace live: --live"
+    if facts.reviewed is None:
+        raise _unbound("policy", "workspace: review: there is no change set to keep what is changed", live)
     if policy.file_rules is not None:
         raise _unbound(
             "policy", "workspace: review has no effect with files, which are rules over the host's tree", live

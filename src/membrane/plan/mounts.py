@@ -492,7 +492,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         source, target = places(rule, facts)
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
-    if facts.reviewed is not None:
+    if policy.workspace == "review":
+        assert facts.reviewed is not None  # else ``build.refuse`` has stopped it
         lowers = (*facts.reviewed.lowers, facts.workspace)
         origin = f"change set {facts.reviewed.name}"
         ops.append(Overlay(facts.workspace, lowers, facts.reviewed.layer, make=True, own=True, origin=origin))

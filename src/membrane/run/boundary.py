@@ -360,6 +360,8 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
+        if changes is not None:
+            changes.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None else None
         self._begin_edits(handle)
         if self._tracer is not None:

@@ -395,6 +395,12 @@ def _gc(invocation: Invocation) -> int:
     return 0
 
 
+def _changes(invocation: Invocation) -> int:
+    from . import changes
+
+    return changes.main(invocation, _state(), _home())
+
+
 def _config(invocation: Invocation) -> int:
     from ..run import settings
     from . import show
@@ -488,6 +494,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "learn": _learn,
     "ps": _ps,
     "gc": _gc,
+    **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),
     "config": _config,
     "mcp": _mcp,
     "setup": _setup,

@@ -73,6 +73,8 @@ class Command(Value):
     words: Words = "none"
     choices: tuple[str, ...] = ()  # closed choice of its first word
     further: tuple[tuple[str, int], ...] = ()  # how many words follow a choice; none if it is not named
+    names: tuple[str, ...] = ()  # the words that it needs, one each
+    rare: bool = False  # as of ``Option``
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -541,6 +543,45 @@ COMMANDS: tuple[Command, ...] = (
     Command("ps", "[--json]", "list the running sessions", ("membrane ps",), options=("json",)),
     Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
     Command(
+        "changes",
+        "[--json]",
+        "list the change sets of reviewed workspaces; also discard, checkpoint, restore, fork",
+        ("membrane changes",),
+        options=("json",),
+    ),
+    Command(
+        "discard",
+        "NAME",
+        "remove a change set with all that was changed in it",
+        ("membrane discard fix-login",),
+        names=("NAME",),
+        rare=True,
+    ),
+    Command(
+        "checkpoint",
+        "NAME LABEL",
+        "keep what a change set holds now, to go back to",
+        ("membrane checkpoint fix-login before-refactoring",),
+        names=("NAME", "LABEL"),
+        rare=True,
+    ),
+    Command(
+        "restore",
+        "NAME LABEL",
+        "put a change set back to a checkpoint",
+        ("membrane restore fix-login before-refactoring",),
+        names=("NAME", "LABEL"),
+        rare=True,
+    ),
+    Command(
+        "fork",
+        "NAME NEW",
+        "begin a new change set with what another one holds",
+        ("membrane fork fix-login other-way",),
+        names=("NAME", "NEW"),
+        rare=True,
+    ),
+    Command(
         "config",
         "show|path|init|import srt|claude|codex|membrane FILE [--json] [OPTIONS]",
         "show the policy in force and its files, write a commented one, import settings",
@@ -768,6 +809,10 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
         if len(words) != 1 + dict(command.further).get(words[0], 0):
             raise UsageError("parse the command line", f"usage: {of} {command.usage}")
         return
+    if command.names:
+        if len(words) != len(command.names):
+            raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
+        return
     if command.words == "target" and not words:
         raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)
     most = 0 if command.words == "none" else 1
@@ -810,7 +855,7 @@ def help_text(command: Command) -> str:
         lines.append(f"{heading:<9} {name:<31} {option.help}")
     if command is RUN:
         lines.append("subcommands (each has --help)")
-        lines += [f"  {other.name:<11} {other.help}" for other in COMMANDS[1:]]
+        lines += [f"  {other.name:<11} {other.help}" for other in COMMANDS[1:] if not other.rare]
         lines.append("HOST, PATTERN, --mount, --env, --limit and ports may be given several times.")
         lines.append("every option: membrane completion man | man -l -")
     elif "policy" in command.scopes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LETTERS = "cid"
 CACHES = ("cache", "images")
 OWN = ("run", "logs", "tmp", "trace", "sessions")  # made again when needed
-PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents")  # a person's own
+PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "changes")  # a person's own
 
 
 class Removal(Value):
@@ -91,6 +91,12 @@ def remove(path: str) -> None:
         raise failure[1]
 
     try:
+        if os.path.basename(path) == "changes":
+            from ..changes.removal import remove_tree
+
+            remove_tree(path)  # in layers are directories that their owner may not list
+            if not os.path.lexists(path):
+                return
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, onerror=stop)
         else:
@@ -178,7 +184,7 @@ def reset(
         remove(path)
         say(f"removed {path}")
     if todo.precious:
-        say(f"your policy, trust decisions and agents' homes: {', '.join(todo.precious)}")
+        say(f"your policy, trust decisions, agents' homes and change sets: {', '.join(todo.precious)}")
         if ask("remove these too? They cannot be brought back"):
             for path in todo.precious:
                 remove(path)

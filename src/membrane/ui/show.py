@@ -202,7 +202,7 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
     return made.get(kind, "made"), escape(op.target), ""
 
 
-def _table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
+def table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
     """Left-aligned columns; a very long cell does not push the others away."""
     if not rows:
         return []
@@ -326,10 +326,10 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines += [f"  level     {escape(tilde(level, home))}" for level in policy.levels] or ["  level     none read"]
     lines += [f"  profile   {escape(name)}" for name in policy.profiles]
     lines += [f"  digest    {policy.digest}", "files", f"  workspace {escape(plan.workspace)}"]
-    lines += _table([_mount_line(op) for op in plan.mounts])
+    lines += table([_mount_line(op) for op in plan.mounts])
     if policy.paths:
         lines.append("  patterns, in the workspace, also for names that appear later:")
-        lines += _table(
+        lines += table(
             [(entry["effect"], escape(entry["pattern"]), entry["rule"]) for entry in data["files"]["patterns"]], "    "
         )
     lines.append("network")
@@ -372,7 +372,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
         )
         for entry in network["secrets"]
     ]
-    lines += _table(rows) if rows else ["  nothing is reachable: no allow rule"]
+    lines += table(rows) if rows else ["  nothing is reachable: no allow rule"]
     if plan.trust:
         whose = "the session's authority" if plan.inspect else "the authorities of extra_ca"
         lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, network['trust']))}")
@@ -386,7 +386,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines.append("record")
     lines += [f"  {name:<9} {escape(tilde(str(value), home))}" for name, value in record.items() if value]
     lines.append("rules and what binds them")
-    lines += _table(
+    lines += table(
         [
             (
                 escape(binding.rule),
@@ -464,7 +464,7 @@ def policy(policy: Policy, home: str) -> list[str]:
     rows.append(("trace", policy.trace.mode, ""))
     rows += [("level", escape(tilde(level, home)), "") for level in policy.levels]
     rows.append(("digest", policy.digest, ""))
-    return _table(rows, "")
+    return table(rows, "")
 
 
 # ---------------------------------------------------------------- doctor, ps
@@ -522,7 +522,7 @@ def sessions(records: Sequence[SessionRecord], now: float, home: str) -> list[st
     if any(record.ports for record in records):
         ports = ["PORTS", *(" ".join(map(escape, record.ports)) for record in records)]
         rows = [(*row, cell) for row, cell in zip(rows, ports, strict=True)]
-    return _table(rows, "")
+    return table(rows, "")
 
 
 def sessions_data(records: Sequence[SessionRecord]) -> dict[str, Any]:

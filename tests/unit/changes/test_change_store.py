@@ -246,3 +246,28 @@ def test_two_that_make_one_name_get_one_set(state: str, workspace: str, monkeypa
     monkeypatch.setattr(store, "take", late)
     with begin(state, workspace):
         assert len(layers(state)) == 1
+
+
+def test_who_comes_after_one_that_was_killed_waits_for_what_it_ran(
+    state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as last:
+        code = (
+            "import os, sys\nfrom membrane.changes import store\n"
+            "held = store.begin(*sys.argv[1:4], 'a run', 's')\nheld.keep_until((int(sys.argv[4]), 1 << 22))\n"
+            "os.kill(os.getpid(), 9)\n"
+        )
+        subprocess.run([sys.executable, "-c", code, state, "one", workspace, str(last.pid)], check=False)
+        assert store.in_use(state, "one") == ""
+        monkeypatch.setattr(store, "LONGEST_WAIT", 0.05)
+        with pytest.raises(InUse, match=f"its process {last.pid} has not ended"):
+            begin(state, workspace)
+        last.communicate()
+    begin(state, workspace).close()
+    assert os.path.getsize(f"{state}/changes/one/lock") == 0
+
+
+def test_a_number_that_is_another_process_by_now_is_not_waited_for(state: str, workspace: str) -> None:
+    begin(state, workspace).close()
+    Path(state, "changes", "one", "lock").write_text(f"a run\n{os.getpid()} 1\nx y\n\n999999999 7\n")
+    begin(state, workspace).close()

@@ -1,0 +1,78 @@
+"""Removing what a command left: trees with any names, modes and depth, without following a link."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory of ours and all below it; links in it are removed, not followed.
+
+    A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
+    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
+    error, as the name that people know is gone already.
+    """
+    try:
+        parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    # A stack of our own and one open directory for each level: a command can nest deeper than Python recurses, so what
+    # is deep is moved up to ``path`` first.
+    name = os.path.basename(path)
+    try:
+        _remove_at(parent, name)
+    finally:
+        os.close(parent)
+
+
+def _remove_at(parent: int, name: str) -> None:
+    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    waiting = [name]
+    count = 0
+    while waiting:
+        each = waiting.pop()
+        try:
+            details = os.stat(each, dir_fd=parent, follow_symlinks=False)
+            if not stat.S_ISDIR(details.st_mode):
+                os.unlink(each, dir_fd=parent)
+                continue
+            if stat.S_IMODE(details.st_mode) & 0o700 != 0o700:
+                _open_up(parent, each)
+            fd = os.open(each, flags, dir_fd=parent)
+        except OSError:
+            continue
+        try:
+            for inner in os.listdir(fd):
+                try:
+                    os.unlink(inner, dir_fd=fd)
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.EISDIR, errno.EPERM):
+                        continue
+                try:
+                    os.rmdir(inner, dir_fd=fd)
+                    continue
+                except OSError:
+                    pass
+                count += 1
+                moved = f"{name}.{count}"
+                try:
+                    _open_up(fd, inner)  # of a directory that is moved ".." is written
+                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=parent)
+                except OSError:
+                    continue
+                waiting.append(moved)
+        finally:
+            os.close(fd)
+        try:
+            os.rmdir(each, dir_fd=parent)
+        except OSError:
+            continue
+
+
+def _open_up(parent: int, name: str) -> None:
+    """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
+    os.chmod(name, 0o700, dir_fd=parent)

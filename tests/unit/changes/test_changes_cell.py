@@ -1,0 +1,173 @@
+"""What a reviewed workspace is made of: layers, whiteouts, what the host makes late, and the line at the end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from membrane.changes import cell, store
+from membrane.errors import PolicyError
+from membrane.plan.model import HostFacts, ScanHit
+from membrane.policy.model import MountRule, Origin, PathRule, Policy
+
+HERE = Origin("user", "config.yaml", 1)
+REVIEW = Policy(workspace="review", change_set="one")
+
+
+def rules(*patterns: str) -> list[PathRule]:
+    return [PathRule(pattern, HERE, "hide") for pattern in patterns]
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> HostFacts:
+    (tmp_path / "ws").mkdir()
+    return HostFacts(
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        user="dev",
+        root=False,
+        home=str(tmp_path / "home"),
+        state=str(tmp_path / "state"),
+        workspace=str(tmp_path / "ws"),
+        hostname="box",
+        environ=(),
+    )
+
+
+def whiteout(path: Path) -> None:
+    os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
+
+
+def is_whiteout(path: Path) -> bool:
+    details = os.lstat(path)
+    return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0
+
+
+def test_the_layers_of_a_run(facts: HostFacts) -> None:
+    held, found = cell.begin(REVIEW, facts, "5e55104")
+    with held:
+        Path(held.top, "upper", "a").write_text("a")
+        held.checkpoint("first")
+    held, found = cell.begin(REVIEW, facts, "5e55105")
+    with held:
+        assert found.reviewed is not None
+        old, new = held.uppers
+        assert found.reviewed.lowers == (old, f"{facts.state}/changes/one/masks")
+        assert f"{found.reviewed.layer}/upper" == new
+        assert os.listdir(f"{facts.state}/changes/one/masks") == []
+        with pytest.raises(store.InUse):
+            cell.begin(REVIEW, facts, "5e55106")
+
+
+def test_a_new_set_is_named_by_the_session(facts: HostFacts) -> None:
+    held, found = cell.begin(REVIEW.replace(change_set=""), facts, "0123456789abcdef")
+    held.close()
+    assert found.reviewed is not None
+    assert found.reviewed.name == "0123456789ab"
+
+
+def test_what_would_be_makes_nothing(facts: HostFacts) -> None:
+    found = cell.shown(REVIEW, facts).reviewed
+    assert found is not None
+    assert found.lowers == (f"{facts.state}/changes/one/masks",)
+    assert not os.path.exists(facts.state)
+    cell.begin(REVIEW, facts, "5e55104")[0].close()
+    again = cell.shown(REVIEW, facts).reviewed
+    assert again is not None
+    assert again.layer != found.layer  # that of the set
+
+
+def test_masks_are_made_anew(facts: HostFacts) -> None:
+    masks = Path(facts.state, "changes", "one", "masks")
+    cell.begin(REVIEW, facts, "1")[0].close()
+    cell.Masks(str(masks), facts.workspace).add("old")
+    assert is_whiteout(masks / "old")
+    cell.begin(REVIEW, facts, "2")[0].close()
+    assert os.listdir(masks) == []
+
+
+def test_a_whiteout_has_the_directories_of_the_workspace(facts: HostFacts, tmp_path: Path) -> None:
+    deep = Path(facts.workspace, "a", "b")
+    deep.mkdir(parents=True)
+    deep.chmod(0o1751)
+    (tmp_path / "masks").mkdir()
+    masks = cell.Masks(str(tmp_path / "masks"), facts.workspace)
+    for name in ("a/b/.env", "a/b/.env", "top", "gone/x"):  # twice is once; and what went away
+        masks.add(name)
+    made = tmp_path / "masks" / "a" / "b"
+    assert is_whiteout(made / ".env")
+    assert is_whiteout(tmp_path / "masks" / "top")
+    assert stat.S_IMODE(made.stat().st_mode) == 0o1751
+
+
+def test_which_names_are_whiteouts() -> None:
+    hits = (
+        ScanHit("empty", "hide", False),
+        ScanHit("tracked", "hide", False),
+        ScanHit("link", "hide", False, link=True),  # what it leads to is covered
+        ScanHit("shown", "hide", False),
+        ScanHit("read", "readonly", False),
+    )
+    assert cell.whiteouts(hits, frozenset(("empty", "link", "shown")), ("shown",)) == {"empty"}
+
+
+def test_names_that_nobody_has_yet(facts: HostFacts) -> None:
+    Path(facts.workspace, "there").write_text("")
+    given = rules("/a", "**/b", "c/", "*.key", "d/e", "there", "no[x]", "f", "!f", "g", "!/g", "..", "h", "!*.h")
+    assert cell.future(given, facts.workspace) == ["a", "b", "c", "h"]
+    many = rules(*(f"n{number}" for number in range(cell.MOST_FUTURE + 5)))
+    assert len(cell.future(many, facts.workspace)) == cell.MOST_FUTURE
+    assert cell.future([PathRule("a", HERE, "readonly")], facts.workspace) == []
+
+
+@pytest.mark.parametrize("field", [rb"/a\040b", rb"/\134x", rb"/n\012l"])
+def test_fields_of_mountinfo(field: bytes) -> None:
+    assert cell._unescape(field) == {b"/a\\040b": b"/a b", b"/\\134x": b"/\\x", b"/n\\012l": b"/n\nl"}[field]
+
+
+def test_a_place_below_which_something_is_mounted_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"/proc.* is mounted in the workspace"):
+        cell.refuse_mounts("/")
+    cell.refuse_mounts("/etc/ssl")  # the control
+    cell.refuse_mounts("/pro")  # no part of a name
+
+
+def test_a_writable_tree_that_is_the_workspace_is_refused(facts: HostFacts, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(tmp_path)
+    (tmp_path / "data").mkdir()
+    Path(facts.workspace, "sub").mkdir()
+
+    def begin(path: str, mode: str) -> None:
+        policy = REVIEW.replace(mounts=(MountRule(path, mode, HERE),))  # type: ignore[arg-type]
+        cell.begin(policy, facts, "1")[0].close()
+
+    for path in ("alias", "alias/ws", "alias/ws/sub"):
+        with pytest.raises(PolicyError, match="leads to the workspace"):
+            begin(str(tmp_path / path), "rw")
+        begin(str(tmp_path / path), "ro")  # the control
+    begin(str(tmp_path / "data"), "rw")
+
+
+def test_the_counts_at_the_end(facts: HostFacts, tmp_path: Path) -> None:
+    workspace = Path(facts.workspace)
+    for name in ("old", "d/gone", "back"):
+        (workspace / name).parent.mkdir(exist_ok=True)
+        (workspace / name).write_text("")
+    first, second = tmp_path / "1", tmp_path / "2"
+    for name in ("new/file", "old", "brief"):
+        (first / name).parent.mkdir(parents=True, exist_ok=True)
+        (first / name).write_text("")
+    whiteout(first / "back")
+    (second / "d").mkdir(parents=True)
+    whiteout(second / "d" / "gone")
+    whiteout(second / "brief")  # made and removed
+    (second / "back").write_text("")
+    whiteout(second / "never")
+    uppers = (str(first), str(second))
+    # new/, new/file, old, back; and d/gone.
+    assert cell.summary(uppers, facts.workspace) == (4, 1, True)
+    assert cell.summary(uppers, facts.workspace, most=2)[2] is False
+    assert cell.summary((), facts.workspace) == (0, 0, True)

@@ -70,6 +70,9 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     name = policy.change_set or session[:NAME_DIGITS]
     held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
     try:
+        from .review import fresh
+
+        fresh(held)
         masks = f"{held.path}/{MASKS}"
         if os.path.lexists(masks):
             remove_tree(masks)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     Scope: TypeAlias = Literal["policy", "run", "own", "command"]
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "none"]
 
 
 class UsageError(PolicyError):
@@ -390,6 +390,17 @@ OPTIONS: tuple[Option, ...] = (
     Option("help", "membrane", "print this help", "own", short="h", example="membrane check --help"),
     # ------------------------------------------------------------ of subcommands
     Option("json", "output", "one JSON object on stdout", "command", example="membrane plan --json"),
+    Option("stat", "output", "lines added and deleted, by file", "command", example="membrane diff --stat"),
+    Option("name-status", "output", "names with the kind of change", "command", example="membrane diff --name-status"),
+    Option(
+        "all", "apply", "also what outside programs would execute or obey", "command", example="membrane apply --all"
+    ),
+    Option(
+        "rest", "apply", "where the host changed some names, all others", "command", example="membrane apply --rest"
+    ),
+    Option("dry-run", "apply", "only say what would be done", "command", example="membrane apply --dry-run"),
+    Option("continue", "apply", "finish an apply that was cut off", "command", example="membrane apply --continue"),
+    Option("abort", "apply", "take back an apply that was cut off", "command", example="membrane apply --abort"),
     Option(
         "method",
         "question",
@@ -545,9 +556,36 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "changes",
         "[--json]",
-        "list the change sets of reviewed workspaces; also discard, checkpoint, restore, fork",
+        "list change sets; also diff, apply, undo, discard, checkpoint, restore, fork",
         ("membrane changes",),
         options=("json",),
+    ),
+    Command(
+        "diff",
+        "[NAME] [PATH ...] [--stat|--name-status|--json]",
+        "what a reviewed command changed, as a patch that git applies",
+        ("membrane diff fix-login", "membrane diff src --stat"),
+        options=("stat", "name-status", "json"),
+        words="changes",
+        rare=True,
+    ),
+    Command(
+        "apply",
+        "[NAME] [PATH ...] [--all] [--rest] [--dry-run]",
+        "put in place what a reviewed command changed, wholly or not at all",
+        ("membrane apply fix-login", "membrane apply fix-login src --dry-run", "membrane apply --abort fix-login"),
+        options=("all", "rest", "dry-run", "continue", "abort", "json"),
+        words="changes",
+        rare=True,
+    ),
+    Command(
+        "undo",
+        "[NAME] [--rest]",
+        "bring the workspace back to what it was before the last apply",
+        ("membrane undo fix-login",),
+        options=("rest",),
+        words="changes",
+        rare=True,
     ),
     Command(
         "discard",
@@ -812,6 +850,8 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
     if command.names:
         if len(words) != len(command.names):
             raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
+        return
+    if command.words == "changes":
         return
     if command.words == "target" and not words:
         raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)

@@ -1,0 +1,218 @@
+"""``membrane diff``, ``apply`` and ``undo``: what a reviewed command changed, looked at and put in place.
+
+Theory of operation
+-------------------
+Each holds the lock of the set, so nothing of the sandbox runs meanwhile.  The first word is the name of a set if there
+is such a set; else all words are paths, and the set is the newest of the workspace that holds the current directory.
+Paths are taken from the current directory.
+
+On a terminal text is escaped and coloured; into a pipe or a file the patch goes byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..changes import diff, review, store
+from ..errors import PolicyError
+from ..escaping import escape
+from . import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..changes.model import Change
+    from ..changes.tree import Copy
+    from .options import Invocation
+
+REFUSED = 1  # exit status: some of it was not put in place
+
+
+def main(invocation: Invocation, state: str) -> int:
+    """Run one of the subcommands; the exit status: 1 where something was refused or is in conflict.
+
+    Raises:
+        ChangeSetError: there is no such set, or it is in use.
+        Conflict: the workspace was changed meanwhile; nothing was put in place.
+        HostError: the machine refused a step.
+    """
+    command = invocation.command.name
+    name, words = _chosen(invocation.words, state, os.path.realpath(os.getcwd()))
+    with store.take(state, name, f"membrane {command}") as held:
+        only = [_relative(word, held.meta.workspace) for word in words]
+        if command == "diff":
+            return _diff(invocation, held, only)
+        if command == "undo":
+            return _undo(invocation, held)
+        return _apply(invocation, held, only)
+
+
+def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
+    sets = store.list_sets(state)
+    if words and any(words[0] == each.name for each in sets):
+        return words[0], list(words[1:])
+    own = [each for each in sets if here == each.workspace or here.startswith(each.workspace.rstrip("/") + "/")]
+    if own:
+        return own[-1].name, list(words)
+    if words and store.valid_name(words[0]):
+        return words[0], list(words[1:])  # ``store.take`` says that there is none
+    raise store.ChangeSetError(
+        "find the change set", f"there is none of {escape(here)}", fix=("membrane changes   # lists them",)
+    )
+
+
+def _relative(word: str, workspace: str) -> str:
+    """A path that was typed, relative to the workspace; the last name is not followed."""
+    parent, name = os.path.split(os.path.abspath(word))
+    path = os.path.normpath(os.path.join(os.path.realpath(parent), name))
+    if path == workspace:
+        return ""
+    inner = path.removeprefix(workspace.rstrip("/") + "/")
+    if inner == path:
+        raise PolicyError("choose the changes", f"{escape(word)} is not in {escape(workspace)}")
+    return inner
+
+
+# ---------------------------------------------------------------- diff
+
+
+def _diff(invocation: Invocation, held: store.Held, only: Sequence[str]) -> int:
+    with review.opened(held) as (engine, copy):
+        found = engine.changes()
+        changes = [change for change in found if _is_asked(change, only)]
+        if invocation.has("json"):
+            print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
+            return 0
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        _page(pieces(invocation, copy, changes), colour=colour)
+    return 0
+
+
+def _is_asked(change: Change, only: Sequence[str]) -> bool:
+    from ..changes.model import covers
+
+    return not only or any(covers(asked, path) for asked in only for path in change.paths)
+
+
+def pieces(invocation: Invocation, copy: Copy, changes: Sequence[Change]) -> Iterable[bytes]:
+    """What the options ask for, as bytes."""
+    if invocation.has("stat"):
+        return (line.encode() + b"\n" for line in diff.stat(copy, changes))
+    if invocation.has("name-status"):
+        return diff.name_status(changes)
+    return diff.patch(copy, changes)
+
+
+def _page(parts: Iterable[bytes], *, colour: bool) -> None:
+    """Through a pager on a terminal (``PAGER``, else less), escaped; else as it is."""
+    if not sys.stdout.isatty():
+        for part in parts:
+            sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+        return
+    import shlex
+    import subprocess
+
+    pager = shlex.split(os.environ.get("MEMBRANE_PAGER") or os.environ.get("PAGER") or "less")
+    environment = {"LESS": "FRX", **os.environ}
+    try:
+        process = subprocess.Popen(pager, stdin=subprocess.PIPE, env=environment)
+    except (OSError, IndexError):
+        for part in parts:
+            print(diff.shown(part, colour=colour), end="")
+        return
+    assert process.stdin is not None
+    try:
+        for part in parts:
+            process.stdin.write(diff.shown(part, colour=colour).encode("utf-8", "replace"))
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # the person has seen enough
+    process.wait()
+
+
+# ---------------------------------------------------------------- apply, undo
+
+
+def _apply(invocation: Invocation, held: store.Held, only: Sequence[str]) -> int:
+    both = [name for name in ("continue", "abort") if invocation.has(name)]
+    if both:
+        return _resume(held, forward=both[0] == "continue", rest=invocation.has("rest"), many=len(both) > 1)
+    with review.opened(held) as (engine, _copy):
+        changes = engine.changes()
+        report = engine.apply(
+            only,
+            red=invocation.has("all"),
+            rest=invocation.has("rest"),
+            dry_run=invocation.has("dry-run"),
+        )
+        if invocation.has("json"):
+            told = {
+                "dry_run": invocation.has("dry-run"),
+                "applied": diff.as_json(report.applied),
+                "refused": [{"path": change.path, "why": why} for change, why in report.refused],
+                "conflicts": [{"path": change.path, "why": change.conflict} for change in report.conflicts],
+                "arrived": [{"ref": each.ref, "name": each.name} for each in report.arrived],
+            }
+            print(show.as_json(told))
+        else:
+            lines = review.told(held.name, report)
+            if invocation.has("dry-run"):
+                lines = [line.replace("put in place:", "would be put in place:", 1) for line in lines[:-1]]
+            for line in lines:
+                print(line)
+        if not invocation.has("dry-run"):
+            review.applied(held, report, changes)
+    return REFUSED if report.refused or report.conflicts else 0
+
+
+def _resume(held: store.Held, *, forward: bool, rest: bool, many: bool) -> int:
+    if many:
+        raise PolicyError("bring the apply to an end", "--continue and --abort exclude each other")
+    with review.opened(held) as (engine, _copy):
+        left = engine.resume(forward=forward, rest=rest)
+    return _left(left, "everything is in place" if forward else "everything is as before", rest=rest)
+
+
+def _undo(invocation: Invocation, held: store.Held) -> int:
+    with review.opened(held) as (engine, _copy):
+        left = engine.undo(rest=invocation.has("rest"))
+    review.undone(held)
+    return _left(left, "everything is as before", rest=True)
+
+
+def _left(left: Sequence[tuple[str, str]], whole: str, *, rest: bool) -> int:
+    if not left:
+        print(whole)
+        return 0
+    for path, why in left:
+        print(f"  {escape(path)}: {escape(why)}")
+    if not rest:
+        print("nothing else is missing; again, or with --rest to leave these as they are")
+    return REFUSED
+
+
+def ask_on_terminal(say: Callable[[str], None]) -> Callable[[str], str] | None:
+    """Asks on the terminal of the caller; None: there is none.
+
+    What was typed before the question was shown is no answer to it (tcflush(3)).
+    """
+    try:
+        terminal = open("/dev/tty", "rb+", buffering=0)
+    except OSError:
+        return None
+
+    def ask(question: str) -> str:
+        import termios
+
+        termios.tcflush(terminal.fileno(), termios.TCIFLUSH)
+        terminal.write(question.encode())
+        line = terminal.readline()
+        if not line:
+            say("")
+            raise EOFError
+        return line.decode("utf-8", "replace")
+
+    return ask

@@ -64,7 +64,10 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
         if not gits.repository(change.path) and not base.is_same(copy, change)
     ]
     judged = judge.all(paired(copy, found))
-    told = [change.replace(conflict=base.conflict(copy, change)) for change in judged]
+    told = []
+    for change in judged:
+        why = base.conflict(copy, change)
+        told.append(change.replace(conflict=why) if why else change)
     return sorted((*told, *in_git), key=lambda change: os.fsencode(change.path))
 
 
@@ -142,6 +145,7 @@ class Engine:
         self.base = Base(place, begun)
         self._name = place.rpartition("/")[2]
         self._gits = Repositories(copy, self.base, self._name)
+        self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
         self._stage = Stage(place, copy.base_fd, root, step)
 
     def changes(self) -> list[Change]:
@@ -155,7 +159,13 @@ class Engine:
         return listed(self._copy, self.base, self._root, self._gits)
 
     def apply(
-        self, only: Iterable[str] = (), *, red: bool = False, rest: bool = False, dry_run: bool = False
+        self,
+        only: Iterable[str] = (),
+        *,
+        red: bool = False,
+        rest: bool = False,
+        dry_run: bool = False,
+        found: list[Change] | None = None,
     ) -> Report:
         """Put changes in place, all that are chosen or none.
 
@@ -164,13 +174,14 @@ class Engine:
             red: also what outside programs would execute or obey.
             rest: where the host changed some names meanwhile, the others all the same.
             dry_run: only say what would be done.
+            found: what ``changes`` has given under the same lock.
 
         Raises:
             Conflict: the host changed a chosen name meanwhile, and ``rest`` is false; nothing was put in place.
             HostError: nothing was put in place, because of an error.
             Unfinished: and what was done could not be undone; or an apply before this one has to be ended first.
         """
-        changes = self.changes()
+        changes = self.changes() if found is None else found
         only = tuple(only)
         chosen, refused = choose(changes, only, red=red)
         conflicts = [change for change in chosen if change.conflict]
@@ -184,10 +195,10 @@ class Engine:
         self._stage.begin()
         try:
             slots = self._staged(chosen)
-            found = self._judged(chosen, slots)
-            if found:
+            worse = self._judged(chosen, slots)
+            if worse:
                 chosen, refused = self._without(
-                    [found.get(change.path, change) for change in changes],
+                    [worse.get(change.path, change) for change in changes],
                     only,
                     red,
                     {change.path: change.conflict for change in conflicts},
@@ -283,7 +294,8 @@ class Engine:
 
     def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
         """Make everything ready that is to stand in the workspace; its slot by its path."""
-        slots = {}
+        slots: dict[str, str] = {}
+        self._digests.clear()
         for change in chosen:
             after = change.after
             if after is None or (change.kind == "mode" and not change.attributes):
@@ -301,7 +313,7 @@ class Engine:
                 fd = self._copy.open(change.layer, change.path)
                 try:
                     kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
-                    self._stage.file(slot, fd, after, kept)
+                    self._digests[change.path] = self._stage.file(slot, fd, after, kept)
                 finally:
                     os.close(fd)
         return slots
@@ -322,7 +334,7 @@ class Engine:
                 stem, _, ending = change.path.rpartition(".")
                 packs.setdefault(stem, {})[ending] = change
             elif change.path not in self._gits.data:
-                judged = judge.one(judged)
+                judged = judge.again(judged)
             if judged.never != change.never or set(judged.red) - set(change.red):
                 found[change.path] = judged
         for pair in packs.values():
@@ -410,6 +422,10 @@ class Engine:
             elif change.after.what == "link":
                 rows[change.path] = Row("link", 0, change.after.target)
             elif change.after.what == "file":
+                known = self._digests.get(change.path)
+                if known is not None:
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
+                    continue
                 slot = slots.get(change.path)
                 fd = self._stage.read(slot) if slot else open_below(self._copy.base_fd, change.path, os.O_RDONLY)
                 try:

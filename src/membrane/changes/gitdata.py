@@ -142,6 +142,9 @@ class Repositories:
         return change
 
     def _of(self, place: str, changes: list[Change]) -> list[Change]:
+        if self._copy.find(f"{place}/HEAD") is None:
+            first = next((change for change in changes if change.path == f"{place}/HEAD"), changes[0])
+            return [_never(first, "a repository of the workspace is not taken away")]
         out: list[Change] = []
         refs = False
         rest: list[Change] = []
@@ -311,6 +314,10 @@ class Repositories:
         inner = change.path[len(place) + 1 :]
         if change.red or change.never:
             return change
+        if inner.endswith(".lock"):
+            return _never(change, "a lock that git has left")
+        if inner == "shallow":
+            return change.replace(red=("git takes the history for cut off where it says",))
         if inner.startswith(("modules/", "worktrees/")):
             return change
         top = inner.partition("/")[0]

@@ -7,7 +7,9 @@ those of live workspaces: ``workspace.names`` and ``workspace.gitdir`` (through 
 git by allowed settings (``gitedit.objection``), the files of a rebase, an index or a pointer by their validators.
 Besides those a change is red when it
 
-* can be executed and could not before, or has the bits set-user-id or set-group-id;
+* can be executed, or written by everybody, and could not before, or has the bits set-user-id or set-group-id;
+* makes a git repository of a directory by its layout (``HEAD``, ``objects``, ``refs``), where something that git obeys
+  lies already;
 * is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
   command has made on the way;
 * has a name that a person cannot see for what it is, or one that some file system takes for that of another file.
@@ -19,6 +21,7 @@ others.  What cannot be read or judged within the bounds is red.
 from __future__ import annotations
 
 import os
+import stat
 
 from ..escaping import escape
 from ..workspace import protect
@@ -60,6 +63,8 @@ class Judge:
         self._contexts: dict[str, int] = {"": self._settle(root_context(root), "")}
         self._folded: dict[str, dict[str, int]] = {}
         self._obeyed: dict[str, frozenset[str]] = {}
+        self._made: dict[str, str] = {}
+        self._tops: dict[str, str | None] = {}
 
     def all(self, changes: Iterable[Change]) -> list[Change]:
         """``changes``, each with what is said against it."""
@@ -81,7 +86,18 @@ class Judge:
             if change.kind in ("added", "renamed"):
                 for why in self._seen(change.path):
                     red[why] = None
+        if not red and len(never) == len(change.never):
+            return change
         return change.replace(red=tuple(red), never=tuple(never))
+
+    def again(self, change: Change) -> Change:
+        """``change``, which ``one`` has judged, judged by what ``read`` gives now: only the content can be another."""
+        red = dict.fromkeys(change.red)
+        for path in change.paths:
+            why = self._named(change, path)
+            if why:
+                red[why] = None
+        return change if len(red) == len(change.red) else change.replace(red=tuple(red))
 
     # ------------------------------------------------------------ where it stands
 
@@ -176,7 +192,7 @@ class Judge:
 
     def _programs(self, path: str) -> str:
         """Does the configuration of the host's repository name it, or a directory that holds it?"""
-        top = self._repository(path)
+        top = self._repository(path.rpartition("/")[0])
         if top is None:
             return ""
         known = self._obeyed.get(top)
@@ -192,19 +208,20 @@ class Judge:
             at = path.rfind("/", 0, at)
         return ""
 
-    def _repository(self, path: str) -> str | None:
-        """The innermost directory of the workspace above ``path`` that has a ``.git`` of its own on the host."""
-        parent = path.rpartition("/")[0]
-        while True:
-            try:
-                there = look(self._copy.base_fd, f"{parent}/.git" if parent else ".git")
-            except OSError:
-                there = None
-            if there is not None and there.what == "directory":
-                return parent
-            if not parent:
-                return None
-            parent = parent.rpartition("/")[0]
+    def _repository(self, place: str) -> str | None:
+        """The innermost directory of the workspace, from ``place`` on, that has a ``.git`` of its own on the host."""
+        if place in self._tops:
+            return self._tops[place]
+        try:
+            there = look(self._copy.base_fd, f"{place}/.git" if place else ".git")
+        except OSError:
+            there = None
+        if there is not None and there.what == "directory":
+            found: str | None = place
+        else:
+            found = self._repository(place.rpartition("/")[0]) if place else None
+        self._tops[place] = found
+        return found
 
     # ------------------------------------------------------------ its content
 
@@ -315,11 +332,55 @@ class Judge:
             had = change.before.mode & SET_ID if change.before is not None else 0
             if after.mode & SET_ID & ~had and not (after.what == "directory" and not after.mode & 0o4000):
                 out.append("it runs with the rights of its owner or group; these bits are never put in place")
+        if after.what in ("file", "directory"):
+            had = change.before.mode if change.before is not None and change.before.what == after.what else 0
+            if after.mode & stat.S_IWOTH and not had & stat.S_IWOTH and not after.mode & stat.S_ISVTX:
+                out.append("everybody on this machine may write it")
+        if change.kind in ("added", "renamed", "type") and fold(change.path.rpartition("/")[2]) in protect.LAYOUT:
+            why = self._becomes_repository(change.path.rpartition("/")[0])
+            if why:
+                out.append(why)
         if CAPABILITY in change.attributes:
             out.append("it has capabilities; they are never put in place")
         if after.what in _SPECIAL:
             out.append(_SPECIAL[after.what])
         return out
+
+    def _becomes_repository(self, place: str) -> str:
+        """Why git must not take the directory ``place`` for a repository, which it was not before; empty: it may."""
+        known = self._made.get(place)
+        if known is None:
+            known = self._made[place] = self._judge_made(place)
+        return known
+
+    def _judge_made(self, place: str) -> str:
+        from ..workspace.gitedit import LARGEST, objection
+
+        base = f"{place}/" if place else ""
+        if not protect.is_git_layout({name.lower() for name in _LAYOUT if self._copy.find(base + name) is not None}):
+            return ""
+        for name in ("config", "config.worktree", "commondir", "gitdir", "remotes", "info/attributes", "hooks"):
+            found = self._copy.find(base + name)
+            if found is None or (name in ("commondir", "gitdir") and self.context(place) & NAMED):
+                continue
+            layer, there = found
+            why = ""
+            if name == "hooks":
+                odd = [each for each in self._copy.names(base + name) if not each.endswith(".sample")]
+                why = reason(base + name) if there.what != "directory" or odd else ""
+            elif not name.startswith("config"):
+                why = reason(base + name) if there.size or there.what != "file" else ""
+            elif there.what != "file":
+                why = "it is no regular file"
+            else:
+                fd = self._copy.open(layer, base + name)
+                try:
+                    why = objection(b"", read_bounded(fd, LARGEST), base + name, made=True)
+                finally:
+                    os.close(fd)
+            if why:
+                return f"it makes this directory a git repository, and in its {name}: {why}"
+        return ""
 
     def _is_sample(self, path: str) -> bool:
         """git's own sample hooks are executable, and git runs none with such a name."""

@@ -215,7 +215,7 @@ def finish(
             return "kept"
         if answer in ("safe", "all"):
             try:
-                report = engine.apply(red=answer == "all")
+                report = engine.apply(red=answer == "all", found=changes)
             except MembraneError as error:
                 for line in error.lines():
                     say(line)

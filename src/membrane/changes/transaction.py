@@ -39,7 +39,7 @@ from ..host import syscalls
 from ..value import Value
 from .gitdata import LARGEST_INDEX, entries
 from .model import Side
-from .tree import look_at, open_below, open_directory, pieces
+from .tree import digest, look_at, open_below, open_directory, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,14 +201,18 @@ class Stage:
         self._count += 1
         return str(self._count)
 
-    def file(self, slot: str, source: int, side: Side, attributes: dict[str, bytes]) -> None:
-        """Copy an open file into a slot.  It gets its mode, without the set-id bits, when the journal is written."""
+    def file(self, slot: str, source: int, side: Side, attributes: dict[str, bytes]) -> bytes:
+        """Copy an open file into a slot; return the hash of the copy (``tree.digest``).
+
+        It gets its mode, without the set-id bits, when the journal is written.
+        """
         self._step("stage file")
         fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
         try:
-            _copy(source, fd)
+            made = _copy(source, fd)
             self._finish(fd, side, attributes)
             self._modes[slot] = side.mode & 0o1777
+            return made or digest(fd)
         finally:
             os.close(fd)
 
@@ -634,28 +638,36 @@ def _is_empty(parent: int, name: str) -> bool:
 _FICLONE = 0x40049409  # include/uapi/linux/fs.h
 
 
-def _copy(source: int, target: int) -> None:
-    """All bytes of an open file, by reference where the file system has that; holes stay holes (SEEK_DATA)."""
-    import fcntl
+def _copy(source: int, target: int) -> bytes:
+    """All bytes of an open file, by reference where the file system has that; holes stay holes (SEEK_DATA).
 
+    Returns: the hash of what was written, where it has passed through here without a hole; else nothing.
+    """
+    import fcntl
+    from hashlib import blake2b
+
+    made, at, whole = blake2b(digest_size=32), 0, True
     try:
         fcntl.ioctl(target, _FICLONE, source)
-        return
+        return b""
     except OSError:
         pass
     size = os.fstat(source).st_size
     os.ftruncate(target, size)
     for start, end in _extents(source, size):
+        whole = whole and start == at
         at = start
         os.lseek(target, at, os.SEEK_SET)
         while at < end:
             piece = os.pread(source, min(end - at, 1 << 20), at)
             if not piece:
                 break
+            made.update(piece)
             view = memoryview(piece)
             while view:
                 view = view[os.write(target, view) :]
             at += len(piece)
+    return made.digest() if whole and at == size else b""
 
 
 def _extents(fd: int, size: int) -> Iterator[tuple[int, int]]:

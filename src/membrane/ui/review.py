@@ -147,6 +147,7 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str]) -> int
             red=invocation.has("all"),
             rest=invocation.has("rest"),
             dry_run=invocation.has("dry-run"),
+            found=changes,
         )
         if invocation.has("json"):
             told = {

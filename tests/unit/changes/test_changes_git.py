@@ -223,6 +223,8 @@ def test_objects_of_the_host_are_never_replaced_nor_deleted(made: Workspace) -> 
         (".git/refs/heads/x", "ref: refs/heads/main\n"),
         (".git/refs/heads/y", "../../x\n"),
         (".git/HEAD", "ref: ../x\n"),
+        (".git/index.lock", ""),
+        (".git/shallow", "0" * 40),
         ("made/.git/objects/info/alternates", "/etc\n"),
     ],
 )
@@ -235,6 +237,17 @@ def test_what_git_would_be_led_by_stays_out(made: Workspace, path: str, content:
     assert path in [change.path for change, _ in report.refused]
     assert {key: entry for key, entry in tree(made.base).items() if key in before} == before
     assert not (made.base / path).exists() or path == ".git/HEAD"
+
+
+def test_a_repository_is_not_taken_away(made: Workspace) -> None:
+    made.delete(".git")
+    before = tree(made.base)
+    report = apply(made, red=True)
+    assert [(change.path, why) for change, why in report.refused] == [
+        (".git", "something in it stays"),
+        (".git/HEAD", "a repository of the workspace is not taken away"),
+    ]
+    assert tree(made.base) == before
 
 
 def test_names_of_objects() -> None:

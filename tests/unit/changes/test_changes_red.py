@@ -110,6 +110,35 @@ def test_new_rights_to_execute_are_red(made: Workspace) -> None:
     assert one(made, "a.txt").red == ("it can be executed",)
 
 
+def test_new_rights_to_write_for_everybody_are_red(made: Workspace) -> None:
+    made.write("new", "x", 0o666)
+    made.write("group", "x", 0o664)
+    (made.base / "open").write_text("x")
+    (made.base / "open").chmod(0o666)
+    made.write("open", "y", 0o666)
+    assert one(made, "new").red == ("everybody on this machine may write it",)
+    assert not one(made, "group").red and not one(made, "open").red
+
+
+@pytest.mark.parametrize("place", ["plain", ".git/modules/x"])
+def test_a_repository_is_not_completed_around_what_git_would_obey(made: Workspace, place: str) -> None:
+    """In two steps: first what git obeys, where git does not look yet; then the layout."""
+    git(made.base, "init", "-q")
+    made.write(f"{place}/config", "[core]\n\tfsmonitor = x\n")
+    assert not one(made, f"{place}/config").red
+    (made.base / place).mkdir(parents=True)
+    (made.base / place / "config").write_text("[core]\n\tfsmonitor = x\n")
+    (made.layer / place / "config").unlink()
+    made.write(f"{place}/HEAD", "ref: refs/heads/main\n")
+    (made.layer / place / "objects").mkdir()
+    assert not one(made, f"{place}/HEAD").red
+    (made.layer / place / "refs").mkdir()
+    for name in ("HEAD", "objects", "refs"):
+        assert "git repository" in one(made, f"{place}/{name}").red[0]
+    made.write(f"{place}/config", "[core]\n\tbare = true\n")
+    assert not one(made, f"{place}/HEAD").red
+
+
 def test_set_id_bits_are_red(made: Workspace) -> None:
     made.write("s", "x").chmod(0o4755)
     made.write("g", "x").chmod(0o2755)

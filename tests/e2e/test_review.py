@@ -195,6 +195,11 @@ for line in sys.stdin:
     assert ask("own") == "mine"
     (box.workspace / "new").write_text("new")
     assert ask("new") == "new"
+    (box.workspace / "looked-up").write_text("new")
+    assert ask("looked-up") == "No such file or directory"  # as it was when it was asked for first
+    (box.workspace / "saved").write_text("replaced")
+    os.rename(box.workspace / "saved", box.workspace / "seen")
+    assert ask("seen") == "edited"  # the file that the name led to when it was asked for first
     # Hidden names: replaced, or made where a rule names one file.
     for name in ("old.key", ".env"):
         (box.workspace / "saved").write_text("SECRET")
@@ -208,7 +213,7 @@ for line in sys.stdin:
     assert said in ("Permission denied", "No such file or directory")
     assert run.communicate(timeout=60)[0] == b""
     assert run.returncode == 0
-    assert inside(box, "ls", name="one") == "new\nown\nseen\n"
+    assert inside(box, "ls", name="one") == "looked-up\nnew\nown\nseen\n"
 
 
 def test_a_killed_run_leaves_a_set_that_goes_on(box: Box) -> None:

@@ -266,3 +266,18 @@ def test_F96_what_the_host_makes_under_a_pattern_stays_hidden_for_who_begins_lat
         'attempt("fresh", read("fresh/late.key")); attempt("late", read("late.key")); attempt("live", read("live"))'
     )
     assert reviewed.attack(script, REVIEW) == {"fresh": "ENOENT", "late": "ENOENT", "live": "ok"}
+
+
+def test_F97_another_name_of_a_hidden_file_is_hidden_too(reviewed: Box) -> None:
+    os.link(reviewed.workspace / ".env", reviewed.workspace / "other")
+    os.symlink("sub/secret", reviewed.workspace / "link.key")
+    reviewed.file("sub/secret", SECRET)
+    script = "".join(f"attempt({name!r}, read({name!r}))\n" for name in ("other", ".env", "sub/secret", "live"))
+    assert reviewed.attack(script, REVIEW) == {
+        "other": "EACCES",
+        ".env": "ENOENT",
+        "sub/secret": "EACCES",
+        "live": "ok",
+    }
+    reviewed.policy(presets=[])
+    assert set(reviewed.attack(script, "--review=two").values()) == {"ok"}  # the control

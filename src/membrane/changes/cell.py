@@ -14,7 +14,7 @@ of what they cover.  They are made anew at each start: rules change, and so do f
 Not all that is hidden can be one.  Where git tracks a name, its absence would be committed as a deletion, so such names
 are covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
 to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace; what
-the host makes elsewhere later is hidden when it appears (``Late``).
+the host makes elsewhere later is hidden when it appears (``late``).
 """
 
 from __future__ import annotations
@@ -25,26 +25,20 @@ import stat
 from ..errors import PolicyError
 from ..host.facts import file_system
 from ..host.private import make_private
-from ..plan.model import Mask, ReadOnly, Reviewed
-from ..workspace.sockets import Appeared
-from ..workspace.watch import Watcher
+from ..plan.model import Reviewed
 from . import store
 from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ..host.unixsockets import Table
-    from ..plan.model import HostFacts, MountOp, ScanHit
+    from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
-    from ..workspace.scan import ScanResult
 
 MASKS = "masks"  # in the directory of a set
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
-MOST_MASKS_LATE = 10_000  # names that the host makes while the command runs; after that the run ends
-SLICE = 0.003  # seconds of one background step
 _GLOB = frozenset("*?[\\")
 
 
@@ -251,97 +245,6 @@ class Masks:
             os.close(fd)
             raise
         return fd
-
-
-class Late:
-    """What the host makes in a reviewed workspace while it runs: names that a rule hides or makes read-only.
-
-    It has what ``workspace.guard.Guard`` has for the loop of a run.  Nothing is judged and nothing is taken away: the
-    command does not write here.  What it says of a name is too late by milliseconds: a whiteout, which holds from then
-    on, and a cover for who has looked the name up before.
-
-    Args:
-        result: the scan of the start.
-        masks: of the change set.
-        uppers: its layers: under a name that they have the command has its own file.
-        mask: mounts operations inside the sandbox.
-        table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        result: ScanResult,
-        masks: Masks,
-        uppers: Sequence[str],
-        *,
-        mask: Callable[[Sequence[MountOp]], None],
-        table: Table | None = None,
-    ) -> None:
-        self._prefix = root.rstrip("/") + "/"
-        self._masks, self._uppers, self._mask = masks, tuple(uppers), mask
-        self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._watcher = Watcher(result.index)
-        self._sockets = Appeared(self._root_fd, self._prefix, table)
-        self._masked = 0
-        self.overrun = ""  # why the command must be ended
-        self.unfinished = ""
-        self.left: list[str] = []  # nothing is left in a workspace that is not written
-        self.kept: list[str] = []
-        self.moved: list[tuple[str, str]] = []
-
-    def look(self) -> None:
-        """Deal with what changed since the scan in the places that matter most; before the command is released."""
-        self._watcher.look()
-        self.on_change()
-
-    def fileno(self) -> int:
-        return self._watcher.fileno()
-
-    def step(self) -> bool:
-        """Extend the watch by a few milliseconds of work; True when everything is watched."""
-        return self._watcher.step(SLICE)
-
-    def warnings(self) -> list[str]:
-        """What could not be watched, told once."""
-        told, self._watcher.warnings = self._watcher.warnings, []
-        return told
-
-    def timeout(self) -> float | None:
-        """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""
-        waits = [each for each in (self._watcher.timeout(), self._sockets.timeout()) if each is not None]
-        return min(waits) if waits else None
-
-    def on_change(self) -> None:
-        """Masks for what appeared."""
-        ops: list[MountOp] = []
-        for name in self._watcher.read():
-            target = self._prefix + name.path
-            if name.effect == "socket":
-                self._sockets.add(name.path)
-            elif name.effect == "hide":
-                self._hide(name.path)
-                if not any(os.path.lexists(f"{upper}/{name.path}") for upper in self._uppers):
-                    ops.append(Mask(target, name.directory))
-            elif name.effect == "readonly":
-                ops.append(ReadOnly(target))
-        ops += self._sockets.operations()
-        if ops:
-            self._mask(ops)
-
-    def _hide(self, path: str) -> None:
-        self._masked += 1
-        try:
-            self._masks.add(path)
-        except OSError as error:
-            self.overrun = f"{path} cannot be hidden: {error.strerror}"
-        if self._masked > MOST_MASKS_LATE:
-            self.overrun = f"more than {MOST_MASKS_LATE} hidden names were made in the workspace"
-
-    def finish(self) -> None:
-        """The last process of the sandbox has ended."""
-        self._watcher.close()
-        os.close(self._root_fd)
 
 
 # ---------------------------------------------------------------- what was changed, in short

@@ -5,9 +5,10 @@ Theory of operation
 overlayfs (Documentation/filesystems/overlayfs.rst) may be mounted in a user namespace since Linux 5.11, with its marks
 in ``user.overlay.*`` attributes (``userxattr``).  The directories of the plan are cloned like those of ``Bind``
 (``clones``); id maps of root callers are those of the clones.
-They are attached to a directory of our own below the new root, named to the kernel relative to it, and detached again:
-overlayfs keeps clones of its own (fs/overlayfs/super.c, clone_private_mount), so that from then on the overlay is the
-only way to them, and the table of mounts shows numbers instead of paths of the host.
+They are attached to a directory of our own, named to the kernel relative to it, and go with the old root when the view
+is complete: overlayfs keeps clones of its own (fs/overlayfs/super.c, clone_private_mount).  From then on the overlay is
+the only way to them, and the table of mounts shows numbers instead of paths of the host.  To detach each by
+itself would cost a grace period of the kernel (fs/namespace.c, namespace_unlock).
 
 What the options are for:
 
@@ -50,7 +51,7 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
 
     Args:
         trees: clones of its directories (``clones.sources``); closed.
-        scratch: an empty directory of ours, below which they are attached meanwhile; it is empty again afterwards.
+        scratch: a directory of ours, below which they are attached; it is in no view.
         target: the mount point (O_PATH).
 
     Raises:
@@ -61,6 +62,9 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
     flags = sc.MS_NOSUID | sc.MS_NODEV
     try:
         os.fchdir(scratch)
+        place = str(len(os.listdir(".")))
+        os.mkdir(place, 0o700)
+        os.chdir(place)
         for number, tree in enumerate(trees):
             if os.fstatvfs(tree).f_flag & os.ST_NOEXEC:
                 flags |= sc.MS_NOEXEC  # overlayfs does not ask its layers
@@ -78,12 +82,6 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
     except OSError as error:
         raise OverlayFailed(error.errno, error.strerror, op.target) from None
     finally:
-        for name in attached:
-            try:
-                sc.umount(name, sc.MNT_DETACH)
-            except OSError:
-                pass  # it was not attached yet
-            os.rmdir(name)
         os.fchdir(here)
         for fd in (*trees, here):
             os.close(fd)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
-_SCRATCH = ".membrane"  # in the new root while the view is made
 _PTS = "newinstance,ptmxmode=0666,mode=620"
 # Of proc(5) what ordinary programs read, the namespaces' own, and counters of the whole machine that runtimes size
 # themselves by (gVisor offers no more).  The rest describes the host: its keys, locks, interrupts (whose counts tell
@@ -67,6 +66,11 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         if clone:
             trees.update(clone_trees(index, op, lambda _op: 0))
     devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
+    scratch = -1
+    if any(isinstance(op, Overlay) for op in mounts):
+        # Below the new root, so it goes with the old one.
+        sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0700,size=1m")
+        scratch = os.open(NEW_ROOT, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     sc.mount("tmpfs", NEW_ROOT, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "mode=0755,size=16m")
     root = _Root()
     listening: list[_socket.socket] = []
@@ -74,10 +78,12 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
         if isinstance(op, Listen):
             listening.append(_listen(op, root))
         elif isinstance(op, Overlay):
-            _overlay(op, [trees[tree_key(index, part)] for part in range(len(sources(op)))], root)
+            _overlay(op, [trees[tree_key(index, part)] for part in range(len(sources(op)))], scratch, root)
         else:
             _operation(op, trees.get(index), devices, root)
     root.close()
+    if scratch >= 0:
+        os.close(scratch)
     for op in mounts:
         if isinstance(op, Proc):
             _hide_the_host(NEW_ROOT, op)
@@ -207,10 +213,10 @@ def seal(mounts: Sequence[MountOp]) -> None:
         _seal("/")
 
 
-def _overlay(op: Overlay, trees: Sequence[int], root: _Root) -> None:
+def _overlay(op: Overlay, trees: Sequence[int], scratch: int, root: _Root) -> None:
     place = root.place(op.target, "directory" if op.make else "")
     try:
-        overlay.mount(op, trees, root.scratch(), place)
+        overlay.mount(op, trees, scratch, place)
     finally:
         os.close(place)
 
@@ -224,20 +230,9 @@ class _Root:
 
     def __init__(self) -> None:
         self._fd = os.open(NEW_ROOT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._base = os.dup(self._fd)  # our tmpfs, whatever covers it
         self._device = os.stat(self._fd).st_dev
 
-        os.mkdir(f"{NEW_ROOT}/{_SCRATCH}", 0o700)
-        self._scratch = os.open(f"{NEW_ROOT}/{_SCRATCH}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def scratch(self) -> int:
-        """An empty directory, out of every view by the time that ``close`` returns."""
-        return self._scratch
-
     def close(self) -> None:
-        os.rmdir(_SCRATCH, dir_fd=self._base)
-        os.close(self._base)
-        os.close(self._scratch)
         os.close(self._fd)
 
     def covered(self) -> None:

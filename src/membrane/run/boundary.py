@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import TraceHandle
-    from ..changes.cell import Late, Masks
+    from ..changes.cell import Masks
+    from ..changes.late import Late
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
@@ -336,7 +337,7 @@ class Boundary(ABC):
         table = Table(self._tables.pop()) if self._tables else None
         for (root, found), empty in zip(scans, empties, strict=True):
             if masks is not None and changes is not None and root == reviewed:
-                from ..changes.cell import Late
+                from ..changes.late import Late
 
                 self.guards.append(Late(root, found, masks, changes.uppers, mask=cell.hide, table=table))
                 continue

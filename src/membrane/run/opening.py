@@ -92,8 +92,13 @@ class Opening:
         if policy.workspace == "review":
             from ..changes import cell
 
-            backend.plan(policy, self.facts)  # what cannot be bound is refused before anything is made
+            # What cannot be bound is refused before anything is made; of a set that goes on it is the plan already.
+            self.plan, would = backend.plan(policy, self.facts), self.facts.reviewed
             self.changes, self.facts = cell.begin(policy, self.facts, self.id)
+            if self.facts.reviewed != would:
+                self.plan = backend.plan(policy, self.facts)
+        else:
+            self.plan = backend.plan(policy, self.facts)
         try:
             self._begin(backend, policy, commands)
         except BaseException:
@@ -105,14 +110,13 @@ class Opening:
         if self.changes is not None:
             held, self.changes = self.changes, None
             try:
-                if not self.request.policy.change_set and held.is_empty:
+                if held.new and held.is_empty:
                     held.discard()
             finally:
                 held.close()
 
     def _begin(self, backend: Backend, policy: Policy, commands: Commands) -> None:
         request = self.request
-        self.plan = backend.plan(policy, self.facts)
         self.home = mounts.home_store(policy, self.facts)
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)

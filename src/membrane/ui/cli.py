@@ -382,10 +382,13 @@ def _ps(invocation: Invocation) -> int:
 
 
 def _gc(invocation: Invocation) -> int:
+    from ..changes import store
     from ..run import registry
     from . import show
 
     removed = registry.collect_garbage(_state())
+    if pieces := store.collect(_state()):
+        removed.append(f"{pieces} unfinished pieces of change sets")
     if slots := registry.collect_traces():
         removed.append(f"tracing slots of {slots} killed tracers")
     if invocation.has("json"):

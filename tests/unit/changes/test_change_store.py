@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import stat
 import subprocess
@@ -112,13 +113,22 @@ def test_paths_that_are_not_utf_8_come_back(state: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"format": 2}', "null", "[" * 5000, '{"format": 1, "name": "one", "layers": ["../../x"]}'],
+    "data",
+    [
+        b"",
+        b"[]",
+        marshal.dumps(None),
+        marshal.dumps({}),
+        marshal.dumps({"format": 2}),
+        marshal.dumps({"format": 1, "name": "one"}),
+        store.encode(ChangeSet("other", "/w", 1, 2, 3, "", ("0123abcd",))),
+        store.encode(ChangeSet("one", "/w", 1, 2, 3, "", ("0123abcd",))).replace(b"0123abcd", b"../../..x"[:8]),
+    ],
 )
-def test_what_is_no_change_set_is_said_and_can_be_discarded(state: str, workspace: str, text: str) -> None:
+def test_what_is_no_change_set_is_said_and_can_be_discarded(state: str, workspace: str, data: bytes) -> None:
     begin(state, workspace).close()
-    Path(state, "changes", "one", "meta.json").write_text(text)
-    with pytest.raises(ChangeSetError, match=r"meta.json cannot be used"):
+    Path(state, "changes", "one", "meta").write_bytes(data)
+    with pytest.raises(ChangeSetError, match=r"meta cannot be used"):
         begin(state, workspace)
     assert store.list_sets(state) == []
     kept = layers(state)
@@ -230,9 +240,34 @@ def test_too_many_layers_are_refused(state: str, workspace: str, monkeypatch: py
             put(held, "a", str(number))
             held.checkpoint(f"n{number}")
         put(held, "a", "last")
-        with pytest.raises(ChangeSetError, match="has 3 layers"):
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
             held.checkpoint("n2")
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
+            held.fork("two")
         assert len(held.meta.layers) == 3  # as before
+        held.restore("n0")
+        with pytest.raises(ChangeSetError, match="would have 4 layers"):
+            held.restore(store.BEFORE_RESTORE)
+        assert len(held.meta.layers) == 2
+
+
+def test_a_fork_that_fails_freezes_and_leaves_nothing(
+    state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a")
+
+        def fail(*_: object) -> Held:
+            # By now nobody writes what the new one would have had as frozen.
+            assert held.meta.layers[-1] != first
+            raise OSError(28, "No space left on device")
+
+        first = held.meta.layers[-1]
+        monkeypatch.setattr(store, "_make", fail)
+        with pytest.raises(OSError, match="No space"):
+            held.fork("two")
+        assert holds(held) == [["a"], []]
+        assert layers(state) == set(held.meta.layers)
 
 
 def test_two_that_make_one_name_get_one_set(state: str, workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,3 +306,19 @@ def test_a_number_that_is_another_process_by_now_is_not_waited_for(state: str, w
     begin(state, workspace).close()
     Path(state, "changes", "one", "lock").write_text(f"a run\n{os.getpid()} 1\nx y\n\n999999999 7\n")
     begin(state, workspace).close()
+
+
+def test_what_was_half_made_or_half_removed_goes(state: str, workspace: str) -> None:
+    assert store.collect(state) == 0
+    with begin(state, workspace) as held:
+        held.checkpoint("kept")
+    place = Path(state, "changes")
+    kept = layers(state)
+    for name in (".gone-1/upper/deep", ".new-1", f"{store.POOL}/0badc0de/upper"):
+        (place / name).mkdir(parents=True)
+    (place / "foreign").mkdir()  # no set, and not ours
+    assert store.collect(state) == 2  # which may name any layer
+    (place / "foreign").rmdir()
+    assert store.collect(state) == 1
+    assert sorted(os.listdir(place)) == [store.POOL, "one"]
+    assert layers(state) == kept

@@ -138,11 +138,21 @@ class Engine:
         root: the workspace, resolved.
         begun: when the change set was made, ns since the epoch.
         step: called before each step of a transaction with its name.
+        locked: does a rule keep this name as it is?
     """
 
-    def __init__(self, place: str, copy: Copy, root: str, begun: int, step: Callable[[str], None] = nothing) -> None:
+    def __init__(
+        self,
+        place: str,
+        copy: Copy,
+        root: str,
+        begun: int,
+        step: Callable[[str], None] = nothing,
+        locked: Callable[[str], bool] | None = None,
+    ) -> None:
         self._copy, self._root = copy, root
         self.base = Base(place, begun)
+        self._locked = locked
         self._name = place.rpartition("/")[2]
         self._gits = Repositories(copy, self.base, self._name)
         self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
@@ -156,7 +166,15 @@ class Engine:
         """
         self._stage.check()
         self._gits = Repositories(self._copy, self.base, self._name)
-        return listed(self._copy, self.base, self._root, self._gits)
+        found = listed(self._copy, self.base, self._root, self._gits)
+        if self._locked is None:
+            return found
+        why = "a rule of the policy keeps it as it is"
+        locked = self._locked
+        return [
+            change.replace(never=(*change.never, why)) if any(locked(path) for path in change.paths) else change
+            for change in found
+        ]
 
     def apply(
         self,

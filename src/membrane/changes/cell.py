@@ -31,7 +31,7 @@ from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
@@ -245,48 +245,3 @@ class Masks:
             os.close(fd)
             raise
         return fd
-
-
-# ---------------------------------------------------------------- what was changed, in short
-
-
-def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[int, int, bool]:
-    """(names that are there, names that are gone, whether all were counted), for one line at the end of a run.
-
-    Args:
-        most: entries that are looked at.
-    """
-    there: set[str] = set()
-    gone: set[str] = set()
-    looked = 0
-    for upper in uppers:
-        stack = [""]
-        while stack:
-            path = stack.pop()
-            try:
-                with os.scandir(f"{upper}/{path}") as entries:
-                    for entry in entries:
-                        looked += 1
-                        if looked > most:
-                            return len(there), len(gone), False
-                        name = f"{path}{entry.name}"
-                        if entry.is_dir(follow_symlinks=False):
-                            stack.append(f"{name}/")
-                            gone.discard(name)
-                            if not os.path.lexists(f"{workspace}/{name}"):
-                                there.add(f"{name}/")
-                        elif entry.is_file(follow_symlinks=False) or not _is_whiteout(entry):
-                            there.add(name)
-                            gone.discard(name)
-                        else:
-                            there = {each for each in there if each != name and not each.startswith(f"{name}/")}
-                            if os.path.lexists(f"{workspace}/{name}"):
-                                gone.add(name)
-            except OSError:
-                continue
-    return len(there), len(gone), True
-
-
-def _is_whiteout(entry: os.DirEntry[str]) -> bool:
-    details = entry.stat(follow_symlinks=False)
-    return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0

@@ -19,7 +19,9 @@ from contextlib import contextmanager
 
 from ..errors import HostError, MembraneError
 from ..escaping import escape
-from .apply import Engine, Report, choose
+from ..workspace.protect import GIT_NAMES, fold
+from ..workspace.scan import Patterns
+from .apply import Engine, Report, above, choose
 from .gitdata import Arrived
 from .model import KINDS, Change
 from .transaction import nothing
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Literal, TypeAlias
 
+    from ..policy.model import PathRule
     from .store import Held
 
     Mode: TypeAlias = Literal["ask", "safe", "all", "never"]
@@ -45,13 +48,13 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
 @contextmanager
 def opened(
-    held: Held, hidden: Callable[[str], bool] | None = None, step: Callable[[str], None] = nothing
+    held: Held, paths: Iterable[PathRule] = (), step: Callable[[str], None] = nothing
 ) -> Iterator[tuple[Engine, Copy]]:
     """The engine of a set, and its copy.
 
     Args:
         held: the set, locked.
-        hidden: does a rule of the policy hide this name?  Besides the masks of the last run.
+        paths: the rules of the policy; what was hidden in the last run is so as well.
 
     Raises:
         HostError: the workspace is gone, or another directory has its name.
@@ -69,18 +72,41 @@ def opened(
             raise HostError("open the workspace", cause, target=escape(meta.workspace))
         fds += [os.open(upper, flags) for upper in held.uppers]
         layers = tuple(fds[1:])
-        rules = [hidden] if hidden is not None else []
+        hidden, locked = bound(paths)
+        rules = [hidden]
         if os.path.isdir(f"{held.path}/{_MASKS}"):
             fds.append(os.open(f"{held.path}/{_MASKS}", flags))
             rules.append(masked(fds[-1]))
-        copy = Copy(fds[0], layers, (lambda path: any(rule(path) for rule in rules)) if rules else None)
+        copy = Copy(fds[0], layers, lambda path: any(rule(path) for rule in rules))
         try:
-            yield Engine(held.path, copy, meta.workspace, meta.made, step), copy
+            yield Engine(held.path, copy, meta.workspace, meta.made, step, locked), copy
         finally:
             copy.close()
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """(is this name hidden?, is it, or what it lies in, read-only?), by the rules of a policy.
+
+    A name of which a rule speaks as a directory only counts whatever it is: what stands there can be replaced.
+    """
+    hides, readonly, readonly_in_git = Patterns(paths).compiled()
+
+    def hidden(path: str) -> bool:
+        name = path.rpartition("/")[2]
+        return hides is not None and (hides.match(name, path, False) or hides.match(name, path, True))
+
+    def locked(path: str) -> bool:
+        for each in (path, *above(path)):
+            name = each.rpartition("/")[2]
+            rules = readonly_in_git if any(fold(part) in GIT_NAMES for part in each.split("/")[:-1]) else readonly
+            if rules is not None and (rules.match(name, each, False) or rules.match(name, each, True)):
+                return True
+        return False
+
+    return hidden, locked
 
 
 def applied(held: Held, report: Report, changes: Sequence[Change]) -> None:
@@ -188,7 +214,7 @@ def finish(
     say: Callable[[str], None],
     ask: Callable[[str], str] | None = None,
     look: Callable[[Copy, Sequence[Change]], None] | None = None,
-    hidden: Callable[[str], bool] | None = None,
+    paths: Iterable[PathRule] = (),
     colour: bool = False,
 ) -> str:
     """Show what a run changed and do with it what the policy, or the person, says.
@@ -199,10 +225,11 @@ def finish(
             is a terminal, and keeps it where there is none.
         ask: puts a question on the terminal and returns the answer; raises EOFError at its end.  None: there is none.
         look: shows the changes.
+        paths: the rules of the policy.
 
     Returns: "nothing", "kept", "applied" or "discarded".
     """
-    with opened(held, hidden) as (engine, copy):
+    with opened(held, paths) as (engine, copy):
         changes = engine.changes()
         if not changes:
             return "nothing"

@@ -12,19 +12,19 @@ On a terminal text is escaped and coloured; into a pipe or a file the patch goes
 from __future__ import annotations
 
 import os
-import sys
 
-from ..changes import diff, review, store
+from ..changes import diff, review, store, terminal
 from ..errors import PolicyError
 from ..escaping import escape
 from . import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ..changes.model import Change
     from ..changes.tree import Copy
+    from ..policy.model import PathRule
     from .options import Invocation
 
 REFUSED = 1  # exit status: some of it was not put in place
@@ -43,10 +43,10 @@ def main(invocation: Invocation, state: str) -> int:
     with store.take(state, name, f"membrane {command}") as held:
         only = [_relative(word, held.meta.workspace) for word in words]
         if command == "diff":
-            return _diff(invocation, held, only)
+            return _diff(invocation, held, only, state)
         if command == "undo":
             return _undo(invocation, held)
-        return _apply(invocation, held, only)
+        return _apply(invocation, held, only, state)
 
 
 def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
@@ -61,6 +61,18 @@ def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]
     raise store.ChangeSetError(
         "find the change set", f"there is none of {escape(here)}", fix=("membrane changes   # lists them",)
     )
+
+
+def _rules(held: store.Held, state: str) -> tuple[PathRule, ...]:
+    """What the policy in force hides and keeps read-only in the workspace of a set.
+
+    Raises:
+        PolicyError: it cannot be read.
+    """
+    from ..run import settings
+
+    loaded = settings.load_policy(settings.Options(command=()), dict(os.environ), held.meta.workspace, state)
+    return loaded.policy.paths
 
 
 def _relative(word: str, workspace: str) -> str:
@@ -78,15 +90,14 @@ def _relative(word: str, workspace: str) -> str:
 # ---------------------------------------------------------------- diff
 
 
-def _diff(invocation: Invocation, held: store.Held, only: Sequence[str]) -> int:
-    with review.opened(held) as (engine, copy):
+def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
+    with review.opened(held, _rules(held, state)) as (engine, copy):
         found = engine.changes()
         changes = [change for change in found if _is_asked(change, only)]
         if invocation.has("json"):
             print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
             return 0
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        _page(pieces(invocation, copy, changes), colour=colour)
+        terminal.page(pieces(invocation, copy, changes))
     return 0
 
 
@@ -105,42 +116,14 @@ def pieces(invocation: Invocation, copy: Copy, changes: Sequence[Change]) -> Ite
     return diff.patch(copy, changes)
 
 
-def _page(parts: Iterable[bytes], *, colour: bool) -> None:
-    """Through a pager on a terminal (``PAGER``, else less), escaped; else as it is."""
-    if not sys.stdout.isatty():
-        for part in parts:
-            sys.stdout.buffer.write(part)
-        sys.stdout.buffer.flush()
-        return
-    import shlex
-    import subprocess
-
-    pager = shlex.split(os.environ.get("MEMBRANE_PAGER") or os.environ.get("PAGER") or "less")
-    environment = {"LESS": "FRX", **os.environ}
-    try:
-        process = subprocess.Popen(pager, stdin=subprocess.PIPE, env=environment)
-    except (OSError, IndexError):
-        for part in parts:
-            print(diff.shown(part, colour=colour), end="")
-        return
-    assert process.stdin is not None
-    try:
-        for part in parts:
-            process.stdin.write(diff.shown(part, colour=colour).encode("utf-8", "replace"))
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # the person has seen enough
-    process.wait()
-
-
 # ---------------------------------------------------------------- apply, undo
 
 
-def _apply(invocation: Invocation, held: store.Held, only: Sequence[str]) -> int:
+def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
     both = [name for name in ("continue", "abort") if invocation.has(name)]
     if both:
         return _resume(held, forward=both[0] == "continue", rest=invocation.has("rest"), many=len(both) > 1)
-    with review.opened(held) as (engine, _copy):
+    with review.opened(held, _rules(held, state)) as (engine, _copy):
         changes = engine.changes()
         report = engine.apply(
             only,
@@ -193,27 +176,3 @@ def _left(left: Sequence[tuple[str, str]], whole: str, *, rest: bool) -> int:
     if not rest:
         print("nothing else is missing; again, or with --rest to leave these as they are")
     return REFUSED
-
-
-def ask_on_terminal(say: Callable[[str], None]) -> Callable[[str], str] | None:
-    """Asks on the terminal of the caller; None: there is none.
-
-    What was typed before the question was shown is no answer to it (tcflush(3)).
-    """
-    try:
-        terminal = open("/dev/tty", "rb+", buffering=0)
-    except OSError:
-        return None
-
-    def ask(question: str) -> str:
-        import termios
-
-        termios.tcflush(terminal.fileno(), termios.TCIFLUSH)
-        terminal.write(question.encode())
-        line = terminal.readline()
-        if not line:
-            say("")
-            raise EOFError
-        return line.decode("utf-8", "replace")
-
-    return ask

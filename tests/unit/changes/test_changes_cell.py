@@ -149,25 +149,3 @@ def test_a_writable_tree_that_is_the_workspace_is_refused(facts: HostFacts, tmp_
             begin(str(tmp_path / path), "rw")
         begin(str(tmp_path / path), "ro")  # the control
     begin(str(tmp_path / "data"), "rw")
-
-
-def test_the_counts_at_the_end(facts: HostFacts, tmp_path: Path) -> None:
-    workspace = Path(facts.workspace)
-    for name in ("old", "d/gone", "back"):
-        (workspace / name).parent.mkdir(exist_ok=True)
-        (workspace / name).write_text("")
-    first, second = tmp_path / "1", tmp_path / "2"
-    for name in ("new/file", "old", "brief"):
-        (first / name).parent.mkdir(parents=True, exist_ok=True)
-        (first / name).write_text("")
-    whiteout(first / "back")
-    (second / "d").mkdir(parents=True)
-    whiteout(second / "d" / "gone")
-    whiteout(second / "brief")  # made and removed
-    (second / "back").write_text("")
-    whiteout(second / "never")
-    uppers = (str(first), str(second))
-    # new/, new/file, old, back; and d/gone.
-    assert cell.summary(uppers, facts.workspace) == (4, 1, True)
-    assert cell.summary(uppers, facts.workspace, most=2)[2] is False
-    assert cell.summary((), facts.workspace) == (0, 0, True)

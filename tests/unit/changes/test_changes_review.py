@@ -12,6 +12,7 @@ from copies import tree
 
 from membrane.changes import review, store
 from membrane.changes.model import Change
+from membrane.policy.model import Origin, PathRule
 from membrane.ui import cli
 
 
@@ -208,3 +209,21 @@ def test_a_conflict_is_told_and_nothing_is_done(typed: Session, capsys: pytest.C
     assert not (typed.workspace / "run.sh").exists()
     assert cli.main(["apply", "--all", "--rest"]) == 1
     assert (typed.workspace / "run.sh").exists() and (typed.workspace / "a").read_text() == "one\n"
+
+
+def test_rules_of_the_policy_hold_at_apply(typed: Session) -> None:
+    (typed.workspace / ".membrane.yaml").write_text("ignore: [secret, '*.key']\nreadonly: [kept/, fixed]\n")
+    for path in ("secret", "d/x.key", "kept/x", "fixed", "d/plain"):
+        (typed.layer / path).parent.mkdir(exist_ok=True)
+        (typed.layer / path).write_text("x")
+    assert cli.main(["apply", "--all"]) == 1
+    assert (typed.workspace / "d/plain").exists()
+    for path in ("secret", "d/x.key", "kept", "fixed"):
+        assert not (typed.workspace / path).exists()
+
+
+def test_git_writes_its_locks_though_a_rule_keeps_lock_files() -> None:
+    hidden, locked = review.bound((PathRule("*.lock", Origin("test", "a file"), "readonly"),))
+    assert (
+        locked("yarn.lock") and locked("yarn.lock/x") and not locked(".git/refs/heads/x.lock") and not hidden("x.lock")
+    )

@@ -22,7 +22,7 @@ from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .model import SET_ID, Change, covers
 from .red import Judge
 from .transaction import Op, Stage, mark, nothing
-from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired
+from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class Engine:
         self._locked = locked
         self._name = place.rpartition("/")[2]
         self._gits = Repositories(copy, self.base, self._name)
+        self._merged: dict[str, tuple[bytes, bytes]] = {}  # what is put in place and what the command made, by path
         self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
         self._stage = Stage(place, copy.base_fd, root, step)
 
@@ -182,6 +183,7 @@ class Engine:
         *,
         red: bool = False,
         rest: bool = False,
+        merge: bool = False,
         dry_run: bool = False,
         found: list[Change] | None = None,
     ) -> Report:
@@ -191,6 +193,7 @@ class Engine:
             only: as of ``choose``.
             red: also what outside programs would execute or obey.
             rest: where the host changed some names meanwhile, the others all the same.
+            merge: a file that both sides changed is merged in three ways, where that is possible without conflicts.
             dry_run: only say what would be done.
             found: what ``changes`` has given under the same lock.
 
@@ -201,6 +204,9 @@ class Engine:
         """
         changes = self.changes() if found is None else found
         only = tuple(only)
+        self._merged.clear()
+        if merge:
+            changes = [self._merge(change) if change.conflict else change for change in changes]
         chosen, refused = choose(changes, only, red=red)
         conflicts = [change for change in chosen if change.conflict]
         if conflicts and not rest and not dry_run:
@@ -299,6 +305,34 @@ class Engine:
 
     # ------------------------------------------------------------ the parts of an apply
 
+    def _merge(self, change: Change) -> Change:
+        """A conflict that is none any more, or as it was."""
+        from .merge import LARGEST, merged
+
+        place = self.base.copy_of(change.path)
+        before, after = change.before, change.after
+        if not place or before is None or after is None or {before.what, after.what} != {"file"} or change.source:
+            return change
+        if max(before.size, after.size) > LARGEST:
+            return change
+        try:
+            with open(place, "rb") as file:
+                base = file.read()
+            sides = []
+            for layer in (-1, change.layer):
+                fd = self._copy.open(layer, change.path)
+                try:
+                    sides.append(b"".join(pieces(fd)))
+                finally:
+                    os.close(fd)
+        except OSError:
+            return change
+        data = merged(base, *sides)
+        if data is None:
+            return change.replace(conflict=f"{change.conflict}; it does not merge by itself")
+        self._merged[change.path] = data, sides[1]
+        return change.replace(conflict="", after=after.replace(size=len(data)), content=True, kind="changed")
+
     @staticmethod
     def _without(
         changes: Sequence[Change], only: tuple[str, ...], red: bool, conflicts: dict[str, str]
@@ -325,6 +359,8 @@ class Engine:
                 self._stage.directory(slot, after)
             elif after.what == "link":
                 self._stage.link(slot, after)
+            elif change.path in self._merged:
+                self._stage.data(slot, self._merged[change.path][0], after.mode)
             elif change.path in self._gits.data:
                 self._stage.data(slot, self._gits.data[change.path], after.mode)
             else:
@@ -440,6 +476,11 @@ class Engine:
             elif change.after.what == "link":
                 rows[change.path] = Row("link", 0, change.after.target)
             elif change.after.what == "file":
+                if change.path in self._merged:
+                    # The command's own version: what the host added to it is no change of the command's.
+                    content = self.base.copied(self._merged[change.path][1])
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, content)
+                    continue
                 known = self._digests.get(change.path)
                 if known is not None:
                     rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
@@ -461,7 +502,7 @@ def _conflicts(changes: Sequence[Change]) -> Conflict:
         "apply the changes",
         f"{first.conflict}" + (f"; and {len(changes) - 1} more" if len(changes) > 1 else ""),
         target=ascii(first.path)[1:-1],
-        fix=("membrane apply --rest   # all others", "membrane diff   # look at them"),
+        fix=("membrane apply --merge   # in three ways, by git", "membrane apply --rest   # all others"),
     )
     error.paths = tuple((change.path, change.conflict) for change in changes)
     return error

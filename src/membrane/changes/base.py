@@ -148,11 +148,19 @@ class Base:
             data = b"".join(pieces(fd))
         finally:
             os.close(fd)
-        place = f"{self._place}/copies/{row.content}"
+        self.copied(data)
+        return len(data)
+
+    def copied(self, data: bytes) -> str:
+        """Keep a content as a base of later merges; its hash, as a row has it."""
+        from hashlib import blake2b
+
+        content = blake2b(data, digest_size=32).hexdigest()
+        place = f"{self._place}/copies/{content}"
         with open(f"{place}.new", "wb") as file:
             file.write(data)
         os.rename(f"{place}.new", place)
-        return len(data)
+        return content
 
     def copy_of(self, path: str) -> str:
         """The path of the copy of what stood at a name at the start; empty: none is kept."""

@@ -398,6 +398,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "rest", "apply", "where the host changed some names, all others", "command", example="membrane apply --rest"
     ),
+    Option(
+        "merge", "apply", "merge what both sides changed, where it merges", "command", example="membrane apply --merge"
+    ),
     Option("dry-run", "apply", "only say what would be done", "command", example="membrane apply --dry-run"),
     Option("continue", "apply", "finish an apply that was cut off", "command", example="membrane apply --continue"),
     Option("abort", "apply", "take back an apply that was cut off", "command", example="membrane apply --abort"),
@@ -574,7 +577,7 @@ COMMANDS: tuple[Command, ...] = (
         "[NAME] [PATH ...] [--all] [--rest] [--dry-run]",
         "put in place what a reviewed command changed, wholly or not at all",
         ("membrane apply fix-login", "membrane apply fix-login src --dry-run", "membrane apply --abort fix-login"),
-        options=("all", "rest", "dry-run", "continue", "abort", "json"),
+        options=("all", "rest", "merge", "dry-run", "continue", "abort", "json"),
         words="changes",
         rare=True,
     ),

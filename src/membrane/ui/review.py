@@ -129,6 +129,7 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
             only,
             red=invocation.has("all"),
             rest=invocation.has("rest"),
+            merge=invocation.has("merge"),
             dry_run=invocation.has("dry-run"),
             found=changes,
         )

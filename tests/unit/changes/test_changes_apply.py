@@ -530,3 +530,67 @@ def test_what_is_put_in_place_is_what_the_command_saw(
                 assert tree(workspace.base) == untouched
         for layer in workspace.layers:
             (layer / "work/work").chmod(0o700)
+
+
+# ---------------------------------------------------------------- in three ways
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Workspace:
+    """A file that the command changed at its end, and looked at, so that the base is known."""
+    workspace = Workspace(tmp_path / "w")
+    (workspace.base / "text").write_text("".join(f"{number}\n" for number in range(30)))
+    workspace.begin()
+    workspace.write("text", (workspace.base / "text").read_text().replace("29\n", "inside\n"))
+    with engine(workspace) as each:
+        each.changes()
+    return workspace
+
+
+@pytest.mark.needs_tool("git")
+def test_what_both_changed_in_different_places_is_merged(both: Workspace) -> None:
+    place = both.base / "text"
+    place.write_text(place.read_text().replace("0\n", "host\n", 1))
+    host = place.read_text()
+    with engine(both) as each:
+        with pytest.raises(Conflict):
+            each.apply()
+        each.apply(merge=True)
+    assert place.read_text() == host.replace("29\n", "inside\n")
+    with engine(both) as each:
+        assert each.changes() == []  # nothing that would take the host's lines away again
+        assert each.undo() == []
+    assert place.read_text() == host
+    with engine(both) as each:
+        each.apply(merge=True)
+        both.write("text", (both.layer / "text").read_text().replace("28\n", "more\n"))
+        with pytest.raises(Conflict):
+            each.apply()
+        each.apply(merge=True)
+    assert place.read_text() == host.replace("29\n", "inside\n").replace("28\n", "more\n")
+
+
+@pytest.mark.needs_tool("git")
+def test_what_does_not_merge_stays_a_conflict(both: Workspace) -> None:
+    place = both.base / "text"
+    place.write_text(place.read_text().replace("29\n", "host\n"))
+    host = place.read_text()
+    with engine(both) as each, pytest.raises(Conflict, match="does not merge"):
+        each.apply(merge=True)
+    assert place.read_text() == host
+
+
+@pytest.mark.needs_tool("git")
+def test_what_is_merged_is_judged(tmp_path: Path) -> None:
+    """Neither side is bad alone: the merge is what is put in place, so the merge is judged."""
+    workspace = Workspace(tmp_path / "w")
+    modules = '[submodule "x"]\n\tpath = x\n' + "# \n" * 9 + '[submodule "y"]\n\tpath = y\n'
+    (workspace.base / ".gitmodules").write_text(modules)
+    workspace.begin()
+    workspace.write(".gitmodules", modules + "\turl = ext::sh -c x\n")
+    with engine(workspace) as each:
+        each.changes()
+    (workspace.base / ".gitmodules").write_text(modules.replace("path = x", "path = z"))
+    with engine(workspace) as each:
+        report = each.apply(merge=True)
+    assert [change.path for change, _ in report.refused] == [".gitmodules"]

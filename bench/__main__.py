@@ -23,6 +23,7 @@ from pathlib import Path
 
 from .http import bench_http
 from .library import bench_library
+from .review import bench_review
 from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
 
 LOAD = Path(__file__).with_name("load.py")
@@ -218,6 +219,7 @@ def bench_ebpf(bench: Bench, work: str) -> None:
 BENCHES = {
     "start": bench_start,
     "tree": bench_tree,
+    "review": bench_review,
     "network": bench_network,
     "many": bench_many,
     "http": bench_http,

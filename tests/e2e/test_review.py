@@ -145,6 +145,9 @@ def test_read_only_names_are_refused(box: Box) -> None:
     )
     done = review(box, script)
     assert done.stdout == "free\n"
+    for target, status in (("fixed/new", 1), (".git/hooks/pre-commit", 0)):
+        assert box.run("check", "--review=one", target, "-X", "write").returncode == status
+    assert box.run("check", ".git/hooks/pre-commit", "-X", "write").returncode == 1  # the control
     assert (box.workspace / "a.ro").read_text() == "x"
 
 

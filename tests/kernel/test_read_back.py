@@ -19,7 +19,7 @@ from membrane.host import seccomp
 from membrane.host import syscalls as sc
 from membrane.host.readback import read_back
 from membrane.plan.build import build
-from membrane.plan.model import HostFacts, SandboxPlan
+from membrane.plan.model import HostFacts, Overlay, SandboxPlan
 from membrane.policy.model import Policy
 
 NAMESPACES = {
@@ -194,3 +194,12 @@ def test_a_process_that_has_ended_is_no_success() -> None:
         pass
     with pytest.raises(OSError, match=r"No such (file|process)"):
         read_back(pid, plan(os.geteuid()))
+
+
+def test_a_view_without_its_overlay_is_refused() -> None:
+    """Whatever else is mounted there: a command must not write a workspace that is to be reviewed."""
+    with process("nothing") as pid:
+        for target, kind in (("/nowhere", "nothing"), ("/proc", "proc")):
+            op = Overlay(target, ("/srv/app",), "/srv/layer")
+            with pytest.raises(HostError, match=f"what is mounted at {target} is {kind}, not an overlay"):
+                read_back(pid, plan(os.geteuid()).replace(mounts=(op,)))

@@ -22,16 +22,17 @@ from __future__ import annotations
 import os
 import stat
 
-from ..errors import PolicyError
-from ..host.facts import file_system
+from ..errors import HostError, PolicyError
+from ..host.facts import file_system, mount_point
 from ..host.private import make_private
+from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from ..plan.model import Reviewed
 from . import store
 from .removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
@@ -71,6 +72,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
         if os.path.lexists(masks):
             remove_tree(masks)
         os.mkdir(masks, 0o700)
+        held.renew_work()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
         held.close()
@@ -101,24 +103,16 @@ def refuse_mounts(workspace: str) -> None:
     Raises:
         PolicyError: with the place.
     """
-    prefix = os.fsencode(workspace.rstrip("/") + "/")
+    prefix = workspace.rstrip("/") + "/"
     with open("/proc/self/mountinfo", "rb") as table:
         for line in table:
-            place = _unescape(line.split(b" ", 5)[4])
+            place = mount_point(line.split(b" ", 5)[4])
             if place.startswith(prefix):
                 raise PolicyError(
                     "review the workspace",
-                    f"{os.fsdecode(place)} is mounted in the workspace, and an overlay would show what lies below it",
-                    fix=(f"umount {os.fsdecode(place)}", "use the workspace live: --live"),
+                    f"{place} is mounted in the workspace, and an overlay would show what lies below it",
+                    fix=(f"umount {place}", "use the workspace live: --live"),
                 )
-
-
-def _unescape(field: bytes) -> bytes:
-    """A field of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
-    if b"\\" not in field:
-        return field
-    head, *rest = field.split(b"\\")
-    return head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest)
 
 
 def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
@@ -187,6 +181,27 @@ def future(rules: Iterable[PathRule], workspace: str) -> list[str]:
     return found[:MOST_FUTURE]
 
 
+def confirm(root: int, workspace: str, names: Iterable[str], uppers: Sequence[str]) -> None:
+    """Look through the view for names that are to be hidden, before a command can.
+
+    Args:
+        root: of the view (O_PATH).
+        names: relative to ``workspace``.
+        uppers: layers of the set: under a name that they have stands what a command made.
+
+    Raises:
+        HostError: one of them is there.
+    """
+    for name in names:
+        path = f"{workspace}/{name}"
+        try:
+            os.close(openat2(root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if not any(os.path.lexists(f"{upper}/{name}") for upper in uppers):
+            raise HostError("hide names of the workspace", "it is in the view", target=path)
+
+
 class Masks:
     """The layer of whiteouts of one set.
 
@@ -197,6 +212,7 @@ class Masks:
 
     def __init__(self, path: str, workspace: str) -> None:
         self._path, self._workspace = path, workspace
+        self.names: list[str] = []  # that are hidden
 
     def add(self, name: str) -> None:
         """Hide ``name``, relative to the workspace.
@@ -221,6 +237,7 @@ class Masks:
                 os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
             except FileExistsError:
                 pass
+            self.names.append(name)
         finally:
             os.close(directory)
 

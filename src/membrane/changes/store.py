@@ -284,6 +284,16 @@ class Held:
         """The directory of the layer that is written: ``upper`` and ``work`` are in it."""
         return layer_root(self.state, self.meta.layers[-1])
 
+    def renew_work(self) -> None:
+        """A new work directory for the layer that is written: an overlay leaves its marks there.
+
+        Raises:
+            HostError: it cannot be made.
+        """
+        with _Telling("prepare the change set", self.top):
+            remove_tree(f"{self.top}/work")
+            os.mkdir(f"{self.top}/work", 0o700)
+
     @property
     def is_empty(self) -> bool:
         """Whether the set holds no change and no checkpoint."""

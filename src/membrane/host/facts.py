@@ -77,6 +77,12 @@ def file_system(path: str) -> str:
     return ""
 
 
+def mount_point(field: bytes) -> str:
+    """A path of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
+    head, *rest = field.split(b"\\")
+    return os.fsdecode(head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest))
+
+
 def can_shift_ids(trees: Iterable[str]) -> bool:
     """Can a root caller's sandbox have a private range of kernel ids, with ``trees`` mounted by an id map?
 

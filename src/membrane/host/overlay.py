@@ -16,6 +16,9 @@ What the options are for:
   workspace, which a command of an earlier run may have set, leads to another file.  A directory of a lower layer cannot
   be renamed (EXDEV): programs copy it.
 * ``index=off``: one lower layer may be below several overlays at a time.
+* ``volatile``, with a layer that is written: without it each end of an overlay would write out the whole file system
+  that the layer lies on (syncfs(2)), however much others have to write there.  fsync(2) does nothing inside, and the
+  work directory is marked: it has to be a new one for each mount.
 * ``xino=auto``: one device number for all files, where inode numbers have room for it.
 
 An overlay is not a bind: what is mounted below a layer is not seen in it, so such a tree is refused here (EINVAL, where
@@ -75,7 +78,7 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
         lowers = ":".join(attached[: len(op.lowers)])
         if op.layer:
             layer = attached[-1]
-            data = f"lowerdir={lowers},upperdir={layer}/upper,workdir={layer}/work,{OPTIONS}"
+            data = f"lowerdir={lowers},upperdir={layer}/upper,workdir={layer}/work,{OPTIONS},volatile"
         else:
             data, flags = f"lowerdir={lowers},{OPTIONS}", flags | sc.MS_RDONLY
         sc.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, data)

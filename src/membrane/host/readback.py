@@ -13,7 +13,9 @@ import os
 
 from ..errors import HostError
 from ..events import Binding
+from ..plan.model import Overlay
 from .channel import MESSAGE
+from .facts import mount_point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,4 +53,22 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
             raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
         out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
+    for op in plan.mounts:
+        if isinstance(op, Overlay):
+            if (kind := _mounted(pid, op.target)) != "overlay":
+                cause = f"what is mounted at {op.target} is {kind or 'nothing'}, not an overlay"
+                raise HostError("confirm the confinement", cause, target=f"pid {pid}")
+            said = f"/proc/PID/mountinfo has an overlay at {op.target}"
+            out.append(Binding(op.origin or "overlay", said, "bound", True))
     return int(status["PPid"]), tuple(out)
+
+
+def _mounted(pid: int, place: str) -> str:
+    """The type of the file system that was mounted last at ``place``, as the process sees it; empty: none was."""
+    kind = ""
+    with open(f"/proc/{pid}/mountinfo", "rb") as table:
+        for line in table:
+            fields = line.split()
+            if mount_point(fields[4]) == place:
+                kind = fields[fields.index(b"-") + 1].decode("ascii", "replace")
+    return kind

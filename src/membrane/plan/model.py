@@ -128,7 +128,7 @@ class Overlay(Value):
 
     target: str
     lowers: tuple[str, ...]  # the uppermost first; what is below changes under it like a bind does
-    layer: str = ""  # takes the changes: a directory that holds "upper" and "work"; empty: read-only
+    layer: str = ""  # takes the changes: a directory with "upper" and a new "work"; empty: read-only
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""

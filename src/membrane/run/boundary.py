@@ -361,9 +361,15 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
-        if changes is not None:
+        handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
+        if changes is not None and masks is not None and handle is not None:
+            from ..changes.cell import confirm
+
             changes.keep_until(cell.last())
-        handle = cell.trace_handle() if self._tracer is not None else None
+            confirm(handle.root, facts.workspace, masks.names, changes.uppers)
+            if self._tracer is None:
+                os.close(handle.root)
+                handle = None
         self._begin_edits(handle)
         if self._tracer is not None:
             live = [(root, found) for root, found in scans if root != reviewed]
@@ -372,6 +378,9 @@ class Boundary(ABC):
         if self._tracer is not None:
             self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(handle, roots, reviewed)
+        if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
+            said = "new names are not refused, as nothing here tells that they are made; they are held back by apply"
+            self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []

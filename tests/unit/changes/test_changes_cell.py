@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from membrane.changes import cell, store
-from membrane.errors import PolicyError
+from membrane.errors import HostError, PolicyError
 from membrane.plan.model import HostFacts, ScanHit
 from membrane.policy.model import MountRule, Origin, PathRule, Policy
 
@@ -123,11 +123,6 @@ def test_names_that_nobody_has_yet(facts: HostFacts) -> None:
     assert cell.future([PathRule("a", HERE, "readonly")], facts.workspace) == []
 
 
-@pytest.mark.parametrize("field", [rb"/a\040b", rb"/\134x", rb"/n\012l"])
-def test_fields_of_mountinfo(field: bytes) -> None:
-    assert cell._unescape(field) == {b"/a\\040b": b"/a b", b"/\\134x": b"/\\x", b"/n\\012l": b"/n\nl"}[field]
-
-
 def test_a_place_below_which_something_is_mounted_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"/proc.* is mounted in the workspace"):
         cell.refuse_mounts("/")
@@ -149,3 +144,21 @@ def test_a_writable_tree_that_is_the_workspace_is_refused(facts: HostFacts, tmp_
             begin(str(tmp_path / path), "rw")
         begin(str(tmp_path / path), "ro")  # the control
     begin(str(tmp_path / "data"), "rw")
+
+
+def test_a_name_that_is_in_the_view_all_the_same_stops_the_start(tmp_path: Path) -> None:
+    workspace, upper = tmp_path / "ws", tmp_path / "upper"
+    (workspace / "sub").mkdir(parents=True)
+    upper.mkdir()
+    root = os.open(tmp_path, os.O_PATH)
+    try:
+        names = (".env", "sub/.env", "gone/.env")
+        cell.confirm(root, "/ws", names, (str(upper),))  # the control
+        (workspace / "sub" / ".env").symlink_to("nowhere")
+        with pytest.raises(HostError, match=r"hide names of the workspace /ws/sub/\.env: it is in the view"):
+            cell.confirm(root, "/ws", names, (str(upper),))
+        (upper / "sub").mkdir()
+        (upper / "sub" / ".env").write_text("made by a command")
+        cell.confirm(root, "/ws", names, (str(upper),))
+    finally:
+        os.close(root)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from membrane.errors import HostError
-from membrane.host.facts import gather, git_root, home_dir, in_initial_user_namespace, state_dir
+from membrane.host.facts import gather, git_root, home_dir, in_initial_user_namespace, mount_point, state_dir
 
 
 @pytest.fixture
@@ -125,3 +125,11 @@ def test_root_of_a_user_namespace_is_not_root_of_the_machine() -> None:
     program += "before = i()\ns.unshare(s.CLONE_NEWUSER)\nprint(before, i())"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert answer.stdout.split() == [str(in_initial_user_namespace()), "False"]
+
+
+@pytest.mark.parametrize(
+    ("field", "path"),
+    [(b"/a", "/a"), (rb"/a\040b", "/a b"), (rb"/\134x", r"/\x"), (rb"/n\012l\011", "/n\nl\t"), (b"/\xff", "/\udcff")],
+)
+def test_a_mount_point_is_read_as_the_kernel_writes_it(field: bytes, path: str) -> None:
+    assert mount_point(field) == path

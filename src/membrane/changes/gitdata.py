@@ -44,6 +44,8 @@ PACK_TIME = 600  # seconds for the check of one pack
 _HEX = frozenset("0123456789abcdef")
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
+# What says nothing of where HEAD is: settings, and other repositories.
+_APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
 _ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
 
@@ -318,14 +320,9 @@ class Repositories:
             return _never(change, "a lock that git has left")
         if inner == "shallow":
             return change.replace(red=("git takes the history for cut off where it says",))
-        if inner.startswith(("modules/", "worktrees/")):
-            return change
-        top = inner.partition("/")[0]
-        if top in ("config", "config.worktree", "hooks", "info", "description", "branches"):
-            return change
         if inner == "index":
             return self._index(place, change, moved)
-        if moved:
+        if moved and inner.partition("/")[0] not in _APART:
             return _never(change, _MOVED)
         if inner == "HEAD" and change.after is not None:
             value = _value(_bytes(self._copy, change.path, LONGEST_REF))

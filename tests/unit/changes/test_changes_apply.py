@@ -172,6 +172,46 @@ def test_the_bytes_that_are_judged_are_those_in_the_stage(made: Workspace) -> No
     assert not (made.base / ".gitmodules").exists() and is_after(tree(made.base))
 
 
+@pytest.mark.as_user
+def test_in_a_directory_that_is_closed_to_its_owner(tmp_path: Path) -> None:
+    """The command opened it, wrote, and closed it again: its mode is no change."""
+    workspace = Workspace(tmp_path / "w")
+    (workspace.base / "closed").mkdir()
+    (workspace.base / "closed/a").write_text("one\n")
+    (workspace.base / "closed").chmod(0o555)
+    workspace.begin()
+    workspace.write("closed/a", "two\n")
+    workspace.write("closed/b", "b\n")
+    (workspace.layer / "closed").chmod(0o555)
+    before = tree(workspace.base)
+    with engine(workspace) as each:
+        each.apply()
+        assert (workspace.base / "closed/a").read_text() == "two\n" and (workspace.base / "closed/b").exists()
+        assert stat.S_IMODE((workspace.base / "closed").stat().st_mode) == 0o555
+        assert each.undo() == []
+    assert tree(workspace.base) == before
+    for place in (workspace.base, workspace.layer):
+        (place / "closed").chmod(0o755)
+
+
+def test_as_deep_as_is_looked_at(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "w")
+    for top, letter in ((workspace.base, "b"), (workspace.layer, "l")):
+        at = os.open(top, os.O_RDONLY)
+        for _ in range(500):
+            os.mkdir(letter, dir_fd=at)
+            inner = os.open(letter, os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = inner
+        os.close(at)
+    workspace.delete("b")
+    with engine(workspace, hidden=lambda path: path.endswith("x")) as each:
+        assert len(each.apply().applied) == 1000
+        assert each.changes() == [] and os.listdir(workspace.base) == ["l"]
+        assert each.undo() == []
+    assert os.listdir(workspace.base) == ["b"]
+
+
 # ---------------------------------------------------------------- the host meanwhile
 
 

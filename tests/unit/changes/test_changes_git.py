@@ -239,6 +239,22 @@ def test_what_git_would_be_led_by_stays_out(made: Workspace, path: str, content:
     assert not (made.base / path).exists() or path == ".git/HEAD"
 
 
+def test_settings_that_both_changed_stay_the_hosts(made: Workspace) -> None:
+    inside(made, "git('config', 'user.name', 'inside')")
+    git(made.base, "config", "user.name", "host")
+    report = apply(made)
+    assert [change.path for change, _ in report.refused] == [".git/config"]
+    assert git(made.base, "config", "user.name").strip() == "host"
+
+
+def test_settings_that_only_the_command_changed_come(made: Workspace) -> None:
+    inside(made, "git('config', 'user.name', 'inside')")
+    (made.base / "b").write_text("host\n")
+    git(made.base, "commit", "-qam", "host")
+    apply(made)
+    assert git(made.base, "config", "user.name").strip() == "inside"
+
+
 def test_a_repository_is_not_taken_away(made: Workspace) -> None:
     made.delete(".git")
     before = tree(made.base)

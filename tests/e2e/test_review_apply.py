@@ -77,3 +77,19 @@ def test_a_hidden_name_of_the_host_is_not_replaced(box: Box) -> None:
     assert "SECRET" not in box.run("diff", "one").stdout
     assert box.run("apply", "one", "--all").returncode == 1
     assert (box.workspace / ".env").read_text() == "SECRET=1\n" and (box.workspace / "b").exists()
+
+
+def test_what_is_done_at_the_end_by_an_option(box: Box) -> None:
+    script = "echo x > plain; echo x > run; chmod +x run"
+    assert "put in place: membrane apply" in review(box, script, "--apply=never").stderr
+    assert not (box.workspace / "plain").exists()
+    done = review(box, "true", "--apply=safe")
+    assert "put in place: 1 added" in done.stderr
+    assert (box.workspace / "plain").exists() and not (box.workspace / "run").exists()
+    assert review(box, "true", "-q", "--apply=all").stderr == ""
+    assert (box.workspace / "run").exists()
+    assert review(box, "true", "--apply=some").returncode == 2
+    assert review(box, "echo y > plain", "--apply=never").returncode == 0
+    (box.workspace / "plain").write_text("host\n")
+    assert "were not put in place" in review(box, "true", "-q", "--apply=all").stderr
+    assert (box.workspace / "plain").read_text() == "host\n"

@@ -316,25 +316,32 @@ class Stage:
 
         Raises:
             Conflict: the workspace was changed where an operation was to be done; it is as before.
-            HostError: an operation failed; the workspace is as before.
-            Unfinished: and what was done could not be undone.
+            HostError: an operation failed; the workspace is as before, as after an interrupt.
+            Unfinished: and what was done could not be undone; or all is done, and the undo copy could not be kept.
         """
         try:
             for op in ops:
                 self._do(op)
-        except (OSError, MembraneError) as error:
+        except BaseException as error:
             left = self.back(ops)
             if left:
                 raise self._unfinished(error, left) from error
             self.drop()
-            if isinstance(error, MembraneError):
+            if not isinstance(error, OSError):
                 raise
             raise HostError(
                 "apply the changes",
                 f"{os.strerror(error.errno or 0)}; everything is as before",
                 target=ascii(error.filename or "")[1:-1],
             ) from error
-        self.finish(ops)
+        try:
+            self.finish(ops)
+        except OSError as error:
+            raise Unfinished(
+                "keep what was replaced",
+                f"{os.strerror(error.errno or 0)}; everything is in place",
+                fix=("membrane apply --continue NAME   # ends it",),
+            ) from error
 
     def finish(self, ops: list[Op]) -> None:
         """All is done: keep what was replaced as the undo copy."""
@@ -451,7 +458,7 @@ class Stage:
                 left.append((op.path, os.strerror(error.errno or 0)))
         return left
 
-    def _unfinished(self, error: Exception, left: list[tuple[str, str]]) -> Unfinished:
+    def _unfinished(self, error: BaseException, left: list[tuple[str, str]]) -> Unfinished:
         path, why = left[0]
         return Unfinished(
             "apply the changes",

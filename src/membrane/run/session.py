@@ -358,7 +358,7 @@ class Session(Boundary):
         try:
             outcome = review.finish(
                 changes,
-                "never" if quiet else "ask",
+                "never" if quiet and self.options.apply == "ask" else self.options.apply,
                 say=(lambda _line: None) if quiet else say,
                 ask=terminal.asker(),
                 look=terminal.look,
@@ -368,6 +368,8 @@ class Session(Boundary):
         except (MembraneError, OSError) as error:
             say(f"the changes are kept, and could not be looked at: {escape(str(error))}")
             return
+        if outcome == "kept" and quiet and self.options.apply in ("safe", "all"):
+            say(f"the changes were not put in place; membrane apply {changes.name} says why")
         if outcome == "nothing" and not quiet:
             say("nothing was changed")
         if outcome == "discarded":

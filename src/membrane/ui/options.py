@@ -239,6 +239,16 @@ OPTIONS: tuple[Option, ...] = (
         example="membrane --review=fix-login -- claude",
     ),
     Option(
+        "apply",
+        "files",
+        "at the end of --review: ask (on a terminal), safe, all, never",
+        "run",
+        metavar="MODE",
+        values=("ask", "safe", "all", "never"),
+        example="membrane --review --apply=safe -- make format",
+        rare=True,
+    ),
+    Option(
         "live",
         "files",
         "write the workspace itself, whatever files say",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Mode: TypeAlias = Literal["ask", "safe", "all", "never"]
 
 MOST_SHOWN = 20  # rows of one list of the screen
+MOST_AT_END = 20_000  # names in the layers that are judged at the end of a run that applies nothing: some seconds
 _MASKS = "masks"  # as ``cell.MASKS``, which is not for the end of a run
 _APPLIED = "applied"  # a file in the directory of a set
 _PLURALS = {"added": "added", "changed": "changed", "deleted": "deleted", "renamed": "renamed"}
@@ -229,6 +230,10 @@ def finish(
 
     Returns: "nothing", "kept", "applied" or "discarded".
     """
+    if mode in ("ask", "never") and _is_large(held.uppers):
+        say(f"the workspace is as it was; the change set {escape(held.name)} holds more than {MOST_AT_END} names")
+        say(f"  look: membrane diff --stat {escape(held.name)}    put in place: membrane apply {escape(held.name)}")
+        return "kept"
     with opened(held, paths) as (engine, copy):
         changes = engine.changes()
         if not changes:
@@ -254,6 +259,25 @@ def finish(
     held.discard()
     say(f"discarded {escape(held.name)}")
     return "discarded"
+
+
+def _is_large(uppers: Iterable[str]) -> bool:
+    """Do the layers hold more names than are judged before a person has asked for it?"""
+    left = MOST_AT_END
+    for upper in uppers:
+        todo = [upper]
+        while todo:
+            try:
+                with os.scandir(todo.pop()) as listing:
+                    for entry in listing:
+                        left -= 1
+                        if left < 0:
+                            return True
+                        if entry.is_dir(follow_symlinks=False):
+                            todo.append(entry.path)
+            except OSError:
+                continue  # closed by the command: what is in it is counted when it is judged
+    return False
 
 
 def _asked(

@@ -487,7 +487,7 @@ class _Pool:
                 named.update(found.layers, *(each.layers for each in found.checkpoints))
         except (ChangeSetError, HostError):
             return len(left)
-        unnamed = [layer for layer in os.listdir(self.path) if _is_id(layer) and layer not in named]
+        unnamed = [layer for layer in os.listdir(self.path) if layer not in named]
         for layer in unnamed:
             remove_tree(f"{self.path}/{layer}")
         return len(left) + len(unnamed)

@@ -73,6 +73,12 @@ def test_a_long_list_is_cut(made: Session) -> None:
     assert "    and 11 more" in said and len(said) < 30
 
 
+def test_a_set_with_very_many_names_does_not_delay_the_end(made: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review, "MOST_AT_END", 1)
+    outcome, said = made.finish("ask", ("a",))
+    assert outcome == "kept" and "holds more than 1 names" in said[0] and len(said) == 2
+
+
 @pytest.mark.parametrize(
     ("mode", "answers", "outcome", "text", "script"),
     [

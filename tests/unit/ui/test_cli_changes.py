@@ -15,6 +15,7 @@ from membrane.ui import changes, cli
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     place = str((tmp_path / "state").resolve())
     monkeypatch.setenv("MEMBRANE_HOME", place)
+    monkeypatch.setenv("HOME", "/home/nobody")
     (tmp_path / "ws").mkdir()
     with store.begin(place, "one", str(tmp_path / "ws"), "a run (session 5)", "5") as held:
         (Path(held.top) / "upper" / "file").write_text("x" * 5000)

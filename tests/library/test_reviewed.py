@@ -16,8 +16,8 @@ def test_the_commands_of_a_sandbox_share_a_change_set(workspace: Path, environ: 
     (workspace / "file").write_text("base")
     (workspace / ".env").write_text("SECRET")
     with Sandbox(REVIEW, workspace=workspace, environ=environ) as sandbox:
-        assert sandbox.shell("echo mine > file; mkdir d; ls -A").stdout == "d\nfile\n"
-        assert sandbox.shell("cat file; cat .env || echo hidden; echo x > .env").stdout == "mine\nhidden\n"
+        assert sandbox.shell("echo mine > file; mkdir d; ls -A").stdout == ".env\nd\nfile\n"
+        assert sandbox.shell("cat file; test -s .env || echo hidden; echo x > .env").stdout == "mine\nhidden\n"
         (workspace / "late").write_text("of the host")
         assert sandbox.shell("cat late .env").stdout == "of the hostx\n"
         # Another sandbox, another set.

@@ -3,18 +3,19 @@
 Theory of operation
 -------------------
 The view shows an overlay in the place of the workspace (``plan.model.Overlay``): above, what is written now; below it
-the frozen layers of the change set; then the *masks*, a layer of whiteouts; the host's workspace at the bottom.  A
-whiteout hides a name, whatever the workspace has under it: also after an editor's atomic save, and also when the name
-appears later.  The command may make a file of its own there; that lies in the change set.
+the frozen layers of the change set; then the *masks*, a layer of ours; the host's workspace at the bottom.  What the
+masks have under a name hides what the workspace has there, whatever that is by then: also after an editor's atomic
+save.  It is an empty file or directory, as in a live workspace, with which programs go on; under a name that nothing
+has yet it is a whiteout.  The command may write a file of its own there; that lies in the change set.
 
-Which names get a whiteout is known when the workspace was scanned, which goes on while the overlay is already mounted.
-Nothing has looked up a name in it by then, and nothing can before the whiteouts stand, so the kernel has nothing cached
+Which names are hidden so is known when the workspace was scanned, which goes on while the overlay is already mounted.
+Nothing has looked up a name in it by then, and nothing can before the masks stand, so the kernel has nothing cached
 of what they cover.  They are made anew at each start: rules change, and so do files.
 
-Not all that is hidden can be one.  Where git tracks a name, its absence would be committed as a deletion, so such names
-are covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
-to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace; what
-the host makes elsewhere later is hidden when it appears (``late``).
+Not all that is hidden can be so.  Where git tracks a name, the emptiness would be committed, so such names are
+covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
+to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace;
+what the host makes elsewhere later is hidden when it appears (``late``).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from .removal import remove_tree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Literal
 
     from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
@@ -154,14 +156,15 @@ def _is_above(upper: str, path: str) -> bool:
 # ---------------------------------------------------------------- hidden names
 
 
-def whiteouts(hits: Iterable[ScanHit], empty: frozenset[str], shown: Iterable[str] = ()) -> frozenset[str]:
-    """Hidden names that vanish: those that a live workspace would show as empty, but for links.
+def masked(hits: Iterable[ScanHit], empty: frozenset[str], shown: Iterable[str] = ()) -> tuple[ScanHit, ...]:
+    """Hidden names that the masks hide: those that a live workspace would show as empty, but for links.
 
     Args:
         empty: as ``workspace.emptied`` found them.
         shown: those that show the names of their variables.
     """
-    return frozenset(hit.path for hit in hits if hit.path in empty and not hit.link) - frozenset(shown)
+    apart = frozenset(shown)
+    return tuple(hit for hit in hits if hit.path in empty and not hit.link and hit.path not in apart)
 
 
 def future(rules: Iterable[PathRule], workspace: str) -> list[str]:
@@ -195,15 +198,28 @@ def confirm(root: int, workspace: str, names: Iterable[str], uppers: Sequence[st
     for name in names:
         path = f"{workspace}/{name}"
         try:
-            os.close(openat2(root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS))
+            found = openat2(root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        if not any(os.path.lexists(f"{upper}/{name}") for upper in uppers):
+        try:
+            hidden = _is_nothing(found) or any(os.path.lexists(f"{upper}/{name}") for upper in uppers)
+        finally:
+            os.close(found)
+        if not hidden:
             raise HostError("hide names of the workspace", "it is in the view", target=path)
 
 
+def _is_nothing(found: int) -> bool:
+    """Is it an empty file or directory?"""
+    details = os.fstat(found)
+    if not stat.S_ISDIR(details.st_mode):
+        return stat.S_ISREG(details.st_mode) and details.st_size == 0
+    with os.scandir(f"/proc/self/fd/{found}") as entries:
+        return next(entries, None) is None
+
+
 class Masks:
-    """The layer of whiteouts of one set.
+    """The layer between the changes and the workspace of one set.
 
     Args:
         path: its directory.
@@ -212,16 +228,16 @@ class Masks:
 
     def __init__(self, path: str, workspace: str) -> None:
         self._path, self._workspace = path, workspace
-        self.names: list[str] = []  # that are hidden
+        self.names: dict[str, None] = {}  # that are hidden
 
-    def add(self, name: str) -> None:
-        """Hide ``name``, relative to the workspace.
+    def add(self, name: str, kind: Literal["", "file", "directory"] = "") -> None:
+        """Hide ``name``, relative to the workspace: by an empty file or directory, or by a whiteout.
 
         The directories above it are made like those of the workspace: of a directory in several layers the uppermost
         one says who may do what.
 
         Raises:
-            OSError: the whiteout cannot be made; the name is not hidden.
+            OSError: it cannot be made; the name is not hidden.
         """
         parent, _, last = name.rpartition("/")
         directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -233,13 +249,40 @@ class Masks:
                 os.close(directory)
                 directory = inner
             try:
-                # What overlayfs takes for a whiteout: a character device 0/0, which anybody may make (vfs_mknod).
-                os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
+                if kind:
+                    self._empty(directory, last, kind)
+                else:
+                    # What overlayfs takes for a whiteout: a character device 0/0, which anybody may make (vfs_mknod).
+                    os.mknod(last, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
             except FileExistsError:
                 pass
-            self.names.append(name)
+            self.names[name] = None
         finally:
             os.close(directory)
+
+    def _empty(self, directory: int, name: str, kind: str) -> None:
+        if kind == "file":
+            fd = os.open(
+                name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
+            )
+        else:
+            os.mkdir(name, 0o755, dir_fd=directory)
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            self._own(fd, os.stat(self._workspace))
+            os.fchmod(fd, 0o644 if kind == "file" else 0o755)  # whatever our mask is
+            if kind == "directory":
+                os.setxattr(fd, "user.overlay.opaque", b"y")  # else what the workspace has in it would be there
+        finally:
+            os.close(fd)
+
+    @staticmethod
+    def _own(fd: int, like: os.stat_result) -> None:
+        if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+            try:
+                os.fchown(fd, like.st_uid, like.st_gid)
+            except PermissionError:
+                pass  # a directory of somebody else's: what is made in it is the caller's
 
     def _enter(self, directory: int, name: str, path: str) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -250,11 +293,7 @@ class Masks:
         fd = os.open(name, flags, dir_fd=directory)
         try:
             like = os.stat(f"{self._workspace}{path}", follow_symlinks=False)
-            if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
-                try:
-                    os.fchown(fd, like.st_uid, like.st_gid)
-                except PermissionError:
-                    pass  # a directory of somebody else's: what is made in it is the caller's
+            self._own(fd, like)
             os.fchmod(fd, stat.S_IMODE(like.st_mode))
         except FileNotFoundError:
             pass  # it went away since the scan, with all in it

@@ -93,7 +93,7 @@ class Late:
             target = self._prefix + name.path
             if name.effect == "socket":
                 self._sockets.add(name.path)
-            elif name.effect == "hide":
+            elif name.effect == "hide" and name.path not in self._masks.names:  # else it is hidden by name
                 self._hide(name.path)
                 if not any(os.path.lexists(f"{upper}/{name.path}") for upper in self._uppers):
                     ops.append(Mask(target, name.directory))

@@ -493,11 +493,22 @@ def is_whiteout(there: Side) -> bool:
 
 
 def masked(masks_fd: int) -> Callable[[str], bool]:
-    """A rule for ``Copy``: the names that a layer of masks hides (whiteouts)."""
+    """A rule for ``Copy``: the names that a layer of masks hides (``cell.Masks``).
+
+    A whiteout, a file, or an opaque directory; any other directory is on the way to one.
+    """
 
     def hidden(path: str) -> bool:
         there = look(masks_fd, path)
-        return there is not None and is_whiteout(there)
+        if there is None or there.what != "directory":
+            return there is not None
+        fd = open_directory(masks_fd, path)
+        try:
+            return os.getxattr(fd, _OPAQUE) == b"y"
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
 
     return hidden
 

@@ -249,7 +249,7 @@ def bindings(policy: Policy) -> tuple[RuleBinding, ...]:
         by = "mount mask" if path.effect == "hide" else "read-only mount"
         mechanisms: tuple[str, ...] = (by, "re-mount on replacement")
         if review:
-            mechanisms = ("whiteout below the changes, by name", by) if path.effect == "hide" else (by,)
+            mechanisms = ("empty file below the changes, by name", by) if path.effect == "hide" else (by,)
             mechanisms = (*mechanisms, "mount when the host makes a new name")
         out.append(RuleBinding(f"{path.effect} {path.text}", str(path.origin), mechanisms))
     for mount in policy.mounts:

@@ -308,11 +308,13 @@ class Boundary(ABC):
         empties: list[frozenset[str]] = []
         tips = {root: remember(root) for root, _rules in roots if root != reviewed}
         masks: Masks | None = None
+        some_empty = False
         for root, rules in roots:
             found = self._scan(facts, root, rules)
             scans.append((root, found))
             empty = self._emptied(root, rules, found) if root == facts.workspace else frozenset()
             empties.append(empty)
+            some_empty = some_empty or bool(empty)
             if root == reviewed:
                 masks, hits = self._white_out(root, rules, found, empty)
                 empties[-1] = empty = frozenset(hit.path for hit in hits if hit.path in empty)
@@ -382,7 +384,7 @@ class Boundary(ABC):
             said = "new names are not refused, as nothing here tells that they are made; they are held back by apply"
             self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
-        untold = self._watch_reads(facts.workspace, any(empties)) if not reads else ()
+        untold = self._watch_reads(facts.workspace, some_empty) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._network is not None and self._network.copies
         quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
@@ -404,19 +406,22 @@ class Boundary(ABC):
     def _white_out(
         self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]
     ) -> tuple[Masks, tuple[ScanHit, ...]]:
-        """Hidden names of a reviewed workspace vanish, as far as that is what hides them; what is to be bound else."""
+        """Hide names of a reviewed workspace in its layers, as far as they can be hidden so; what is bound else."""
         from ..changes import cell
 
         assert self.opening.changes is not None
         masks = cell.Masks(f"{self.opening.changes.path}/{cell.MASKS}", root)
         shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
-        gone = cell.whiteouts(found.hits, empty, shown)
+        hidden = cell.masked(found.hits, empty, shown)
         try:
-            for name in (*gone, *cell.future(rules, root)):
+            for hit in hidden:
+                masks.add(hit.path, "directory" if hit.directory else "file")
+            for name in cell.future(rules, root):
                 masks.add(name)
         except OSError as error:
             raise HostError("hide names of the workspace", error.strerror or "", target=root) from None
-        return masks, tuple(hit for hit in found.hits if hit.path not in gone)
+        apart = {hit.path for hit in hidden}
+        return masks, tuple(hit for hit in found.hits if hit.path not in apart)
 
     def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
         """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""

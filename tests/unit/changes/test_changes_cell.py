@@ -103,7 +103,7 @@ def test_a_whiteout_has_the_directories_of_the_workspace(facts: HostFacts, tmp_p
     assert stat.S_IMODE(made.stat().st_mode) == 0o1751
 
 
-def test_which_names_are_whiteouts() -> None:
+def test_which_names_the_masks_hide() -> None:
     hits = (
         ScanHit("empty", "hide", False),
         ScanHit("tracked", "hide", False),
@@ -111,7 +111,7 @@ def test_which_names_are_whiteouts() -> None:
         ScanHit("shown", "hide", False),
         ScanHit("read", "readonly", False),
     )
-    assert cell.whiteouts(hits, frozenset(("empty", "link", "shown")), ("shown",)) == {"empty"}
+    assert cell.masked(hits, frozenset(("empty", "link", "shown")), ("shown",)) == hits[:1]
 
 
 def test_names_that_nobody_has_yet(facts: HostFacts) -> None:
@@ -160,5 +160,24 @@ def test_a_name_that_is_in_the_view_all_the_same_stops_the_start(tmp_path: Path)
         (upper / "sub").mkdir()
         (upper / "sub" / ".env").write_text("made by a command")
         cell.confirm(root, "/ws", names, (str(upper),))
+    finally:
+        os.close(root)
+
+
+def test_an_empty_file_and_an_empty_directory(facts: HostFacts, tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    masks = cell.Masks(str(tmp_path / "masks"), facts.workspace)
+    masks.add("file", "file")
+    masks.add("directory", "directory")
+    masks.add("directory", "directory")
+    assert list(masks.names) == ["file", "directory"]
+    assert stat.S_IMODE((tmp_path / "masks" / "file").stat().st_mode) == 0o644
+    assert os.getxattr(tmp_path / "masks" / "directory", "user.overlay.opaque") == b"y"
+    root = os.open(tmp_path / "masks", os.O_PATH)
+    try:
+        cell.confirm(root, "", ("file", "directory"), ())
+        (tmp_path / "masks" / "directory" / "x").write_text("")
+        with pytest.raises(HostError, match="/directory: it is in the view"):
+            cell.confirm(root, "", ("directory",), ())
     finally:
         os.close(root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,31 @@ def test_hidden_names_are_neither_read_nor_deleted(made: Workspace) -> None:
     changes = made.changes(hidden)
     assert changes[0].kind == "type" and changes[0].never
     assert kinds(made.changes())[0] == ("type", "d") and not made.changes()[0].never
+
+
+def test_what_a_layer_of_masks_hides(made: Workspace, tmp_path: Path) -> None:
+    masks = tmp_path / "masks"
+    (masks / "d").mkdir(parents=True)
+    (masks / "d/.env").write_text("")
+    os.mknod(masks / "later", stat.S_IFCHR, 0)
+    (masks / "secrets").mkdir()
+    os.setxattr(masks / "secrets", "user.overlay.opaque", b"y")
+    fd = os.open(masks, os.O_RDONLY)
+    try:
+        hidden = tree_module.masked(fd)
+        assert [path for path in ("d", "d/.env", "later", "secrets", "a.txt", "d/f") if hidden(path)] == [
+            "d/.env",
+            "later",
+            "secrets",
+        ]
+        (made.base / "secrets").mkdir()
+        (made.base / "secrets/key").write_text("host")
+        made.delete("secrets")
+        made.delete("later")
+        made.write("secrets-too/x", "x")
+        assert kinds(made.changes(hidden)) == [("added", "secrets-too"), ("added", "secrets-too/x")]
+    finally:
+        os.close(fd)
 
 
 def test_links_of_the_copy_and_of_the_host_lead_nowhere(made: Workspace, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import Conflict
+from ..errors import Conflict, HostError
 from ..value import Value
 from .base import Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
@@ -234,6 +234,10 @@ class Engine:
             ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
             rows = self._rows(chosen, slots)
             self._stage.commit(ops, self.base.stored(rows))
+        except OSError as error:
+            self._stage.drop()
+            cause = f"{os.strerror(error.errno or 0)}; everything is as before"
+            raise HostError("make the changes ready", cause, target=ascii(error.filename or "")[1:-1]) from error
         except BaseException:
             self._stage.drop()
             raise

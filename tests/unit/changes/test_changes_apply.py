@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -462,6 +464,43 @@ def test_after_an_error_at_any_step_everything_is_as_before(tmp_path: Path, numb
         shutil.rmtree(workspace.place)
         number += 1
     assert number > 20
+
+
+_FULL = """
+import ctypes, os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from copies import Workspace, engine, tree
+from membrane.errors import HostError
+workspace = Workspace(Path(sys.argv[2]))
+if ctypes.CDLL(None, use_errno=True).mount(b"t", str(workspace.base).encode(), b"tmpfs", 0, b"size=512k"):
+    raise OSError(ctypes.get_errno(), "mount")
+(workspace.base / "a").write_text("one")
+workspace.begin()
+workspace.write("a", "two")
+workspace.write("d/b", "b")
+workspace.write("large", b"x" * (1 << 20))
+before = tree(workspace.base)
+with engine(workspace) as each:
+    try:
+        each.apply()
+    except HostError as error:
+        assert "No space left" in str(error) and "as before" in str(error), error
+    else:
+        raise AssertionError("it had room")
+    assert tree(workspace.base) == before, tree(workspace.base)
+    (workspace.layer / "large").write_bytes(b"x")
+    each.apply()
+assert sorted(os.listdir(workspace.base)) == ["a", "d", "large"] and (workspace.base / "a").read_text() == "two"
+"""
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_on_a_full_disk_everything_is_as_before(tmp_path: Path) -> None:
+    command = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", _FULL]
+    command += [str(Path(__file__).parent), str(tmp_path / "w")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_cannot_be_undone_is_said_and_can_be_tried_again(made: Workspace) -> None:

@@ -10,12 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .api.changesets import ChangeSet
     from .api.model import Allow, AllowOnce, AllowSession, Answer, Change, Denied, Deny, Event, Result, Stats
     from .api.policy import Decision, Policy
     from .api.sandbox import AsyncProcess, AsyncSandbox
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
-    from .errors import HostError, InternalError, MembraneError, PolicyError
+    from .errors import Conflict, HostError, InternalError, MembraneError, Poisoned, PolicyError
     from .run.asking import Question
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "AsyncProcess",
     "AsyncSandbox",
     "Change",
+    "ChangeSet",
+    "Conflict",
     "Decision",
     "Denied",
     "Deny",
@@ -35,6 +38,7 @@ __all__ = [
     "HostError",
     "InternalError",
     "MembraneError",
+    "Poisoned",
     "Policy",
     "PolicyError",
     "Process",
@@ -45,7 +49,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "errors": ("HostError", "InternalError", "MembraneError", "PolicyError"),
+    "errors": ("Conflict", "HostError", "InternalError", "MembraneError", "Poisoned", "PolicyError"),
+    "api.changesets": ("ChangeSet",),
     "run.asking": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),

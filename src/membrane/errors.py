@@ -55,5 +55,23 @@ class HostError(MembraneError):
     """This machine refused or lacks something."""
 
 
+class Conflict(MembraneError):
+    """The workspace was changed meanwhile where a change was to be put in place; nothing of that file was touched.
+
+    ``paths`` are the names, relative to the workspace, each with what is said of it.
+    """
+
+    paths: tuple[tuple[str, str], ...] = ()
+
+
+class Poisoned(MembraneError):
+    """What was to be put in place holds what outside programs would execute or obey; nothing was put in place.
+
+    ``paths`` are the names, relative to the workspace, each with what is said against it.
+    """
+
+    paths: tuple[tuple[str, str], ...] = ()
+
+
 class InternalError(MembraneError):
     """A defect in membrane."""

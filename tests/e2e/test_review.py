@@ -261,7 +261,7 @@ def test_the_default_name_and_a_run_that_changes_nothing(box: Box) -> None:
     done = box.run("--review", "--", "bash", "-c", "echo x > new")
     assert done.returncode == 0
     (name,) = [each["name"] for each in json.loads(box.run("changes", "--json").stdout)["changes"]]
-    assert f"the change set {name} holds 1 changed, 0 deleted" in done.stderr
+    assert f"the change set {name} holds: 1 added" in done.stderr
     assert f"membrane diff {name}" in done.stderr
     assert box.run("-q", f"--review={name}", "--", "cat", "new").stderr == ""
     done = box.run("--review", "--", "true")

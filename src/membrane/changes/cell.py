@@ -67,6 +67,9 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     name = policy.change_set or session[:NAME_DIGITS]
     held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
     try:
+        from .review import fresh
+
+        fresh(held)
         masks = f"{held.path}/{MASKS}"
         if os.path.lexists(masks):
             remove_tree(masks)
@@ -298,59 +301,3 @@ class Masks:
             os.close(fd)
             raise
         return fd
-
-
-# ---------------------------------------------------------------- what was changed, in short
-
-
-def summary(uppers: Sequence[str], workspace: str, most: int = 20_000) -> tuple[int, int, bool]:
-    """(names that are there, names that are gone, whether all were counted), for one line at the end of a run.
-
-    Args:
-        most: entries that are looked at.
-    """
-    there: dict[str, int] = {}  # the layer that has it last
-    gone: dict[str, int] = {}
-    looked = 0
-    for layer, upper in enumerate(uppers):
-        stack = [""]
-        while stack:
-            path = stack.pop()
-            try:
-                with os.scandir(f"{upper}/{path}") as entries:
-                    for entry in entries:
-                        looked += 1
-                        if looked > most:
-                            return _counted(there, gone, workspace, whole=False)
-                        name = f"{path}{entry.name}"
-                        if entry.is_dir(follow_symlinks=False):
-                            stack.append(f"{name}/")
-                            if os.path.isdir(f"{workspace}/{name}"):
-                                continue  # one of the workspace, in which something was changed
-                        elif not entry.is_file(follow_symlinks=False) and _is_whiteout(entry):
-                            gone[name] = layer
-                            continue
-                        there[name] = layer
-            except OSError:
-                continue  # a directory that the command closed, or one that went away
-    return _counted(there, gone, workspace, whole=True)
-
-
-def _counted(there: dict[str, int], gone: dict[str, int], workspace: str, *, whole: bool) -> tuple[int, int, bool]:
-    def is_left(name: str, layer: int) -> bool:
-        """Not taken away, with what is above it, by a later layer."""
-        at = len(name)
-        while at > 0:
-            if gone.get(name[:at], -1) > layer:
-                return False
-            at = name.rfind("/", 0, at)
-        return True
-
-    new = sum(is_left(name, layer) for name, layer in there.items())
-    lost = sum(there.get(name, -1) < layer and os.path.lexists(f"{workspace}/{name}") for name, layer in gone.items())
-    return new, lost, whole
-
-
-def _is_whiteout(entry: os.DirEntry[str]) -> bool:
-    details = entry.stat(follow_symlinks=False)
-    return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0

@@ -365,8 +365,7 @@ class Held:
             self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
                 name=_checked(name),
-                made=time.time_ns(),
-                session="",
+                session="",  # ``made`` stays: what the host changed since then is a conflict of the fork as well
                 layers=(*frozen, pool.make(f"{self.top}/upper")),
                 checkpoints=(),
                 fork_of=self.name,

@@ -234,7 +234,21 @@ def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: i
     return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
 
 
+_RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+
+
+def rename_new(directory: int, name: str, other_directory: int, other_name: str) -> None:
+    """renameat2(2) RENAME_NOREPLACE: give a file another name, which nothing has yet.
+
+    Raises:
+        FileExistsError: something has it.
+        OSError: EINVAL where the file system cannot do that; EXDEV between two mounts.
+    """
+    result = _syscall(
+        _NR["renameat2"], directory, _bytes(name), other_directory, _bytes(other_name), ctypes.c_uint(_RENAME_NOREPLACE)
+    )
+    _check(result, "renameat2", name)
 
 
 def exchange(directory: int, name: str, other_directory: int, other_name: str) -> None:

@@ -19,7 +19,7 @@ import select
 import time
 
 from ..backend import Ended, Exited, Failed, Stopped
-from ..errors import HostError
+from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
@@ -314,8 +314,8 @@ class Session(Boundary):
             say(f"the time limit of {self.policy.limits.time} s ended the command")
         for path in (path for guard in self.guards for path in guard.left):
             say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
+        self._tell_changes()
         if not self.options.quiet:
-            self._tell_changes()
             self._tell_refusals()
             self._tell_failures()
         pairs = [pair for guard in self.guards for pair in guard.moved]
@@ -353,15 +353,29 @@ class Session(Boundary):
         changes = self.opening.changes
         if changes is None:
             return
-        from ..changes.cell import summary
+        from ..changes import review, terminal
 
-        there, gone, whole = summary(changes.uppers, self.opening.facts.workspace)
-        if not there and not gone and changes.is_empty:
-            say("nothing was changed")
+        quiet = self.options.quiet
+        try:
+            outcome = review.finish(
+                changes,
+                "never" if quiet and self.options.apply == "ask" else self.options.apply,
+                say=(lambda _line: None) if quiet else say,
+                ask=terminal.asker(),
+                look=terminal.look,
+                paths=self.policy.paths,
+                colour=os.isatty(2) and not os.environ.get("NO_COLOR"),
+            )
+        except (MembraneError, OSError) as error:
+            say(f"the changes are kept, and could not be looked at: {escape(str(error))}")
             return
-        more = "" if whole else "at least "
-        say(f"the workspace is as it was; the change set {changes.name} holds {more}{there} changed, {gone} deleted")
-        say(f"  look: membrane diff {changes.name}    take over: membrane apply {changes.name}")
+        if outcome == "kept" and quiet and self.options.apply in ("safe", "all"):
+            say(f"the changes were not put in place; membrane apply {changes.name} says why")
+        if outcome == "nothing" and not quiet:
+            say("nothing was changed")
+        if outcome == "discarded":
+            self.opening.changes = None
+            changes.close()
 
     def _tell_refusals(self) -> None:
         if not self.journal.denied:

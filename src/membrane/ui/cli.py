@@ -403,6 +403,12 @@ def _gc(invocation: Invocation) -> int:
     return 0
 
 
+def _review(invocation: Invocation) -> int:
+    from . import review
+
+    return review.main(invocation, _state())
+
+
 def _changes(invocation: Invocation) -> int:
     from . import changes
 
@@ -510,6 +516,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "ps": _ps,
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),
+    **dict.fromkeys(("diff", "apply", "undo"), _review),
     "config": _config,
     "mcp": _mcp,
     "setup": _setup,

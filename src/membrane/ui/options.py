@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..policy.keys import Scope
 
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "none"]
 
 
 class UsageError(PolicyError):
@@ -57,6 +57,16 @@ class Command(Value):
 
 OPTIONS: tuple[Option, ...] = (
     *(option for option in keys.OPTIONS if option.scope == "policy"),
+    Option(
+        "apply",
+        "files",
+        "at the end of --review: ask (on a terminal), safe, all, never",
+        "run",
+        metavar="MODE",
+        values=("ask", "safe", "all", "never"),
+        example="membrane --review --apply=safe -- make format",
+        rare=True,
+    ),
     # ------------------------------------------------------------ record
     Option(
         "events",
@@ -118,6 +128,20 @@ OPTIONS: tuple[Option, ...] = (
     Option("help", "membrane", "print this help", "own", short="h", example="membrane check --help"),
     # ------------------------------------------------------------ of subcommands
     Option("json", "output", "one JSON object on stdout", "command", example="membrane plan --json"),
+    Option("stat", "output", "lines added and deleted, by file", "command", example="membrane diff --stat"),
+    Option("name-status", "output", "names with the kind of change", "command", example="membrane diff --name-status"),
+    Option(
+        "all", "apply", "also what outside programs would execute or obey", "command", example="membrane apply --all"
+    ),
+    Option(
+        "rest", "apply", "where the host changed some names, all others", "command", example="membrane apply --rest"
+    ),
+    Option(
+        "merge", "apply", "merge what both sides changed, where it merges", "command", example="membrane apply --merge"
+    ),
+    Option("dry-run", "apply", "only say what would be done", "command", example="membrane apply --dry-run"),
+    Option("continue", "apply", "finish an apply that was cut off", "command", example="membrane apply --continue"),
+    Option("abort", "apply", "take back an apply that was cut off", "command", example="membrane apply --abort"),
     Option(
         "method",
         "question",
@@ -273,9 +297,36 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "changes",
         "[--json]",
-        "list the change sets of reviewed workspaces; also discard, checkpoint, restore, fork",
+        "list change sets; also diff, apply, undo, discard, checkpoint, restore, fork",
         ("membrane changes",),
         options=("json",),
+    ),
+    Command(
+        "diff",
+        "[NAME] [PATH ...] [--stat|--name-status|--json]",
+        "what a reviewed command changed, as a patch that git applies",
+        ("membrane diff fix-login", "membrane diff src --stat"),
+        options=("stat", "name-status", "json"),
+        words="changes",
+        rare=True,
+    ),
+    Command(
+        "apply",
+        "[NAME] [PATH ...] [--all] [--rest] [--dry-run]",
+        "put in place what a reviewed command changed, wholly or not at all",
+        ("membrane apply fix-login", "membrane apply fix-login src --dry-run", "membrane apply --abort fix-login"),
+        options=("all", "rest", "merge", "dry-run", "continue", "abort", "json"),
+        words="changes",
+        rare=True,
+    ),
+    Command(
+        "undo",
+        "[NAME] [--rest]",
+        "bring the workspace back to what it was before the last apply",
+        ("membrane undo fix-login",),
+        options=("rest",),
+        words="changes",
+        rare=True,
     ),
     Command(
         "discard",
@@ -540,6 +591,8 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
     if command.names:
         if len(words) != len(command.names):
             raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
+        return
+    if command.words == "changes":
         return
     if command.words == "target" and not words:
         raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)

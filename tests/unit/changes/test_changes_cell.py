@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -147,28 +146,6 @@ def test_a_writable_tree_that_is_the_workspace_is_refused(facts: HostFacts, tmp_
     begin(str(tmp_path / "data"), "rw")
 
 
-def test_the_counts_at_the_end(facts: HostFacts, tmp_path: Path) -> None:
-    workspace = Path(facts.workspace)
-    for name in ("old", "d/gone", "back"):
-        (workspace / name).parent.mkdir(exist_ok=True)
-        (workspace / name).write_text("")
-    first, second = tmp_path / "1", tmp_path / "2"
-    for name in ("new/file", "old", "brief"):
-        (first / name).parent.mkdir(parents=True, exist_ok=True)
-        (first / name).write_text("")
-    whiteout(first / "back")
-    (second / "d").mkdir(parents=True)
-    whiteout(second / "d" / "gone")
-    whiteout(second / "brief")  # made and removed
-    (second / "back").write_text("")
-    whiteout(second / "never")
-    uppers = (str(first), str(second))
-    # new/, new/file, old, back; and d/gone.
-    assert cell.summary(uppers, facts.workspace) == (4, 1, True)
-    assert cell.summary(uppers, facts.workspace, most=2)[2] is False
-    assert cell.summary((), facts.workspace) == (0, 0, True)
-
-
 def test_a_name_that_is_in_the_view_all_the_same_stops_the_start(tmp_path: Path) -> None:
     workspace, upper = tmp_path / "ws", tmp_path / "upper"
     (workspace / "sub").mkdir(parents=True)
@@ -185,18 +162,6 @@ def test_a_name_that_is_in_the_view_all_the_same_stops_the_start(tmp_path: Path)
         cell.confirm(root, "/ws", names, (str(upper),))
     finally:
         os.close(root)
-
-
-def test_the_counts_take_time_in_proportion(facts: HostFacts, tmp_path: Path) -> None:
-    """A command may have removed as much as it made; the end of a run does not wait for it."""
-    upper = tmp_path / "1"
-    upper.mkdir()
-    for number in range(3_000):
-        (upper / f"n{number}").write_text("")
-        whiteout(upper / f"w{number}")
-    begin = time.process_time()
-    assert cell.summary((str(upper),) * 3, facts.workspace) == (3_000, 0, True)
-    assert time.process_time() - begin < 2  # comparing each with each took a minute
 
 
 def test_an_empty_file_and_an_empty_directory(facts: HostFacts, tmp_path: Path) -> None:

@@ -90,14 +90,15 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
     [
         (["--alow", "x"], "unknown option --alow; did you mean --allow?"),
         (["--allows=x"], "unknown option --allows; did you mean --allow?"),
-        (["--all", "x"], "unknown option --all; did you mean --allow?"),
+        (["--allo", "x"], "unknown option --allo; did you mean --allow?"),
         (["--sess", "x"], "unknown option --sess; did you mean --session-id-file?"),
         (["--zzzzzz"], "unknown option --zzzzzz"),
         (["-z"], "unknown option -z"),
         (["-X", "GET"], "unknown option -X; it is an option of membrane check"),
         (
             ["--json"],
-            "unknown option --json; it is an option of membrane check, plan, doctor, ps, gc, changes, config, trace",
+            "unknown option --json; "
+            "it is an option of membrane check, plan, doctor, ps, gc, changes, diff, apply, config, trace",
         ),
         (["-a"], "option -a needs a value (HOST)"),
         (["-a", "--", "ls"], "option -a needs a value (HOST)"),

@@ -1,0 +1,512 @@
+"""Changes chosen, judged and put in place; and what is said of those that are not.
+
+Theory of operation
+-------------------
+``listed`` reads the changes of a frozen copy and says of each whether it is red, whether it can never be put in place,
+and whether the host changed the same name meanwhile.  ``apply`` chooses among them, copies what is chosen into the
+stage of a transaction, judges *those* bytes, and only then writes the journal (``transaction``).  A file whose bytes
+turn out red on this second look is treated as any other that is red.
+
+What depends on each other is chosen together: nothing is put into a directory that is refused, a directory goes only
+when all that is listed below it goes, and a name that is asked for brings the new directories that it needs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import Conflict, HostError
+from ..value import Value
+from .base import Base, Row
+from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
+from .model import SET_ID, Change, covers
+from .red import Judge
+from .transaction import Op, Stage, mark, nothing
+from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_OWNER = 0o300  # write and search: what it takes to change the names of a directory
+
+
+class Report(Value):
+    """What an apply did, or would do.
+
+    ``applied``: put in place; ``refused``: (change, why); ``conflicts``: those of the chosen that the host changed
+    meanwhile, each with its ``conflict``; ``arrived``: commits under a name of their own.
+    """
+
+    applied: tuple[Change, ...]
+    refused: tuple[tuple[Change, str], ...] = ()
+    conflicts: tuple[Change, ...] = ()
+    arrived: tuple[Arrived, ...] = ()
+
+
+def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change]:
+    """All changes, sorted by path, with what is said of them; the base of those that are new to it is kept.
+
+    Raises:
+        OSError, HostError: the layers cannot be read, or hold more than is looked at.
+    """
+    raw = copy.changes()
+    base.keep(copy, raw)
+    judge = Judge(copy, root)
+    in_git = [judge.one(change) for change in raw if gits.repository(change.path)]
+    rows = len(base.rows)
+    in_git = gits.rewritten(change for change in in_git if not base.is_same(copy, change))
+    if len(base.rows) > rows:
+        base.save()
+    found = [
+        gits.made_inside(change)
+        for change in raw
+        if not gits.repository(change.path) and not base.is_same(copy, change)
+    ]
+    judged = judge.all(paired(copy, found))
+    told = []
+    for change in judged:
+        why = base.conflict(copy, change)
+        told.append(change.replace(conflict=why) if why else change)
+    return sorted((*told, *in_git), key=lambda change: os.fsencode(change.path))
+
+
+def choose(
+    changes: Sequence[Change], only: Iterable[str] = (), *, red: bool = False
+) -> tuple[list[Change], list[tuple[Change, str]]]:
+    """(those to put in place, those refused with the reason).
+
+    Args:
+        only: names below which is chosen, relative to the workspace; empty: everything.
+        red: red ones as well.
+    """
+    only = tuple(only)
+    chosen: dict[str, Change] = {}
+    for change in changes:
+        if not only or any(covers(asked, path) for asked in only for path in change.paths):
+            chosen[change.path] = change
+    by_path = {change.path: change for change in changes}
+    for path in list(chosen) if only else ():
+        for parent in above(path):
+            needed = by_path.get(parent)
+            if needed is not None and needed.after is not None and needed.after.what == "directory":
+                chosen[parent] = needed
+    refused: dict[str, str] = {}
+    for path, change in chosen.items():
+        if change.never:
+            refused[path] = change.never[0]
+        elif change.red and not red:
+            refused[path] = change.red[0]
+    for path in chosen:
+        if path not in refused and any(
+            parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
+        ):
+            refused[path] = "what stands above it is not put in place"
+    # A directory goes when all that is listed below it goes.
+    staying: set[str] = set()
+    for change in changes:
+        gone = change.source or change.path
+        if (change.source or change.after is None) and (change.path not in chosen or change.path in refused):
+            staying.update(above(gone))
+    for path in chosen:
+        change = by_path[path]
+        goes = change.after is None or (change.kind == "type" and change.before is not None)
+        if path not in refused and goes and path in staying:
+            refused[path] = "something in it stays"
+    return (
+        [by_path[path] for path in sorted(chosen, key=os.fsencode) if path not in refused],
+        [(by_path[path], refused[path]) for path in sorted(refused, key=os.fsencode)],
+    )
+
+
+def above(path: str) -> list[str]:
+    """The names on the way to ``path``, the innermost first."""
+    out = []
+    at = path.rfind("/")
+    while at > 0:
+        out.append(path[:at])
+        at = path.rfind("/", 0, at)
+    return out
+
+
+class Engine:
+    """Puts changes of one frozen copy in place.
+
+    Args:
+        place: the directory of the change set; the caller holds its lock.
+        copy: the copy.
+        root: the workspace, resolved.
+        begun: when the change set was made, ns since the epoch.
+        step: called before each step of a transaction with its name.
+        locked: does a rule keep this name as it is?
+    """
+
+    def __init__(
+        self,
+        place: str,
+        copy: Copy,
+        root: str,
+        begun: int,
+        step: Callable[[str], None] = nothing,
+        locked: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._copy, self._root = copy, root
+        self.base = Base(place, begun)
+        self._locked = locked
+        self._name = place.rpartition("/")[2]
+        self._gits = Repositories(copy, self.base, self._name)
+        self._merged: dict[str, tuple[bytes, bytes]] = {}  # what is put in place and what the command made, by path
+        self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
+        self._stage = Stage(place, copy.base_fd, root, step)
+
+    def changes(self) -> list[Change]:
+        """As ``listed``.
+
+        Raises:
+            Unfinished: an apply has to be brought to an end first.
+        """
+        self._stage.check()
+        self._gits = Repositories(self._copy, self.base, self._name)
+        found = listed(self._copy, self.base, self._root, self._gits)
+        if self._locked is None:
+            return found
+        why = "a rule of the policy keeps it as it is"
+        locked = self._locked
+        return [
+            change.replace(never=(*change.never, why)) if any(locked(path) for path in change.paths) else change
+            for change in found
+        ]
+
+    def apply(
+        self,
+        only: Iterable[str] = (),
+        *,
+        red: bool = False,
+        rest: bool = False,
+        merge: bool = False,
+        dry_run: bool = False,
+        found: list[Change] | None = None,
+    ) -> Report:
+        """Put changes in place, all that are chosen or none.
+
+        Args:
+            only: as of ``choose``.
+            red: also what outside programs would execute or obey.
+            rest: where the host changed some names meanwhile, the others all the same.
+            merge: a file that both sides changed is merged in three ways, where that is possible without conflicts.
+            dry_run: only say what would be done.
+            found: what ``changes`` has given under the same lock.
+
+        Raises:
+            Conflict: the host changed a chosen name meanwhile, and ``rest`` is false; nothing was put in place.
+            HostError: nothing was put in place, because of an error.
+            Unfinished: and what was done could not be undone; or an apply before this one has to be ended first.
+        """
+        changes = self.changes() if found is None else found
+        only = tuple(only)
+        self._merged.clear()
+        if merge:
+            changes = [self._merge(change) if change.conflict else change for change in changes]
+        chosen, refused = choose(changes, only, red=red)
+        conflicts = [change for change in chosen if change.conflict]
+        if conflicts and not rest and not dry_run:
+            raise _conflicts(conflicts)
+        chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
+        if dry_run:
+            return self._report(chosen, refused, conflicts)
+        if not chosen:
+            return self._report([], refused, conflicts)
+        self._stage.begin()
+        try:
+            slots = self._staged(chosen)
+            worse = self._judged(chosen, slots)
+            if worse:
+                chosen, refused = self._without(
+                    [worse.get(change.path, change) for change in changes],
+                    only,
+                    red,
+                    {change.path: change.conflict for change in conflicts},
+                )
+            kept = {change.path for change in chosen}
+            for path, slot in slots.items():
+                if path not in kept:
+                    self._stage.refuse(slot)
+            ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
+            rows = self._rows(chosen, slots)
+            self._stage.commit(ops, self.base.stored(rows))
+        except OSError as error:
+            self._stage.drop()
+            cause = f"{os.strerror(error.errno or 0)}; everything is as before"
+            raise HostError("make the changes ready", cause, target=ascii(error.filename or "")[1:-1]) from error
+        except BaseException:
+            self._stage.drop()
+            raise
+        self._stage.carry_out(ops)
+        self.base.put(rows)
+        return self._report(chosen, refused, conflicts)
+
+    def _report(
+        self, chosen: Sequence[Change], refused: Sequence[tuple[Change, str]], conflicts: Sequence[Change]
+    ) -> Report:
+        paths = {change.path for change in chosen}
+        arrived = [each for path, each in self._gits.arrived.items() if path in paths]
+        return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived))
+
+    def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
+        """Bring an apply that ended in its middle to its end, or back to its beginning.
+
+        Args:
+            rest: end it, though some of it cannot be done; what was replaced there stays as the undo copy.
+
+        Returns: (path, why) of what could not be done; without ``rest`` it can be asked again.
+
+        Raises:
+            HostError: there is none.
+        """
+        ops = self._stage.open()
+        try:
+            left = self._stage.forward(ops) if forward else self._stage.back(ops)
+            if (left and rest) or (forward and not left):
+                self._stage.finish(ops)
+            elif not left:
+                self._stage.drop()
+        finally:
+            self._stage.close()
+        return left
+
+    def undo(self, *, rest: bool = False) -> list[tuple[str, str]]:
+        """Bring the workspace back to what it was before the last apply.
+
+        Args:
+            rest: where the host changed some of it since, all else.
+
+        Returns: (path, why) of what was not undone.
+
+        Raises:
+            Conflict: the host changed some of it since, and ``rest`` is false; nothing was undone.
+            HostError: there is nothing to undo.
+        """
+        ops = self._stage.reopen_undo()
+        try:
+            left = self._stage.hindrances(ops)
+            if left and not rest:
+                self._stage.finish(ops)
+                path, why = left[0]
+                error = Conflict(
+                    "undo the apply", why, target=ascii(path)[1:-1], fix=("membrane undo --rest   # all others",)
+                )
+                error.paths = tuple(left)
+                raise error
+            left = self._stage.back(ops)
+            self.base.restore(self._stage.rows(), {path for path, _ in left})
+            if left:
+                self._stage.finish(ops)
+            else:
+                self._stage.drop()
+        finally:
+            self._stage.close()
+        return left
+
+    # ------------------------------------------------------------ the parts of an apply
+
+    def _merge(self, change: Change) -> Change:
+        """A conflict that is none any more, or as it was."""
+        from .merge import LARGEST, merged
+
+        place = self.base.copy_of(change.path)
+        before, after = change.before, change.after
+        if not place or before is None or after is None or {before.what, after.what} != {"file"} or change.source:
+            return change
+        if max(before.size, after.size) > LARGEST:
+            return change
+        try:
+            with open(place, "rb") as file:
+                base = file.read()
+            sides = []
+            for layer in (-1, change.layer):
+                fd = self._copy.open(layer, change.path)
+                try:
+                    sides.append(b"".join(pieces(fd)))
+                finally:
+                    os.close(fd)
+        except OSError:
+            return change
+        data = merged(base, *sides)
+        if data is None:
+            return change.replace(conflict=f"{change.conflict}; it does not merge by itself")
+        self._merged[change.path] = data, sides[1]
+        return change.replace(conflict="", after=after.replace(size=len(data)), content=True, kind="changed")
+
+    @staticmethod
+    def _without(
+        changes: Sequence[Change], only: tuple[str, ...], red: bool, conflicts: dict[str, str]
+    ) -> tuple[list[Change], list[tuple[Change, str]]]:
+        """As ``choose``, where conflicts are refused."""
+        marked = [
+            change.replace(never=(*change.never, conflicts[change.path])) if change.path in conflicts else change
+            for change in changes
+        ]
+        return choose(marked, only, red=red)
+
+    def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
+        """Make everything ready that is to stand in the workspace; its slot by its path."""
+        slots: dict[str, str] = {}
+        self._digests.clear()
+        for change in chosen:
+            after = change.after
+            if after is None or (change.kind == "mode" and not change.attributes):
+                continue
+            if after.what == "directory" and change.kind not in ("added", "type"):
+                continue
+            slot = slots[change.path] = self._stage.slot()
+            if after.what == "directory":
+                self._stage.directory(slot, after)
+            elif after.what == "link":
+                self._stage.link(slot, after)
+            elif change.path in self._merged:
+                self._stage.data(slot, self._merged[change.path][0], after.mode)
+            elif change.path in self._gits.data:
+                self._stage.data(slot, self._gits.data[change.path], after.mode)
+            else:
+                fd = self._copy.open(change.layer, change.path)
+                try:
+                    kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
+                    self._digests[change.path] = self._stage.file(slot, fd, after, kept)
+                finally:
+                    os.close(fd)
+        return slots
+
+    def _judged(self, chosen: Sequence[Change], slots: dict[str, str]) -> dict[str, Change]:
+        """Judge the bytes in the stage; the changes that are red by them and were not before."""
+        judge = Judge(self._copy, self._root, lambda change: self._stage.read(slots[change.path]))
+        found = {}
+        packs: dict[str, dict[str, Change]] = {}
+        for change in chosen:
+            if change.path not in slots:
+                continue
+            slot = slots[change.path]
+            why = self._gits.objection(change, lambda slot=slot: self._stage.read(slot))  # type: ignore[misc]
+            judged = change.replace(never=(*change.never, why)) if why else change
+            place = self._gits.owner.get(change.path, "")
+            if place and pack_name(change.path[len(place) + 1 :]):
+                stem, _, ending = change.path.rpartition(".")
+                packs.setdefault(stem, {})[ending] = change
+            elif change.path not in self._gits.data:
+                judged = judge.again(judged)
+            if judged.never != change.never or set(judged.red) - set(change.red):
+                found[change.path] = judged
+        for pair in packs.values():
+            why = self._pack(pair, slots)
+            if why:
+                found |= {change.path: change.replace(never=(*change.never, why)) for change in pair.values()}
+        return found
+
+    def _pack(self, pair: dict[str, Change], slots: dict[str, str]) -> str:
+        """Give a pack an index of our own making; why it cannot be put in place, or empty."""
+        if set(pair) != {"pack", "idx"}:
+            return "a pack comes with its index only"
+        width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
+        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width)
+
+    def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
+        """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""
+        removes, comes, modes = [], [], []
+        by_path = {change.path: change for change in chosen}
+        for change in chosen:
+            path, before, after = change.path, change.before, change.after
+            if change.source:
+                assert before is not None
+                removes.append(Op("remove", change.source, self._stage.slot(), old=mark(before)))
+                before = None
+            slot = slots.get(path, "")
+            if after is None:
+                assert before is not None
+                removes.append(Op("remove", path, self._stage.slot(), old=mark(before), lock=self._lock(path)))
+            elif slot:
+                new = self._stage.mark(slot)
+                old = mark(before) if before is not None else ()
+                listed = (
+                    self._gits.values[path].content if path.endswith("/index") and path in self._gits.values else ""
+                )
+                comes.append(Op("put" if old else "new", path, slot, old, new, lock=self._lock(path), listed=listed))
+                if after.what == "directory":
+                    modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
+            elif before is not None and before.mode != after.mode:
+                mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
+                modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
+        comes.sort(key=lambda op: (self._rank(by_path[op.path]), os.fsencode(op.path)))
+        removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
+        modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
+        opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})
+        modes = [op for op in modes if op.path not in {each.path for each in opened}]
+        return [*opened, *removes, *comes, *sorted((*modes, *closed), key=lambda op: os.fsencode(op.path))[::-1]]
+
+    def _lock(self, path: str) -> str:
+        place = self._gits.owner.get(path, "")
+        return lock_of(place, path) if place else ""
+
+    def _rank(self, change: Change) -> int:
+        """Directories, objects, the work tree, refs, and at last what says where HEAD is."""
+        place = self._gits.owner.get(change.path, "")
+        if place:
+            return rank(place, change)
+        return 0 if change.after is not None and change.after.what == "directory" else 3
+
+    def _opened(self, ops: list[Op], modes: dict[str, Op]) -> tuple[list[Op], list[Op]]:
+        """Directories in which the owner may change nothing: opened at first, and given their mode at the end."""
+        if os.geteuid() == 0:
+            return [], []
+        opened, closed = [], []
+        made = {op.path for op in ops if op.do in ("new", "put")}
+        for path in sorted({op.path.rpartition("/")[0] for op in ops}, key=os.fsencode):
+            if not path or path in made:
+                continue
+            there = look(self._copy.base_fd, path)
+            if there is None or there.uid != os.geteuid() or there.mode & _OWNER == _OWNER:
+                continue
+            last = modes[path].mode if path in modes else there.mode
+            opened.append(Op("mode", path, "", new=mark(there), was=there.mode, mode=there.mode | 0o700))
+            closed.append(Op("mode", path, "", new=mark(there), was=there.mode | 0o700, mode=last))
+        return opened, closed
+
+    def _rows(self, chosen: Sequence[Change], slots: dict[str, str]) -> dict[str, Row]:
+        """What the workspace holds afterwards, for the conflicts of a later apply."""
+        rows = self._gits.rows_of(change.path for change in chosen)
+        for change in chosen:
+            if change.source:
+                rows[change.source] = Row("", 0, "")
+            if change.after is None:
+                rows[change.path] = Row("", 0, "")
+            elif change.after.what == "link":
+                rows[change.path] = Row("link", 0, change.after.target)
+            elif change.after.what == "file":
+                if change.path in self._merged:
+                    # The command's own version: what the host added to it is no change of the command's.
+                    content = self.base.copied(self._merged[change.path][1])
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, content)
+                    continue
+                known = self._digests.get(change.path)
+                if known is not None:
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
+                    continue
+                slot = slots.get(change.path)
+                fd = self._stage.read(slot) if slot else open_below(self._copy.base_fd, change.path, os.O_RDONLY)
+                try:
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, digest(fd).hex())
+                finally:
+                    os.close(fd)
+            else:
+                rows[change.path] = Row("directory", 0, "")
+        return rows
+
+
+def _conflicts(changes: Sequence[Change]) -> Conflict:
+    first = changes[0]
+    error = Conflict(
+        "apply the changes",
+        f"{first.conflict}" + (f"; and {len(changes) - 1} more" if len(changes) > 1 else ""),
+        target=ascii(first.path)[1:-1],
+        fix=("membrane apply --merge   # in three ways, by git", "membrane apply --rest   # all others"),
+    )
+    error.paths = tuple((change.path, change.conflict) for change in changes)
+    return error

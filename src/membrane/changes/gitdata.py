@@ -1,0 +1,596 @@
+"""git repositories of the workspace: objects are added, refs are moved from what they were, nothing is copied over.
+
+Theory of operation
+-------------------
+The files of a git directory are not independent, and the host's git works on them as well.  So what a command did in a
+repository that the workspace has is not applied file by file:
+
+* *Objects* only come.  Each loose one must be what its name says; of a pack the index is made anew by
+  ``git index-pack`` from the copy that is put in place, which reads every object in it.  What git derives from them
+  (bitmaps, graphs) stays behind.
+* *Refs* are compared as values, whether they are files or lines of ``packed-refs`` (gitrepository-layout(5)), and each
+  is moved as git does it: under its ``.lock``, from the value that it had.  Where the host moved it meanwhile, the
+  commits made inside arrive as ``refs/membrane/NAME/...``, to be merged by a person.
+* *HEAD, the index, logs and the state* of a merge or a rebase come only where the host's HEAD did not move; else they
+  would describe another history.  An index is compared by its entries: ``git status`` outside writes it anew.
+
+Nothing of this is a ``Conflict``: what cannot come is refused with its reason, and the rest comes.
+A repository that the command made is a directory like any other; its objects are checked as well.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..errors import HostError
+from ..value import Value
+from ..workspace.gitindex import hash_size
+from .base import Row
+from .model import Change, Side
+from .tree import Copy, look, open_directory, pieces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .base import Base
+
+MOST_REFS = 100_000
+LARGEST_PACKED = 32 << 20  # bytes of packed-refs
+LONGEST_REF = 1_024  # bytes of the content of one
+LARGEST_INDEX = 32 << 20  # bytes of an index whose entries are compared
+PACK_TIME = 600  # seconds for the check of one pack
+_HEX = frozenset("0123456789abcdef")
+_DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
+_LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
+# What says nothing of where HEAD is: settings, and other repositories.
+_APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
+_ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
+_MOVED = "HEAD or its branch was moved in the workspace meanwhile"
+
+
+class Arrived(Value):
+    """Commits that could not be put under their own name: the ``ref`` that the command moved, and the new name."""
+
+    repository: str  # the directory above ``.git``, relative to the workspace
+    ref: str
+    name: str
+
+    @property
+    def command(self) -> str:
+        """What a person types to have them."""
+        where = f"-C {self.repository} " if self.repository else ""
+        return f"git {where}merge {self.name}" if self.ref.startswith("refs/heads/") else f"git {where}show {self.name}"
+
+
+def lock_of(repository: str, path: str) -> str:
+    """The lock file that git takes before it writes ``path``; empty: it takes none."""
+    inner = path[len(repository) + 1 :]
+    return f"{path.rpartition('/')[2]}.lock" if inner in _LOCKED or inner.startswith("refs/") else ""
+
+
+def rank(repository: str, change: Change) -> int:
+    """In which order things come: objects before the refs that lead to them, HEAD and the index at last."""
+    inner = change.path[len(repository) + 1 :]
+    if change.after is not None and change.after.what == "directory":
+        return 0
+    if inner.startswith("objects/"):
+        return 1 if inner.endswith(".pack") or "/pack/" not in inner else 2
+    return 4 if inner.startswith("refs/") or inner == "packed-refs" else 5
+
+
+class Repositories:
+    """Rewrites the changes of git directories.
+
+    Args:
+        copy: the copy.
+        base: what the workspace held.
+        name: of the change set.
+    """
+
+    def __init__(self, copy: Copy, base: Base, name: str) -> None:
+        self._copy, self._base, self._name = copy, base, name
+        self._host = Copy(copy.base_fd, ())
+        self._known: dict[str, bool] = {}
+        self.data: dict[str, bytes] = {}  # contents of ours, by path
+        self.owner: dict[str, str] = {}  # the repository of each changed path that is in one
+        self.values: dict[str, Row] = {}  # rows of refs, when they are put in place
+        self.arrived: dict[str, Arrived] = {}  # by the path of the ref
+
+    def repository(self, path: str) -> str:
+        """The git directory of the workspace that holds ``path``; empty: none."""
+        at = path.rfind("/")
+        while at > 0:
+            if self._is_one(path[:at]):
+                return path[:at]
+            at = path.rfind("/", 0, at)
+        return ""
+
+    def _is_one(self, place: str) -> bool:
+        known = self._known.get(place)
+        if known is None:
+            wanted = (("HEAD", ("file", "link")), ("objects", ("directory",)), ("refs", ("directory",)))
+            known = self._known[place] = all(self._what(f"{place}/{name}") in what for name, what in wanted)
+        return known
+
+    def _what(self, path: str) -> str:
+        try:
+            there = look(self._copy.base_fd, path)
+        except OSError:
+            return ""
+        return "" if there is None else there.what
+
+    def rewritten(self, changes: Iterable[Change]) -> list[Change]:
+        """The changes, with those of git directories as they may be put in place, sorted by path."""
+        out: list[Change] = []
+        parts: dict[str, list[Change]] = {}
+        for change in changes:
+            place = self.repository(change.path)
+            if place:
+                parts.setdefault(place, []).append(change)
+            else:
+                out.append(change)
+        for place, rows in parts.items():
+            out += self._of(place, rows)
+        out.sort(key=lambda change: os.fsencode(change.path))
+        return out
+
+    @staticmethod
+    def made_inside(change: Change) -> Change:
+        """A change that is in no repository of the workspace, perhaps in one that the command made."""
+        if change.after is not None and _inner(change.path) in _ALTERNATES:
+            return _never(change, "git takes objects from where it points")
+        return change
+
+    def _of(self, place: str, changes: list[Change]) -> list[Change]:
+        if self._copy.find(f"{place}/HEAD") is None:
+            first = next((change for change in changes if change.path == f"{place}/HEAD"), changes[0])
+            return [_never(first, "a repository of the workspace is not taken away")]
+        out: list[Change] = []
+        refs = False
+        rest: list[Change] = []
+        for change in changes:
+            inner = change.path[len(place) + 1 :]
+            if inner == "objects" or inner.startswith("objects/"):
+                out += self._object(inner, change)
+            elif inner == "packed-refs" or inner.startswith("refs/"):
+                refs = True
+            elif inner.startswith("reftable"):
+                out.append(_never(change, "refs in a reftable are not put in place"))
+            else:
+                rest.append(change)
+        moved = self._has_moved(place)
+        if refs:
+            out += self._refs(place)
+        for change in rest:
+            kept = self._plain(place, change, moved)
+            if kept is not None:
+                out.append(kept)
+        for change in out:
+            self.owner[change.path] = place
+        return out
+
+    # ------------------------------------------------------------ objects
+
+    def _object(self, inner: str, change: Change) -> list[Change]:
+        name = inner.rpartition("/")[2]
+        if change.after is None or name.endswith(_DERIVED) or inner.startswith("objects/info/commit-graph"):
+            return []
+        if inner in ("objects/info/packs", "objects/info/commit-graphs", "objects/pack/multi-pack-index"):
+            return []
+        if change.kind in ("mode", "attributes"):
+            return []
+        if change.after.what == "directory":
+            known = inner in ("objects/pack", "objects/info") or _is_hex(inner.removeprefix("objects/"), 2)
+            return [change if known else _never(change, "git writes no such name among its objects")]
+        if change.kind != "added":
+            return [_never(change, "an object never changes")]
+        if change.after.what != "file" or not (loose_name(inner) or pack_name(inner)):
+            return [_never(change, "git writes no such name among its objects")]
+        # Read-only, as git writes them: an object that can be executed is none.
+        return [change.replace(after=change.after.replace(mode=0o444))]
+
+    # ------------------------------------------------------------ refs
+
+    def _refs(self, place: str) -> list[Change]:
+        inside, host = _Refs(self._copy, place), _Refs(self._host, place)
+        if inside.broken or host.broken:
+            why = "the refs cannot be read, or are more than are looked at"
+            return [Change(f"{place}/refs", "changed", None, None, never=(why,))]
+        out: list[Change] = []
+        gone: list[str] = []
+        for ref in sorted({*inside.values, *host.values}):
+            new, old = inside.values.get(ref, ""), host.values.get(ref, "")
+            key = f"{place}//{ref}"
+            row = self._base.rows.get(key)
+            if new == old or (row is not None and row.content == new):
+                continue
+            path = f"{place}/{ref}"
+            if not _is_ref(ref):
+                out.append(Change(path, "changed", None, None, never=("git takes no such name for a ref",)))
+                continue
+            if row is None and not (old and self._is_new(host, place, ref)):
+                row = Row("ref", 0, old)
+                self._base.rows[key] = row
+            if row is None or row.content != old:
+                out += self._arrives(place, ref, new)
+                continue
+            if new and not _is_value(new, ref):
+                out.append(Change(path, "changed", None, None, never=("it holds no name of an object",)))
+                continue
+            self.values[path] = Row("ref", 0, new)
+            if not new:
+                gone.append(ref)
+            if new:
+                out.append(self._written(path, host.loose.get(ref), new))
+            elif ref in host.loose:
+                out.append(Change(path, "deleted", host.loose[ref], None, content=True))
+        packed = [ref for ref in gone if ref in host.packed]
+        if packed:
+            out.append(self._unpacked(place, packed, host))
+        return [*self._parents(place, out), *out]
+
+    def _is_new(self, host: _Refs, place: str, ref: str) -> bool:
+        """May the host have moved a ref that it has since the set was made?"""
+        there = host.loose.get(ref) or look(self._copy.base_fd, f"{place}/packed-refs")
+        return there is not None and self._base.is_new(there)
+
+    def _arrives(self, place: str, ref: str, new: str) -> list[Change]:
+        if not new or not _is_value(new, ref) or not ref.startswith(("refs/heads/", "refs/tags/")):
+            why = "it was moved in the workspace meanwhile"
+            return [Change(f"{place}/{ref}", "changed", None, None, never=(why,))]
+        name = f"refs/membrane/{self._name}/{ref.removeprefix('refs/')}"
+        path = f"{place}/{name}"
+        there = look(self._copy.base_fd, path)
+        repository = place.rpartition("/")[0]
+        self.arrived[path] = Arrived(repository, ref, name)
+        if there is not None and _value(_bytes(self._host, path)) == new:
+            return []
+        return [self._written(path, there, new)]
+
+    def _written(self, path: str, there: Side | None, value: str) -> Change:
+        data = f"{value}\n".encode()
+        self.data[path] = data
+        after = Side("file", 0o644, len(data), "", 0, 0, 0, 0, 0, 0, 1, 0)
+        return Change(path, "changed" if there is not None else "added", there, after, -2, content=True)
+
+    def _unpacked(self, place: str, refs: list[str], host: _Refs) -> Change:
+        """``packed-refs`` without some lines, and without what git says of each below it."""
+        gone = {os.fsencode(ref) for ref in refs}
+        out, skip = [], False
+        for line in host.text.splitlines(keepends=True):
+            skip = skip if line.startswith(b"^") else line.rstrip(b"\n").partition(b" ")[2] in gone
+            if not skip:
+                out.append(line)
+        path = f"{place}/packed-refs"
+        self.data[path] = b"".join(out)
+        before = look(self._copy.base_fd, path)
+        after = Side("file", 0o644, len(self.data[path]), "", 0, 0, 0, 0, 0, 0, 1, 0)
+        return Change(path, "changed", before, after, -2, content=True)
+
+    def _parents(self, place: str, changes: list[Change]) -> list[Change]:
+        """Directories that refs need and the workspace has not."""
+        found: dict[str, Change] = {}
+        for change in changes:
+            if change.after is None:
+                continue
+            parent = change.path.rpartition("/")[0]
+            while len(parent) > len(place) and parent not in found and look(self._copy.base_fd, parent) is None:
+                after = Side("directory", 0o755, 0, "", 0, 0, 0, 0, *_owner(self._copy.base_fd, place), 1, 0)
+                found[parent] = Change(parent, "added", None, after, -2)
+                parent = parent.rpartition("/")[0]
+        return list(found.values())
+
+    # ------------------------------------------------------------ all else
+
+    def _has_moved(self, place: str) -> bool:
+        """Did the host's HEAD, or the branch that it names, move since the set was made, so far as can be told?"""
+        path = f"{place}/HEAD"
+        there = look(self._copy.base_fd, path)
+        if there is None:
+            return True
+        text = _value(_bytes(self._host, path))
+        key = f"{place}//HEAD"
+        row = self._base.rows.get(key)
+        if row is None:
+            if self._base.is_new(there):
+                return True
+            row = self._base.rows[key] = Row("ref", 0, text)
+        if row.content != text:
+            return True
+        ref = text.removeprefix("ref: ") if text.startswith("ref: ") else ""
+        if not ref:
+            return False
+        host = _Refs(self._host, place)
+        value = host.values.get(ref, "")
+        known = self._base.rows.get(f"{place}//{ref}")
+        if known is None:
+            if self._is_new(host, place, ref):
+                return True
+            known = self._base.rows[f"{place}//{ref}"] = Row("ref", 0, value)
+        return known.content != value
+
+    def _plain(self, place: str, change: Change, moved: bool) -> Change | None:
+        """HEAD, index, logs, state, configuration: a file that comes as it is, or not at all."""
+        inner = change.path[len(place) + 1 :]
+        if change.red or change.never:
+            return change
+        if inner.endswith(".lock"):
+            return _never(change, "a lock that git has left")
+        if inner == "shallow":
+            return change.replace(red=("git takes the history for cut off where it says",))
+        if inner == "index":
+            return self._index(place, change, moved)
+        if moved and inner.partition("/")[0] not in _APART:
+            return _never(change, _MOVED)
+        if inner == "HEAD" and change.after is not None:
+            value = _value(_bytes(self._copy, change.path, LONGEST_REF))
+            if not _is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
+                return _never(change, "it names no ref and no commit")
+            self.values[change.path] = Row("ref", 0, value)
+        why = self._base.conflict(self._copy, change)
+        return _never(change, why) if why else change
+
+    def _index(self, place: str, change: Change, moved: bool) -> Change | None:
+        if moved:
+            return _never(change, _MOVED)
+        if change.before is None or change.after is None:
+            return change
+        width = self._width(place)
+        mine = entries(_bytes(self._copy, change.path), width)
+        theirs = entries(_bytes(self._host, change.path), width)
+        key = f"{place}//index"
+        row = self._base.rows.get(key)
+        if row is None and not self._base.is_new(change.before):
+            row = self._base.rows[key] = Row("index", 0, theirs)
+        if mine == theirs or (row is not None and row.content == mine):
+            return None  # only what it remembers of the files differs, or only the host changed it
+        if row is None or row.content != theirs:
+            return _never(change, "the index was changed in the workspace meanwhile")
+        self.values[change.path] = Row("index", 0, mine)
+        return change
+
+    def _width(self, place: str) -> int:
+        return hash_size(_bytes(self._host, f"{place}/config").decode("utf-8", "surrogateescape"))
+
+    # ------------------------------------------------------------ the check of what is in the stage
+
+    def objection(self, change: Change, read: Callable[[], int]) -> str:
+        """Why a loose object is not what its name says; empty: it is."""
+        place = self.owner.get(change.path, "")
+        inner = change.path[len(place) + 1 :] if place else _inner(change.path)
+        name = loose_name(inner)
+        if not name or change.after is None:
+            return ""
+        fd = read()
+        try:
+            return "" if _hashes_to(fd, name) else "it is not the object that its name says"
+        finally:
+            os.close(fd)
+
+    def rows_of(self, paths: Iterable[str]) -> dict[str, Row]:
+        """Rows of refs and indexes that were put in place."""
+        out = {}
+        for path in paths:
+            row = self.values.get(path)
+            if row is not None:
+                place = self.owner[path]
+                out[f"{place}//{path[len(place) + 1 :]}"] = row
+        return out
+
+
+def _never(change: Change, why: str) -> Change:
+    return change.replace(never=(*change.never, why))
+
+
+def _inner(path: str) -> str:
+    """The path below the git directory, of a repository that the command made."""
+    before, found, after = f"/{path}".rpartition("/objects/")
+    return f"objects/{after}" if found and before else ""
+
+
+def loose_name(inner: str) -> str:
+    """The name of a loose object by its path in the git directory; empty: it is none."""
+    parts = inner.split("/")
+    if len(parts) != 3 or parts[0] != "objects" or not _is_hex(parts[1], 2):
+        return ""
+    return parts[1] + parts[2] if len(parts[2]) in (38, 62) and _is_hex(parts[2], len(parts[2])) else ""
+
+
+def pack_name(inner: str) -> str:
+    """The name of a pack, of its data or its index, without the ending; empty: it is none."""
+    name = inner.removeprefix("objects/pack/")
+    stem, _, ending = name.partition(".")
+    known = ending in ("pack", "idx") and stem.startswith("pack-") and name != inner
+    return stem if known and _is_hex(stem[5:], len(stem) - 5) and len(stem) in (45, 69) else ""
+
+
+def _is_hex(text: str, length: int) -> bool:
+    return len(text) == length and length > 0 and _HEX.issuperset(text)
+
+
+def _hashes_to(fd: int, name: str) -> bool:
+    """Is the deflated content of a file the object of this name?  Whatever its size, in bounded memory."""
+    import zlib
+    from hashlib import sha1, sha256
+
+    made = sha1(usedforsecurity=False) if len(name) == 40 else sha256()
+    stream = zlib.decompressobj()
+    try:
+        for piece in pieces(fd):
+            while piece:
+                made.update(stream.decompress(piece, 1 << 20))
+                piece = stream.unconsumed_tail
+            if stream.eof:
+                break
+        made.update(stream.flush())
+    except zlib.error:
+        return False
+    return stream.eof and not stream.unused_data and made.hexdigest() == name
+
+
+def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
+    """Make the index of a pack anew, which reads and hashes every object in it; why that failed, or empty.
+
+    Args:
+        stage: a directory of ours.
+        pack: the name of the pack in it.
+        idx: the name that the index gets.
+        width: bytes of the name of an object.
+    """
+    import shutil
+    import subprocess
+
+    git = shutil.which("git")
+    if git is None:
+        return "there is no git here that could check it"
+    environment = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_DIR": f"{stage}/.none",
+        "LC_ALL": "C",
+    }
+    form = "sha256" if width == 32 else "sha1"
+    # git names the ending: it takes no pack without.
+    os.link(f"{stage}/{pack}", f"{stage}/{pack}.pack")
+    try:
+        done = subprocess.run(
+            [git, "-c", "pack.writeReverseIndex=false", "index-pack", f"--object-format={form}", "-o",
+             f"{stage}/{idx}.idx", f"{stage}/{pack}.pack"],
+            cwd=stage, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=PACK_TIME, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            return "git index-pack does not take it for a pack"
+        os.rename(f"{stage}/{idx}.idx", f"{stage}/{idx}")
+    except subprocess.TimeoutExpired:
+        return f"git index-pack took more than {PACK_TIME} seconds"
+    finally:
+        os.unlink(f"{stage}/{pack}.pack")
+    return ""
+
+
+class _Refs:
+    """The refs of one repository in one view: ``values``, by name; where they lie."""
+
+    def __init__(self, copy: Copy, place: str) -> None:
+        self._copy = copy
+        self.values: dict[str, str] = {}
+        self.loose: dict[str, Side] = {}
+        self.packed: dict[str, str] = {}
+        self.text = b""
+        self.broken = False
+        try:
+            self._read_packed(f"{place}/packed-refs")
+            self._read_loose(place, "refs")
+        except (OSError, HostError, RecursionError):
+            self.broken = True
+        self.values = {**self.packed, **self.values}
+
+    def _read_packed(self, path: str) -> None:
+        self.text = _bytes(self._copy, path, LARGEST_PACKED)
+        for line in self.text.splitlines():
+            value, _, name = line.partition(b" ")
+            if name and not line.startswith((b"#", b"^")):
+                self.packed[os.fsdecode(name)] = value.decode("ascii", "replace")
+        if len(self.packed) > MOST_REFS or len(self.text) > LARGEST_PACKED:
+            self.broken = True
+
+    def _read_loose(self, place: str, ref: str) -> None:
+        todo = [ref]
+        while todo:
+            ref = todo.pop()
+            for name in self._copy.names(f"{place}/{ref}"):
+                path, inner = f"{place}/{ref}/{name}", f"{ref}/{name}"
+                found = self._copy.find(path)
+                if found is None or name.endswith(".lock"):
+                    continue
+                if found[1].what == "directory":
+                    todo.append(inner)
+                elif found[1].what == "file":
+                    self.values[inner] = _value(_bytes(self._copy, path, LONGEST_REF))
+                    self.loose[inner] = found[1]
+                else:
+                    self.values[inner] = "not a file"
+            if len(self.values) + len(todo) > MOST_REFS:
+                self.broken = True
+                return
+
+
+def _bytes(copy: Copy, path: str, most: int = LARGEST_INDEX) -> bytes:
+    """What a file of a view holds, at most ``most`` bytes and one more; empty: there is none, or it cannot be read."""
+    try:
+        found = copy.find(path)
+        if found is None or found[1].what != "file":
+            return b""
+        fd = copy.open(found[0], path)
+    except OSError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        out = b""
+        while len(out) <= most and (piece := os.read(fd, most + 1 - len(out))):
+            out += piece
+        return out
+    finally:
+        os.close(fd)
+
+
+def _value(data: bytes) -> str:
+    return data[:LONGEST_REF].decode("utf-8", "surrogateescape").removesuffix("\n")
+
+
+def _is_value(value: str, ref: str) -> bool:
+    if value.startswith("ref: refs/"):
+        return ref.startswith("refs/remotes/") and ref.endswith("/HEAD") and _is_ref(value.removeprefix("ref: "))
+    return len(value) in (40, 64) and _HEX.issuperset(value)
+
+
+def _is_ref(ref: str) -> bool:
+    """git-check-ref-format(1)."""
+    parts = ref.split("/")
+    if len(parts) < 2 or parts[0] != "refs" or "@{" in ref or ".." in ref or ref.endswith("."):
+        return False
+    if any(char < " " or char in '\x7f ~^:?*[\\"' for char in ref):
+        return False
+    return all(part and not part.startswith((".", "-")) and not part.endswith(".lock") for part in parts)
+
+
+def _owner(base_fd: int, place: str) -> tuple[int, int]:
+    fd = open_directory(base_fd, place)
+    try:
+        details = os.fstat(fd)
+        return details.st_uid, details.st_gid
+    finally:
+        os.close(fd)
+
+
+def entries(data: bytes, width: int) -> str:
+    """A hash of what an index lists (gitformat-index(5)), without what it remembers of the files and its extensions.
+
+    Of version 4, whose names are packed, and of what is damaged, a hash of all of it.
+    """
+    from hashlib import blake2b
+
+    made = blake2b(digest_size=16)
+    at, count = 12, int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
+        made.update(data)
+        return made.hexdigest()
+    for _ in range(count):
+        mode, name = data[at + 24 : at + 28], data[at + 40 : at + 40 + width]
+        flags = data[at + 40 + width : at + 42 + width]
+        start = at + 42 + width
+        more = b""
+        if flags and flags[0] & 0x40:
+            more = data[start : start + 2]
+            start += 2
+        end = data.find(b"\0", start)
+        if end < 0:
+            made.update(data)
+            break
+        made.update(b"\0".join((mode, name, flags, more, data[start:end])) + b"\n")
+        at += (end - at + 8) // 8 * 8
+    return made.hexdigest()

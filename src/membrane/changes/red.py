@@ -1,0 +1,470 @@
+"""What of the changes outside programs would execute or obey, and what is never put in place.
+
+Theory of operation
+-------------------
+Every change is looked at by its name, its kind, its mode and, where the content decides, its bytes.  The tables are
+those of live workspaces: ``workspace.names`` and ``workspace.gitdir`` (through ``protect.classify``), configuration of
+git by allowed settings (``gitedit.objection``), the files of a rebase, an index or a pointer by their validators.
+Besides those a change is red when it
+
+* can be executed, or written by everybody, and could not before, or has the bits set-user-id or set-group-id;
+* makes a git repository of a directory by its layout (``HEAD``, ``objects``, ``refs``), where something that git obeys
+  lies already;
+* is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
+  command has made on the way;
+* has a name that a person cannot see for what it is, or one that some file system takes for that of another file.
+
+The bytes come from ``read``: a caller that puts them in place gives those that it has read itself, so they cannot be
+others.  What cannot be read or judged within the bounds is red.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ..escaping import escape
+from ..workspace import protect
+from ..workspace.gitdir import find
+from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
+from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
+from .model import EXECUTE, SET_ID, Change, Side
+from .tree import CAPABILITY, look
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .tree import Copy
+
+MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
+_LAYOUT = ("HEAD", "objects", "refs", "commondir")
+_OUT = "it leads out of the workspace"
+_SPECIAL = {
+    "fifo": "a program that opens it waits for ever",
+    "socket": "it leads to no process",
+    "device": "it is a device",
+}
+
+
+class Judge:
+    """Judges the changes of one copy.
+
+    Args:
+        copy: the copy.
+        root: the workspace, resolved.
+        read: opens the bytes of a change that stands in the copy; the caller of it closes them.
+    """
+
+    def __init__(self, copy: Copy, root: str, read: Callable[[Change], int] | None = None) -> None:
+        self._copy = copy
+        self._root = root
+        self._read = read or (lambda change: copy.open(change.layer, change.path))
+        self._contexts: dict[str, int] = {"": self._settle(root_context(root), "")}
+        self._folded: dict[str, dict[str, int]] = {}
+        self._obeyed: dict[str, frozenset[str]] = {}
+        self._made: dict[str, str] = {}
+        self._tops: dict[str, str | None] = {}
+
+    def all(self, changes: Iterable[Change]) -> list[Change]:
+        """``changes``, each with what is said against it."""
+        return [self.one(change) for change in changes]
+
+    def one(self, change: Change) -> Change:
+        """``change`` with what is said against it."""
+        red: dict[str, None] = {}
+        never = dict.fromkeys(change.never)
+        for path in change.paths:
+            why = self._named(change, path)
+            if why:
+                red[why] = None
+        if change.after is not None:
+            for why in self._kind(change, change.after):
+                red[why] = None
+            if change.after.what in _SPECIAL:
+                never[_SPECIAL[change.after.what]] = None
+            if change.kind in ("added", "renamed"):
+                for why in self._seen(change.path):
+                    red[why] = None
+        if not red and len(never) == len(change.never):
+            return change
+        return change.replace(red=tuple(red), never=tuple(never))
+
+    def again(self, change: Change) -> Change:
+        """``change``, which ``one`` has judged, judged by what ``read`` gives now: only the content can be another."""
+        red = dict.fromkeys(change.red)
+        for path in change.paths:
+            why = self._named(change, path)
+            if why:
+                red[why] = None
+        return change if len(red) == len(change.red) else change.replace(red=tuple(red))
+
+    # ------------------------------------------------------------ where it stands
+
+    def context(self, path: str) -> int:
+        """The context (``protect.classify``) of the directory ``path`` in the copy."""
+        known = self._contexts.get(path)
+        if known is None:
+            parent, _, name = path.rpartition("/")
+            known = classify(self.context(parent), fold(name), True, False)
+            known = self._contexts[path] = self._settle(known, path) if known >= 0 else known
+        return known
+
+    def _settle(self, context: int, path: str) -> int:
+        keys = set()
+        for name in _LAYOUT:
+            try:
+                if self._copy.find(f"{path}/{name}" if path else name) is not None:
+                    keys.add(name.lower())
+            except OSError:
+                keys.add(name.lower())  # what cannot be looked at may be there
+        return settled(context, keys)
+
+    def _named(self, change: Change, path: str) -> str:
+        """Why the name itself, or its content under this name, is obeyed."""
+        parent, _, name = path.rpartition("/")
+        key = fold(name)
+        context = self.context(parent)
+        found = change.after if path == change.path else change.before
+        what = found.what if found is not None else "file"
+        code = classify(context, key, what == "directory", what == "link")
+        if code == protect.PROTECT:
+            first = self._first(path, what)
+            return self._held(change, path, first)
+        if code == protect.CHECKED:
+            return "" if change.after is None else self._checked(change, key, fold(parent.rpartition("/")[2]))
+        if key == ".gitmodules" and change.after is not None and context == protect.TREE:
+            return self._configuration(change, ".gitmodules")
+        return self._programs(path)
+
+    def _first(self, path: str, what: str) -> str:
+        """The first name on the way to ``path`` that is protected itself."""
+        at = path.find("/")
+        while at > 0:
+            if self.context(path[:at]) == protect.PROTECT:
+                return path[:at]
+            at = path.find("/", at + 1)
+        return path
+
+    def _held(self, change: Change, path: str, first: str) -> str:
+        """Of a protected name: what git writes there itself may be benign by its content."""
+        above, _, name = first.rpartition("/")
+        key, context = fold(name), self.context(above)
+        if key in GIT_NAMES and first == path:
+            return self._pointer(change) if change.after is not None else "it is a pointer to a git directory"
+        if context < 0 or not context & NAMED:
+            return self._content_of_tree(change, first)
+        kind = context & KIND
+        place = "linked" if kind == protect.GIT_LINKED else "git"
+        if change.after is None:
+            return reason(first) if find(place, key) not in ("file", "probe", "") else ""
+        if change.after.what == "link" or first != path:
+            is_sample = key == "hooks" and change.after.what == "file" and path.endswith(".sample")
+            return "" if is_sample and path.count("/") == first.count("/") + 1 else reason(first)
+        if key == "hooks" and change.after.what == "directory":
+            return ""  # what is in it is judged name by name
+        if key == "branches" and change.after.what == "directory":
+            return ""
+        if change.after.what != "file":
+            return reason(first)
+        if key in ("config", "config.worktree"):
+            return self._configuration(change, path)
+        text = self._text(change, LONGEST_PATH)
+        if text is None:
+            return "it cannot be read"
+        if key == "commondir" and kind == protect.GIT_LINKED:
+            return "" if text in ("../..", "../..\n") else reason(first)
+        if key == "gitdir" and kind == protect.GIT_LINKED:
+            place = pointer_target(self._copy.base_fd, path, f"gitdir: {text}")
+            return (
+                ""
+                if place and place.endswith("/.git") and self.context(place.rpartition("/")[0]) >= 0
+                else reason(path)
+            )
+        if key == "attributes" and not text.strip():
+            return ""
+        return reason(first)
+
+    def _content_of_tree(self, change: Change, first: str) -> str:
+        if fold(first.rpartition("/")[2]) == ".gitmodules" and change.after is not None and change.what == "file":
+            return self._configuration(change, ".gitmodules")
+        return reason(first)
+
+    def _programs(self, path: str) -> str:
+        """Does the configuration of the host's repository name it, or a directory that holds it?"""
+        top = self._repository(path.rpartition("/")[0])
+        if top is None:
+            return ""
+        known = self._obeyed.get(top)
+        if known is None:
+            there = protect.existing(self._root, (f"{top}/.git".lstrip("/"),), ())
+            known = self._obeyed[top] = frozenset((*(hit.path for hit in there.hits), *there.missing))
+        if not known:
+            return ""
+        at = len(path)
+        while at > 0:
+            if path[:at] in known:
+                return "git's configuration names it, and git runs or obeys it"
+            at = path.rfind("/", 0, at)
+        return ""
+
+    def _repository(self, place: str) -> str | None:
+        """The innermost directory of the workspace, from ``place`` on, that has a ``.git`` of its own on the host."""
+        if place in self._tops:
+            return self._tops[place]
+        try:
+            there = look(self._copy.base_fd, f"{place}/.git" if place else ".git")
+        except OSError:
+            there = None
+        if there is not None and there.what == "directory":
+            found: str | None = place
+        else:
+            found = self._repository(place.rpartition("/")[0]) if place else None
+        self._tops[place] = found
+        return found
+
+    # ------------------------------------------------------------ its content
+
+    def _text(self, change: Change, most: int) -> str | None:
+        data = self._data(change, most)
+        return None if data is None else data.decode("utf-8", "surrogateescape")
+
+    def _data(self, change: Change, most: int) -> bytes | None:
+        if change.after is None or change.after.what != "file" or change.after.size > most:
+            return None
+        try:
+            fd = self._read(change)
+            try:
+                data = read_bounded(fd, most)
+            finally:
+                os.close(fd)
+        except OSError:
+            return None
+        return None if len(data) > most else data
+
+    def _configuration(self, change: Change, path: str) -> str:
+        from ..workspace.gitedit import LARGEST, objection
+
+        new = self._data(change, LARGEST)
+        if new is None:
+            return "it is no regular file, or cannot be judged by its content"
+        old = b""
+        if change.before is not None and change.before.what == "file":
+            try:
+                fd = self._copy.open(-1, change.path)
+                try:
+                    old = read_bounded(fd, LARGEST)
+                finally:
+                    os.close(fd)
+            except OSError:
+                return "what it replaces cannot be read"
+        return objection(old, new, path, made=change.before is None)
+
+    def _checked(self, change: Change, key: str, above: str) -> str:
+        from ..workspace import gitindex
+        from ..workspace.state import VALIDATORS
+
+        if key == "index" or key.startswith("sharedindex."):
+            data = self._data(change, LARGEST_INDEX)
+            if data is None:
+                return f"it is no regular file of at most {LARGEST_INDEX} bytes"
+            return gitindex.index(data, self._hash_size(change.path.rpartition("/")[0]))
+        text = self._text(change, protect.LARGEST_READ)
+        if text is None:
+            return f"it is no regular file of at most {protect.LARGEST_READ} bytes"
+        if key == "merge_rr":
+            return gitindex.rerere(text, self._rerere(change.path))
+        check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
+        return reason(change.path) if check is None else check(text)
+
+    def _rerere(self, path: str) -> Callable[[str], str]:
+        tree = path.rpartition("/")[0].rpartition("/")[0]
+
+        def judged(name: str) -> str:
+            place = f"{tree}/{name}" if tree else name
+            if self._copy.is_hidden(place):
+                return "it is hidden"
+            found = self._copy.find(place)
+            return "" if found is None or found[1].what == "file" else "it is not a regular file"
+
+        return judged
+
+    def _hash_size(self, place: str) -> int:
+        from ..workspace.gitindex import hash_size
+
+        path = f"{place}/config"
+        try:
+            found = self._copy.find(path)
+            if found is None:
+                return hash_size("")
+            fd = self._copy.open(found[0], path)
+            try:
+                return hash_size(read_bounded(fd, protect.LARGEST_READ).decode("utf-8", "surrogateescape"))
+            finally:
+                os.close(fd)
+        except OSError:
+            return hash_size("")
+
+    def _pointer(self, change: Change) -> str:
+        """A ``.git`` file may lead to a git directory of this workspace, below a ``.git``."""
+        why = "it is not a pointer to a git directory of this workspace"
+        text = self._text(change, LONGEST_PATH)
+        place = pointer_target(self._copy.base_fd, change.path, text) if text is not None else ""
+        if not place:
+            return why
+        context = self.context(place)
+        return "" if context >= 0 and context & NAMED and context & KIND in protect.GIT_DIRECTORIES else why
+
+    # ------------------------------------------------------------ its kind and mode
+
+    def _kind(self, change: Change, after: Side) -> list[str]:
+        out = []
+        if after.what == "link":
+            why = self._link(change.path, after.target)
+            if why:
+                out.append(why)
+        elif after.what == "file":
+            before = change.before
+            could = before.mode & EXECUTE if before is not None and before.what == "file" else 0
+            if after.mode & EXECUTE and not could and not self._is_sample(change.path):
+                out.append("it can be executed")
+        if after.what in ("file", "directory") and after.mode & SET_ID:
+            had = change.before.mode & SET_ID if change.before is not None else 0
+            if after.mode & SET_ID & ~had and not (after.what == "directory" and not after.mode & 0o4000):
+                out.append("it runs with the rights of its owner or group; these bits are never put in place")
+        if after.what in ("file", "directory"):
+            had = change.before.mode if change.before is not None and change.before.what == after.what else 0
+            if after.mode & stat.S_IWOTH and not had & stat.S_IWOTH and not after.mode & stat.S_ISVTX:
+                out.append("everybody on this machine may write it")
+        if change.kind in ("added", "renamed", "type") and fold(change.path.rpartition("/")[2]) in protect.LAYOUT:
+            why = self._becomes_repository(change.path.rpartition("/")[0])
+            if why:
+                out.append(why)
+        if CAPABILITY in change.attributes:
+            out.append("it has capabilities; they are never put in place")
+        if after.what in _SPECIAL:
+            out.append(_SPECIAL[after.what])
+        return out
+
+    def _becomes_repository(self, place: str) -> str:
+        """Why git must not take the directory ``place`` for a repository, which it was not before; empty: it may."""
+        known = self._made.get(place)
+        if known is None:
+            known = self._made[place] = self._judge_made(place)
+        return known
+
+    def _judge_made(self, place: str) -> str:
+        from ..workspace.gitedit import LARGEST, objection
+
+        base = f"{place}/" if place else ""
+        if not protect.is_git_layout({name.lower() for name in _LAYOUT if self._copy.find(base + name) is not None}):
+            return ""
+        for name in ("config", "config.worktree", "commondir", "gitdir", "remotes", "info/attributes", "hooks"):
+            found = self._copy.find(base + name)
+            if found is None or (name in ("commondir", "gitdir") and self.context(place) & NAMED):
+                continue
+            layer, there = found
+            why = ""
+            if name == "hooks":
+                odd = [each for each in self._copy.names(base + name) if not each.endswith(".sample")]
+                why = reason(base + name) if there.what != "directory" or odd else ""
+            elif not name.startswith("config"):
+                why = reason(base + name) if there.size or there.what != "file" else ""
+            elif there.what != "file":
+                why = "it is no regular file"
+            else:
+                fd = self._copy.open(layer, base + name)
+                try:
+                    why = objection(b"", read_bounded(fd, LARGEST), base + name, made=True)
+                finally:
+                    os.close(fd)
+            if why:
+                return f"it makes this directory a git repository, and in its {name}: {why}"
+        return ""
+
+    def _is_sample(self, path: str) -> bool:
+        """git's own sample hooks are executable, and git runs none with such a name."""
+        parts = fold_path(path)
+        return len(parts) == 3 and parts[0] in GIT_NAMES and parts[1] == "hooks" and path.endswith(".sample")
+
+    def _link(self, path: str, target: str) -> str:
+        place = self._leads(path.rpartition("/")[0], target)
+        if place is None:
+            return _OUT
+        if self._copy.is_hidden(place):
+            return "it leads to a name that a rule hides"
+        context = self.context(place.rpartition("/")[0]) if place else 0
+        code = classify(context, fold(place.rpartition("/")[2]), False, False) if place else 0
+        if context & NAMED or code == protect.PROTECT or fold(place.rpartition("/")[2]) in GIT_NAMES:
+            own = self.context(path.rpartition("/")[0])
+            return "" if own >= 0 and own & NAMED and code != protect.PROTECT else f"it leads to {ascii(place)[1:-1]}"
+        return ""
+
+    def _leads(self, base: str, target: str) -> str | None:
+        """Where ``target`` leads from the directory ``base`` in the copy; None: out of it, or in a circle."""
+        at = base.split("/") if base else []
+        todo = target.split("/")[::-1]
+        if target.startswith("/"):
+            inside = self._inside(target)
+            if inside is None:
+                return None
+            at, todo = [], inside.split("/")[::-1]
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not at:
+                    return None
+                at.pop()
+                continue
+            at.append(part)
+            if len(at) > 512 or len(todo) > 4096:
+                return None
+            try:
+                found = self._copy.find("/".join(at))
+            except OSError:
+                return None
+            if found is not None and found[1].what == "link":
+                links += 1
+                if links > MOST_LINKS:
+                    return None
+                at.pop()
+                further = found[1].target
+                if further.startswith("/"):
+                    inside = self._inside(further)
+                    if inside is None:
+                        return None
+                    at, further = [], inside
+                todo += further.split("/")[::-1]
+        return "/".join(at)
+
+    def _inside(self, target: str) -> str | None:
+        root = self._root.rstrip("/") + "/"
+        return target[len(root) :] if (target + "/").startswith(root) else None
+
+    # ------------------------------------------------------------ whether it can be seen
+
+    def _seen(self, path: str) -> list[str]:
+        parent, _, name = path.rpartition("/")
+        out = []
+        if not is_plain(name):
+            out.append("its name holds characters that cannot be seen")
+        keys = self._folded.get(parent)
+        if keys is None:
+            keys = self._folded[parent] = {}
+            try:
+                for other in self._copy.names(parent):
+                    keys[fold(other)] = keys.get(fold(other), 0) + 1
+            except OSError:
+                pass
+        if keys.get(fold(name), 0) > 1:
+            out.append("another name here differs in case or form only, and some file systems take it for the same")
+        return out
+
+
+def is_plain(name: str) -> bool:
+    """Does a person see all of this name?  Bytes that are no UTF-8 are shown as such, so they count as seen."""
+    shown = "".join(char for char in name if char != "\\" and not 0xDC80 <= ord(char) <= 0xDCFF)
+    return escape(shown) == shown and name == name.strip()

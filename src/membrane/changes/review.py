@@ -1,0 +1,305 @@
+"""A change set opened for a look or an apply, and the screen at the end of a run.
+
+Theory of operation
+-------------------
+``opened`` gives the engine of a set whose lock the caller holds: the workspace and the layers as descriptors, and what
+is hidden by the masks of its last run.  ``screen`` makes the lines that a person reads, from changes alone.  ``finish``
+decides what happens at the end of a run: by the policy's word, or on a terminal by what the person answers.  Without a
+terminal nothing is put in place unless the policy says so.
+
+A set of which everything was put in place is marked; the next run on it begins with nothing (``fresh``), and sees the
+workspace as it then is.  Until then ``membrane undo`` brings the workspace back, and the set still holds all changes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+
+from ..errors import HostError, MembraneError
+from ..escaping import escape
+from ..workspace.protect import GIT_NAMES, fold
+from ..workspace.scan import Patterns
+from .apply import Engine, Report, above, choose
+from .gitdata import Arrived
+from .model import KINDS, Change
+from .transaction import nothing
+from .tree import Copy, masked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Literal, TypeAlias
+
+    from ..policy.model import PathRule
+    from .store import Held
+
+    Mode: TypeAlias = Literal["ask", "safe", "all", "never"]
+
+MOST_SHOWN = 20  # rows of one list of the screen
+MOST_AT_END = 20_000  # names in the layers that are judged at the end of a run that applies nothing: some seconds
+_MASKS = "masks"  # as ``cell.MASKS``, which is not for the end of a run
+_APPLIED = "applied"  # a file in the directory of a set
+_PLURALS = {"added": "added", "changed": "changed", "deleted": "deleted", "renamed": "renamed"}
+_ANSWERS = {"a": "all", "s": "safe", "l": "look", "k": "keep", "d": "discard"}
+PROMPT = "[a]pply all, apply the [s]afe ones without the red, [l]ook, [k]eep for later, [d]iscard: "
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+@contextmanager
+def opened(
+    held: Held, paths: Iterable[PathRule] = (), step: Callable[[str], None] = nothing
+) -> Iterator[tuple[Engine, Copy]]:
+    """The engine of a set, and its copy.
+
+    Args:
+        held: the set, locked.
+        paths: the rules of the policy; what was hidden in the last run is so as well.
+
+    Raises:
+        HostError: the workspace is gone, or another directory has its name.
+    """
+    meta = held.meta
+    fds: list[int] = []
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            fds.append(os.open(meta.workspace, flags | os.O_NOFOLLOW))
+        except OSError as error:
+            raise HostError("open the workspace", error.strerror or "", target=escape(meta.workspace)) from None
+        if os.fstat(fds[0]).st_ino != meta.inode or os.readlink(f"/proc/self/fd/{fds[0]}") != meta.workspace:
+            cause = "another directory has its name by now"
+            raise HostError("open the workspace", cause, target=escape(meta.workspace))
+        fds += [os.open(upper, flags) for upper in held.uppers]
+        layers = tuple(fds[1:])
+        hidden, locked = bound(paths)
+        rules = [hidden]
+        if os.path.isdir(f"{held.path}/{_MASKS}"):
+            fds.append(os.open(f"{held.path}/{_MASKS}", flags))
+            rules.append(masked(fds[-1]))
+        copy = Copy(fds[0], layers, lambda path: any(rule(path) for rule in rules))
+        try:
+            yield Engine(held.path, copy, meta.workspace, meta.made, step, locked), copy
+        finally:
+            copy.close()
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
+    """(is this name hidden?, is it, or what it lies in, read-only?), by the rules of a policy.
+
+    A name of which a rule speaks as a directory only counts whatever it is: what stands there can be replaced.
+    """
+    hides, readonly, readonly_in_git = Patterns(paths).compiled()
+
+    def hidden(path: str) -> bool:
+        name = path.rpartition("/")[2]
+        return hides is not None and (hides.match(name, path, False) or hides.match(name, path, True))
+
+    def locked(path: str) -> bool:
+        for each in (path, *above(path)):
+            name = each.rpartition("/")[2]
+            rules = readonly_in_git if any(fold(part) in GIT_NAMES for part in each.split("/")[:-1]) else readonly
+            if rules is not None and (rules.match(name, each, False) or rules.match(name, each, True)):
+                return True
+        return False
+
+    return hidden, locked
+
+
+def applied(held: Held, report: Report, changes: Sequence[Change]) -> None:
+    """Mark a set of which everything was put in place."""
+    if len(report.applied) == len(changes) and not report.refused and not report.conflicts:
+        os.close(os.open(f"{held.path}/{_APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def undone(held: Held) -> None:
+    """It is not in place any more."""
+    try:
+        os.unlink(f"{held.path}/{_APPLIED}")
+    except FileNotFoundError:
+        pass
+
+
+def fresh(held: Held) -> None:
+    """At the start of a run: a set of which everything was put in place begins anew.
+
+    Raises:
+        HostError: it cannot be emptied; it is as before.
+    """
+    if not os.path.exists(f"{held.path}/{_APPLIED}"):
+        return
+    import shutil
+
+    held.empty()
+    held.update(made=time.time_ns())
+    for name in ("base", "undo"):
+        shutil.rmtree(f"{held.path}/{name}", ignore_errors=True)
+    undone(held)
+
+
+# ---------------------------------------------------------------- the screen
+
+
+def counted(changes: Iterable[Change]) -> str:
+    """How many of each kind: "3 added, 1 deleted"."""
+    numbers: dict[str, int] = {}
+    for change in changes:
+        kind = change.kind if change.kind in _PLURALS else "changed"
+        numbers[kind] = numbers.get(kind, 0) + 1
+    return ", ".join(f"{numbers[kind]} {_PLURALS[kind]}" for kind in KINDS if kind in numbers) or "nothing changed"
+
+
+def screen(name: str, changes: Sequence[Change], *, colour: bool = False) -> list[str]:
+    """What a person reads at the end of a run: counts, what is red, what cannot come, and what to type.
+
+    Every name is escaped; a list is cut after ``MOST_SHOWN`` rows and says so.
+    """
+    lines = [f"the workspace is as it was; the change set {escape(name)} holds: {counted(changes)}"]
+    red = [(change, "; ".join(change.red)) for change in changes if change.red and not change.never]
+    never = [(change, change.never[0]) for change in changes if change.never]
+    conflicts = [(change, change.conflict) for change in changes if change.conflict and not change.never]
+    for rows, heading, paint in (
+        (red, "red: programs outside of the sandbox would execute or obey these", colour),
+        (never, "not put in place", False),
+        (conflicts, "conflicts", colour),
+    ):
+        if rows:
+            lines += _listing(rows, heading, colour=paint)
+    lines.append(f"  look: membrane diff {escape(name)}    put in place: membrane apply {escape(name)}")
+    if red:
+        lines.append(f"  with the red ones: membrane apply --all {escape(name)}")
+    return lines
+
+
+def _listing(rows: Sequence[tuple[Change, str]], heading: str, *, colour: bool) -> list[str]:
+    lines = [f"  {heading}:"]
+    for change, why in rows[:MOST_SHOWN]:
+        path = escape(change.path)
+        shown = f"{_RED}{path}{_PLAIN}" if colour else path
+        lines.append(f"    {shown}  ({change.kind}; {escape(why)})")
+    if len(rows) > MOST_SHOWN:
+        lines.append(f"    and {len(rows) - MOST_SHOWN} more")
+    return lines
+
+
+def told(name: str, report: Report) -> list[str]:
+    """What an apply did, for a person."""
+    lines = [f"put in place: {counted(report.applied)}"]
+    if report.refused:
+        lines += _listing(report.refused, f"not put in place: {len(report.refused)}", colour=False)
+    lines += [f"  {line}" for line in arrivals(report.arrived)]
+    if report.applied:
+        lines.append(f"  undo: membrane undo {escape(name)}")
+    return lines
+
+
+def arrivals(arrived: Iterable[Arrived]) -> list[str]:
+    """The lines by which a person has the commits that arrived under a name of their own."""
+    return [
+        f"{escape(each.ref)} was moved in the workspace meanwhile; its commits: {escape(each.command)}"
+        for each in arrived
+    ]
+
+
+# ---------------------------------------------------------------- the end of a run
+
+
+def finish(
+    held: Held,
+    mode: Mode,
+    *,
+    say: Callable[[str], None],
+    ask: Callable[[str], str] | None = None,
+    look: Callable[[Copy, Sequence[Change]], None] | None = None,
+    paths: Iterable[PathRule] = (),
+    colour: bool = False,
+) -> str:
+    """Show what a run changed and do with it what the policy, or the person, says.
+
+    Args:
+        held: the set, locked; no process of the run is left.
+        mode: "never" keeps it; "safe" and "all" put it in place, without and with what is red; "ask" asks where there
+            is a terminal, and keeps it where there is none.
+        ask: puts a question on the terminal and returns the answer; raises EOFError at its end.  None: there is none.
+        look: shows the changes.
+        paths: the rules of the policy.
+
+    Returns: "nothing", "kept", "applied" or "discarded".
+    """
+    if mode in ("ask", "never") and _is_large(held.uppers):
+        say(f"the workspace is as it was; the change set {escape(held.name)} holds more than {MOST_AT_END} names")
+        say(f"  look: membrane diff --stat {escape(held.name)}    put in place: membrane apply {escape(held.name)}")
+        return "kept"
+    with opened(held, paths) as (engine, copy):
+        changes = engine.changes()
+        if not changes:
+            return "nothing"
+        for line in screen(held.name, changes, colour=colour):
+            say(line)
+        answer = {"safe": "safe", "all": "all"}.get(mode, "keep")
+        if mode == "ask" and ask is not None:
+            answer = _asked(copy, changes, ask, look)
+        if answer == "keep":
+            return "kept"
+        if answer in ("safe", "all"):
+            try:
+                report = engine.apply(red=answer == "all", found=changes)
+            except MembraneError as error:
+                for line in error.lines():
+                    say(line)
+                return "kept"
+            applied(held, report, changes)
+            for line in told(held.name, report):
+                say(line)
+            return "applied"
+    held.discard()
+    say(f"discarded {escape(held.name)}")
+    return "discarded"
+
+
+def _is_large(uppers: Iterable[str]) -> bool:
+    """Do the layers hold more names than are judged before a person has asked for it?"""
+    left = MOST_AT_END
+    for upper in uppers:
+        todo = [upper]
+        while todo:
+            try:
+                with os.scandir(todo.pop()) as listing:
+                    for entry in listing:
+                        left -= 1
+                        if left < 0:
+                            return True
+                        if entry.is_dir(follow_symlinks=False):
+                            todo.append(entry.path)
+            except OSError:
+                continue  # closed by the command: what is in it is counted when it is judged
+    return False
+
+
+def _asked(
+    copy: Copy,
+    changes: Sequence[Change],
+    ask: Callable[[str], str],
+    look: Callable[[Copy, Sequence[Change]], None] | None,
+) -> str:
+    """What the person wants: "all", "safe", "keep" or "discard".  The end of input and an interrupt keep it."""
+    for _again in range(100):
+        try:
+            answer = _ANSWERS.get(ask(PROMPT).strip().lower()[:1], "")
+        except (EOFError, KeyboardInterrupt):
+            return "keep"
+        if answer == "look" and look is not None:
+            look(copy, changes)
+        elif answer:
+            return answer
+    return "keep"
+
+
+def poisoned(changes: Sequence[Change], only: Iterable[str] = ()) -> tuple[tuple[str, str], ...]:
+    """The red ones among those that are asked for, each with the reason."""
+    chosen, _ = choose(changes, only, red=True)
+    return tuple((change.path, change.red[0]) for change in chosen if change.red)

@@ -1,0 +1,74 @@
+"""Changes on the caller's terminal: a pager, and the question at the end of a run.
+
+Theory of operation
+-------------------
+What is shown has passed ``diff.shown``, so nothing in it steers the terminal, nor the pager.  An answer counts only
+when it was typed after the question: what was typed before is thrown away (tcflush(3)); it was meant for the command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import diff
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .model import Change
+    from .tree import Copy
+
+
+def page(parts: Iterable[bytes]) -> None:
+    """Show pieces of a patch: on a terminal through a pager (``PAGER``, else less), else byte for byte."""
+    if not sys.stdout.isatty():
+        for part in parts:
+            sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+        return
+    import shlex
+    import subprocess
+
+    colour = not os.environ.get("NO_COLOR")
+    sys.stdout.flush()
+    try:
+        pager = shlex.split(os.environ.get("PAGER") or "less")
+        process = subprocess.Popen(pager, stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
+    except (OSError, ValueError, IndexError):
+        for part in parts:
+            print(diff.shown(part, colour=colour), end="")
+        return
+    assert process.stdin is not None
+    try:
+        for part in parts:
+            process.stdin.write(diff.shown(part, colour=colour).encode("utf-8", "replace"))
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # the person has seen enough
+    process.wait()
+
+
+def look(copy: Copy, changes: Sequence[Change]) -> None:
+    """Show the whole patch."""
+    page(diff.patch(copy, changes))
+
+
+def asker() -> Callable[[str], str] | None:
+    """Asks on the terminal of the caller; None: standard input or standard error is none."""
+    if not (os.isatty(0) and os.isatty(2)):
+        return None
+
+    def ask(question: str) -> str:
+        import termios
+
+        termios.tcflush(0, termios.TCIFLUSH)
+        os.write(2, question.encode())
+        line = os.read(0, 4096)  # a terminal gives one line at a time
+        if not line:
+            os.write(2, b"\n")
+            raise EOFError
+        return line.decode("utf-8", "replace")
+
+    return ask

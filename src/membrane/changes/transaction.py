@@ -1,0 +1,773 @@
+"""Changes put in place so that the workspace is wholly as before or wholly as after, whatever ends us.
+
+Theory of operation
+-------------------
+Everything that is put in place is first made ready in a *stage*, a private directory on the file system of the
+workspace: each file as the copy that was judged, with its mode, times and attributes, each link, each empty directory.
+Then the *journal* is written, which lists the operations, and is given its name by rename(2): up to there nothing of
+the workspace has been touched, from there on everything can be done or undone by it.  There are four operations:
+
+    new     the staged thing gets a name that is not there (renameat2(2) RENAME_NOREPLACE)
+    put     the staged thing and what stands there change places (RENAME_EXCHANGE)
+    remove  what stands there goes to the stage (RENAME_NOREPLACE)
+    mode    permission bits
+
+Each of the first three is one step of the kernel that loses nothing: what was there is in the stage afterwards, as it
+was, with its inode.  So the stage itself says which operations were done, by which inode is where; nothing is written
+in between, and after a kill both directions are open (``resume``): forward, or back by the same steps reversed.
+
+Everybody else may change the workspace meanwhile.  Each parent directory is opened anew without following any link
+(``tree.open_directory``); what stands there must be what was seen when the journal was made; and what an exchange or a
+removal has brought into the stage is looked at once more, and given back if it is something else.  Then, as with any
+error, everything that was done is undone.
+
+When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
+directory lies on another file system the stage is a directory ``.membrane-apply-XXXXXXXX`` of mode 0700 in the
+workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
+state.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+
+from ..errors import Conflict, HostError, MembraneError
+from ..host import syscalls
+from ..value import Value
+from .gitdata import LARGEST_INDEX, entries
+from .model import Side
+from .tree import digest, look_at, open_below, open_directory, pieces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
+MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
+_FORMAT = 1
+_APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
+
+
+class Op(Value):
+    """One operation of a journal.
+
+    ``do``: "new", "put", "remove" or "mode"; ``slot``: the name in the stage; ``old`` and ``new``: marks of what stands
+    there before and after, empty for nothing; ``was`` and ``mode``: permission bits before and after; ``lock``: a file
+    beside it that git takes as a lock; ``listed``: of an index, the hash of its entries (``gitdata.entries``).
+    """
+
+    do: str
+    path: str
+    slot: str
+    old: tuple[int, ...] = ()
+    new: tuple[int, ...] = ()
+    was: int = 0
+    mode: int = 0
+    lock: str = ""
+    listed: str = ""
+
+
+class Unfinished(HostError):
+    """An apply ended in its middle; ``--continue`` or ``--abort`` brings it to an end."""
+
+
+def mark(side: Side) -> tuple[int, int, int, int]:
+    """What tells a file from others and from itself when it was written: its change time changes with a rename."""
+    return (
+        side.device,
+        side.inode,
+        side.size if side.what != "directory" else 0,
+        side.mtime if side.what == "file" else 0,
+    )
+
+
+def nothing(_step: str) -> None:
+    """What a transaction calls before each of its steps; tests give something else."""
+
+
+class Stage:
+    """Where things are made ready; and the operations with them.
+
+    Args:
+        place: the directory of the change set.
+        root_fd: the workspace.
+        root: its path, resolved.
+        step: called before each step with its name.
+    """
+
+    def __init__(self, place: str, root_fd: int, root: str, step: Callable[[str], None] = nothing) -> None:
+        self._home = f"{place}/{_APPLYING}"
+        self._undo = f"{place}/{_UNDO}"
+        self._root_fd, self._root, self._step = root_fd, root, step
+        self.inside = ""  # the name of the stage in the workspace
+        self.fd = -1
+        self._count = 0
+        self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
+
+    # ------------------------------------------------------------ beginning and end
+
+    def check(self) -> None:
+        """While an apply is to be brought to an end the workspace says nothing about its base.
+
+        Raises:
+            Unfinished: it is so.
+        """
+        if os.path.exists(f"{self._home}/{_JOURNAL}"):
+            raise Unfinished(
+                "look at the changes",
+                "an apply ended in its middle",
+                fix=("membrane apply --continue NAME", "membrane apply --abort NAME"),
+            )
+
+    def begin(self) -> None:
+        """Make an empty stage; the undo copy of the apply before is gone.
+
+        Raises:
+            Unfinished: an apply has to be brought to an end first.
+            OSError: it cannot be made.
+        """
+        self.check()
+        self._count, self._modes = 0, {}
+        self._remove_leftovers()
+        _remove_path(self._undo)
+        self._step("begin")
+        os.mkdir(self._home, 0o700)
+        same = os.stat(self._home).st_dev == os.fstat(self._root_fd).st_dev
+        self.inside = "" if same and self._can_move() else STAGE_NAME + os.urandom(4).hex()
+        _write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
+        self._make()
+
+    def _make(self) -> None:
+        self._step("make stage")
+        if self.inside:
+            os.mkdir(self.inside, 0o700, dir_fd=self._root_fd)
+            self.fd = open_directory(self._root_fd, self.inside)
+        else:
+            os.makedirs(f"{self._home}/stage", 0o700, exist_ok=True)
+            self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @property
+    def path(self) -> str:
+        """The path of the stage."""
+        return f"{self._root}/{self.inside}" if self.inside else f"{self._home}/stage"
+
+    def _can_move(self) -> bool:
+        """Does rename(2) lead from the state to the workspace?  Not between two mounts of one file system.
+
+        Asked without leaving anything: to a name that is taken, so it is refused either way, but with another errno.
+        """
+        os.mkdir(f"{self._home}/try", 0o700)
+        home = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            syscalls.rename_new(home, "try", self._root_fd, ".")
+        except OSError as error:
+            return error.errno != errno.EXDEV
+        finally:
+            os.close(home)
+            os.rmdir(f"{self._home}/try")
+        return False
+
+    def _remove_leftovers(self) -> None:
+        """Remove what an apply left that ended before its journal was written."""
+        inside = _read(f"{self._home}/{_PLACE}").get("inside", "")
+        if inside.startswith(STAGE_NAME) and "/" not in inside:
+            _remove_tree(self._root_fd, inside)
+        _remove_path(self._home)
+
+    def drop(self) -> None:
+        """Remove the stage with what is in it; nothing was put in place."""
+        self.close()
+        self._step("drop")
+        try:
+            os.unlink(f"{self._home}/{_JOURNAL}")  # first: without its stage it would say that everything was done
+        except FileNotFoundError:
+            pass
+        self._step("remove stage")
+        self._remove_leftovers()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    # ------------------------------------------------------------ making ready
+
+    def slot(self) -> str:
+        """A new name in the stage."""
+        self._count += 1
+        return str(self._count)
+
+    def file(self, slot: str, source: int, side: Side, attributes: dict[str, bytes]) -> bytes:
+        """Copy an open file into a slot; return the hash of the copy (``tree.digest``).
+
+        It gets its mode, without the set-id bits, when the journal is written.
+        """
+        self._step("stage file")
+        fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        try:
+            made = _copy(source, fd)
+            self._finish(fd, side, attributes)
+            self._modes[slot] = side.mode & 0o1777
+            return made or digest(fd)
+        finally:
+            os.close(fd)
+
+    def read(self, slot: str) -> int:
+        """The file in a slot, open for reading."""
+        return os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+
+    def refuse(self, slot: str) -> None:
+        """What is in a slot is not put in place."""
+        self._modes.pop(slot, None)
+        if stat.S_ISDIR(os.stat(slot, dir_fd=self.fd, follow_symlinks=False).st_mode):
+            os.rmdir(slot, dir_fd=self.fd)
+        else:
+            os.unlink(slot, dir_fd=self.fd)
+
+    def data(self, slot: str, content: bytes, mode: int = 0o644) -> None:
+        """A file of our own making in a slot."""
+        self._step("stage file")
+        fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(fd, view) :]
+            if os.geteuid() == 0:
+                details = os.fstat(self._root_fd)
+                os.fchown(fd, details.st_uid, details.st_gid)
+            self._modes[slot] = mode & 0o777
+        finally:
+            os.close(fd)
+
+    def link(self, slot: str, side: Side) -> None:
+        self._step("stage link")
+        os.symlink(side.target, slot, dir_fd=self.fd)
+        if os.geteuid() == 0:
+            os.chown(slot, side.uid, side.gid, dir_fd=self.fd, follow_symlinks=False)
+        os.utime(slot, ns=(side.mtime, side.mtime), dir_fd=self.fd, follow_symlinks=False)
+
+    def directory(self, slot: str, side: Side) -> None:
+        """An empty directory; it gets its mode when everything is in it."""
+        self._step("stage directory")
+        os.mkdir(slot, 0o700, dir_fd=self.fd)
+        if os.geteuid() == 0:
+            os.chown(slot, side.uid, side.gid, dir_fd=self.fd, follow_symlinks=False)
+
+    def _finish(self, fd: int, side: Side, attributes: dict[str, bytes]) -> None:
+        if os.geteuid() == 0:
+            os.fchown(fd, side.uid, side.gid)
+        for name, value in attributes.items():
+            try:
+                os.setxattr(fd, name, value)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+        os.utime(fd, ns=(side.mtime, side.mtime))
+
+    def mark(self, slot: str) -> tuple[int, int, int, int]:
+        """The mark of what is in a slot."""
+        there = look_at(self.fd, slot)
+        assert there is not None
+        return mark(there)
+
+    # ------------------------------------------------------------ the journal
+
+    def commit(self, ops: list[Op], rows: list[list[Any]]) -> None:
+        """Write the journal; from now on the operations are done, or undone, by it.
+
+        Args:
+            rows: what was written down of the base so far (``base.Base.stored``), for an undo.
+        """
+        slots = [op.slot for op in ops if op.do in ("new", "put")]
+        self._step("sync")
+        if len(slots) > MOST_SYNCED:
+            os.sync()
+        else:
+            for slot in slots:
+                self._sync(slot)
+            os.fsync(self.fd)
+        for slot, mode in self._modes.items():
+            os.chmod(slot, mode, dir_fd=self.fd)  # ours: made in this stage, and no link
+        self._step("journal")
+        journal = {
+            "format": _FORMAT,
+            "workspace": self._root,
+            "ops": [list(op._key()) for op in ops],
+            "rows": rows,
+        }
+        _write(f"{self._home}/{_JOURNAL}", journal)
+
+    def _sync(self, slot: str) -> None:
+        try:
+            fd = os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
+        except OSError:
+            return  # a link, or a file that even its owner may not read: written with the directory, or at the end
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def carry_out(self, ops: list[Op]) -> None:
+        """Do all operations, or none.
+
+        Raises:
+            Conflict: the workspace was changed where an operation was to be done; it is as before.
+            HostError: an operation failed; the workspace is as before, as after an interrupt.
+            Unfinished: and what was done could not be undone; or all is done, and the undo copy could not be kept.
+        """
+        try:
+            for op in ops:
+                self._do(op)
+        except BaseException as error:
+            left = self.back(ops)
+            if left:
+                raise self._unfinished(error, left) from error
+            self.drop()
+            if not isinstance(error, OSError):
+                raise
+            raise HostError(
+                "apply the changes",
+                f"{os.strerror(error.errno or 0)}; everything is as before",
+                target=ascii(error.filename or "")[1:-1],
+            ) from error
+        try:
+            self.finish(ops)
+        except OSError as error:
+            raise Unfinished(
+                "keep what was replaced",
+                f"{os.strerror(error.errno or 0)}; everything is in place",
+                fix=("membrane apply --continue NAME   # ends it",),
+            ) from error
+
+    def finish(self, ops: list[Op]) -> None:
+        """All is done: keep what was replaced as the undo copy."""
+        self._step("finish")
+        parents = {op.path.rpartition("/")[0] for op in ops}
+        if len(parents) > MOST_SYNCED:
+            os.sync()
+        else:
+            for path in sorted(parents):
+                try:
+                    fd = open_directory(self._root_fd, path)
+                except OSError:
+                    continue  # moved or removed by others since
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        if self.inside:
+            self._bring_home()
+        self.close()
+        self._step("keep undo")
+        os.rename(self._home, self._undo)
+
+    def _bring_home(self) -> None:
+        """Copy what the stage in the workspace holds to the state, and remove it."""
+        saved = f"{self._home}/stage"
+        shutil.rmtree(f"{saved}.new", ignore_errors=True)
+        self._step("save")
+        _copy_tree(self.fd, f"{saved}.new")
+        os.rename(f"{saved}.new", saved)
+        self._step("remove stage")
+        _remove_tree(self._root_fd, self.inside)
+
+    def open(self) -> list[Op]:
+        """Open the stage of an apply that ended in its middle.
+
+        Raises:
+            HostError: there is none, or it cannot be read.
+        """
+        stored = _read(f"{self._home}/{_JOURNAL}")
+        if not stored:
+            self._remove_leftovers()
+            raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
+        try:
+            ops = [
+                Op(do, path, slot, tuple(old), tuple(new), was, mode, lock, listed)
+                for do, path, slot, old, new, was, mode, lock, listed in stored["ops"]
+            ]
+            if stored["format"] != _FORMAT or stored["workspace"] != self._root:
+                raise ValueError("it is another workspace's, or of another version")
+        except (KeyError, TypeError, ValueError) as error:
+            raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
+        self.inside = _read(f"{self._home}/{_PLACE}").get("inside", "")
+        if self.inside:
+            self._restage()
+        else:
+            self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return ops
+
+    def rows(self) -> list[list[Any]]:
+        """The rows that ``commit`` was given."""
+        rows: list[list[Any]] = _read(f"{self._home}/{_JOURNAL}").get("rows", [])
+        return rows
+
+    def _restage(self) -> None:
+        """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
+        saved = f"{self._home}/stage"
+        if os.path.exists(saved):
+            self._step("restage")
+            _remove_tree(self._root_fd, self.inside)
+            fd = os.open(saved, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                root = f"/proc/self/fd/{self._root_fd}"
+                _copy_tree(fd, f"{root}/{self.inside}")
+            finally:
+                os.close(fd)
+            shutil.rmtree(f"{saved}.old", ignore_errors=True)
+            os.rename(saved, f"{saved}.old")  # in one step: half of it would be taken for the whole
+            shutil.rmtree(f"{saved}.old", ignore_errors=True)
+        self.fd = open_directory(self._root_fd, self.inside)
+
+    def reopen_undo(self) -> list[Op]:
+        """Take the undo copy as an apply that is to be brought back.
+
+        Raises:
+            HostError: there is none.
+        """
+        self.check()
+        if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
+            raise HostError("undo the apply", "there is none that can be undone")
+        self._remove_leftovers()
+        self._step("take undo")
+        os.rename(self._undo, self._home)
+        return self.open()
+
+    # ------------------------------------------------------------ forward and back
+
+    def forward(self, ops: list[Op]) -> list[tuple[str, str]]:
+        """Do what is not done yet; (path, why) of what cannot be done."""
+        return self._through(ops, self._do)
+
+    def back(self, ops: list[Op]) -> list[tuple[str, str]]:
+        """Undo what was done; (path, why) of what cannot be undone."""
+        return self._through(ops[::-1], self._undo_one)
+
+    def _through(self, ops: Iterable[Op], work: Callable[[Op], None]) -> list[tuple[str, str]]:
+        left = []
+        for op in ops:
+            try:
+                work(op)
+            except MembraneError as error:
+                left.append((op.path, error.cause))
+            except OSError as error:
+                left.append((op.path, os.strerror(error.errno or 0)))
+        return left
+
+    def _unfinished(self, error: BaseException, left: list[tuple[str, str]]) -> Unfinished:
+        path, why = left[0]
+        return Unfinished(
+            "apply the changes",
+            f"{error}; and {len(left)} of them could not be undone: {ascii(path)[1:-1]} ({why})",
+            fix=("membrane apply --abort NAME   # tries again", "membrane apply --continue NAME"),
+        )
+
+    def is_done(self, op: Op) -> bool:
+        """Was it done?  By what is in its slot."""
+        if op.do == "mode":
+            parent, name = self._parent(op)
+            try:
+                there = look_at(parent, name)
+            finally:
+                os.close(parent)
+            return there is not None and there.mode == op.mode
+        there = look_at(self.fd, op.slot)
+        if op.do == "new":
+            return there is None
+        if op.do == "remove":
+            return there is not None
+        return there is None or there.inode != op.new[1]
+
+    def _parent(self, op: Op) -> tuple[int, str]:
+        parent, _, name = op.path.rpartition("/")
+        return open_directory(self._root_fd, parent), name
+
+    def _do(self, op: Op) -> None:
+        if self.is_done(op):
+            return
+        self._step(op.do)
+        parent, name = self._parent(op)
+        try:
+            with _Lock(parent, op.lock):
+                there = look_at(parent, name)
+                if op.do == "mode":
+                    self._mode(parent, name, op.new, op.was, op.mode)
+                elif op.do == "new":
+                    try:
+                        syscalls.rename_new(self.fd, op.slot, parent, name)
+                    except FileExistsError:
+                        raise _conflict(op, "it was made in the workspace meanwhile") from None
+                elif there is None or mark(there) != op.old:
+                    raise _conflict(op, "it was changed in the workspace meanwhile")
+                elif op.do == "put":
+                    if there.what == "directory" and not _is_empty(parent, name):
+                        raise _conflict(op, "something was made in it in the workspace meanwhile")
+                    syscalls.exchange(self.fd, op.slot, parent, name)
+                    filled = there.what == "directory" and not _is_empty(self.fd, op.slot)
+                    if filled or self.mark(op.slot) != op.old:
+                        syscalls.exchange(self.fd, op.slot, parent, name)
+                        raise _conflict(op, "it was changed in the workspace meanwhile")
+                else:
+                    self._remove(op, parent, name, there)
+        finally:
+            os.close(parent)
+
+    def _remove(self, op: Op, parent: int, name: str, there: Side) -> None:
+        if there.what == "directory" and not _is_empty(parent, name):
+            raise _conflict(op, "something was made in it in the workspace meanwhile")
+        syscalls.rename_new(parent, name, self.fd, op.slot)
+        if self.mark(op.slot) != op.old or (there.what == "directory" and not _is_empty(self.fd, op.slot)):
+            syscalls.rename_new(self.fd, op.slot, parent, name)
+            raise _conflict(op, "it was changed in the workspace meanwhile")
+
+    def _undo_one(self, op: Op) -> None:
+        if not self.is_done(op):
+            return
+        self._step(f"undo {op.do}")
+        parent, name = self._parent(op)
+        try:
+            with _Lock(parent, op.lock):
+                there = look_at(parent, name)
+                if op.do == "remove":
+                    try:
+                        syscalls.rename_new(self.fd, op.slot, parent, name)
+                    except FileExistsError:
+                        raise _conflict(op, "something else was made there since") from None
+                elif op.do == "mode":
+                    self._mode(parent, name, op.new, op.mode, op.was)
+                elif not self._is_ours(op, parent, name, there):
+                    raise _conflict(op, "it was changed in the workspace since")
+                elif there is None:
+                    raise _conflict(op, "it was deleted in the workspace since")
+                elif op.do == "put" and there.what != "directory":
+                    syscalls.exchange(self.fd, op.slot, parent, name)
+                elif there.what == "directory" and not _is_empty(parent, name):
+                    raise _conflict(op, "something was made in it since")
+                elif op.do == "put":
+                    syscalls.exchange(self.fd, op.slot, parent, name)
+                else:
+                    syscalls.rename_new(parent, name, self.fd, op.slot)
+        finally:
+            os.close(parent)
+
+    def hindrances(self, ops: Iterable[Op]) -> list[tuple[str, str]]:
+        """(path, why) of what cannot be undone as the workspace is now."""
+        left = []
+        made = {op.path for op in ops if op.do in ("new", "put")}
+        for op in ops:
+            try:
+                if op.do == "mode" or not self.is_done(op):
+                    continue
+                parent, name = self._parent(op)
+                try:
+                    there = look_at(parent, name)
+                    if op.do == "remove":
+                        if there is not None and op.path not in made:
+                            left.append((op.path, "something else was made there since"))
+                    elif not self._is_ours(op, parent, name, there):
+                        left.append((op.path, "it was changed in the workspace since"))
+                finally:
+                    os.close(parent)
+            except (FileNotFoundError, NotADirectoryError):
+                if op.do != "remove":
+                    left.append((op.path, "it was deleted in the workspace since"))
+            except OSError as error:
+                left.append((op.path, os.strerror(error.errno or 0)))
+        return left
+
+    @staticmethod
+    def _is_ours(op: Op, parent: int, name: str, there: Side | None) -> bool:
+        """Does there stand what was put in place?  An index may have been written anew with the same entries."""
+        if there is None:
+            return False
+        if mark(there) == op.new or not op.listed or there.what != "file" or there.size > LARGEST_INDEX:
+            return mark(there) == op.new
+        fd = open_below(parent, name, os.O_RDONLY)
+        try:
+            data = b"".join(pieces(fd))
+        finally:
+            os.close(fd)
+        return op.listed in (entries(data, 20), entries(data, 32))
+
+    @staticmethod
+    def _mode(parent: int, name: str, marked: tuple[int, ...], was: int, mode: int) -> None:
+        handle = open_below(parent, name, os.O_PATH)
+        try:
+            status = os.fstat(handle)
+            if (status.st_dev, status.st_ino) != marked[:2] or stat.S_ISLNK(status.st_mode):
+                raise Conflict("change the mode", "it is another file by now", target=ascii(name)[1:-1])
+            if stat.S_IMODE(status.st_mode) not in (was, mode):
+                raise Conflict("change the mode", "it was changed meanwhile", target=ascii(name)[1:-1])
+            os.chmod(f"/proc/self/fd/{handle}", mode)
+        finally:
+            os.close(handle)
+
+
+class _Lock:
+    """A lock file as git makes them (lockfile.c): exclusive creation, removed at the end; "" is none."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self._directory, self._name = directory, name
+
+    def __enter__(self) -> None:
+        if self._name:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                os.close(os.open(self._name, flags, 0o600, dir_fd=self._directory))
+            except FileExistsError:
+                cause = f"git holds it: {self._name} is there"
+                raise Conflict("apply the changes", cause, fix=("wait until git has ended",)) from None
+
+    def __exit__(self, *_: object) -> None:
+        if self._name:
+            os.unlink(self._name, dir_fd=self._directory)
+
+
+def _conflict(op: Op, why: str) -> Conflict:
+    error = Conflict("apply the changes", why, target=ascii(op.path)[1:-1])
+    error.paths = ((op.path, why),)
+    return error
+
+
+def _is_empty(parent: int, name: str) -> bool:
+    fd = open_directory(parent, name)
+    try:
+        with os.scandir(fd) as listing:
+            return next(listing, None) is None
+    finally:
+        os.close(fd)
+
+
+_FICLONE = 0x40049409  # include/uapi/linux/fs.h
+
+
+def _copy(source: int, target: int) -> bytes:
+    """All bytes of an open file, by reference where the file system has that; holes stay holes (SEEK_DATA).
+
+    Returns: the hash of what was written, where it has passed through here without a hole; else nothing.
+    """
+    import fcntl
+    from hashlib import blake2b
+
+    made, at, whole = blake2b(digest_size=32), 0, True
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+        return b""
+    except OSError:
+        pass
+    size = os.fstat(source).st_size
+    os.ftruncate(target, size)
+    for start, end in _extents(source, size):
+        whole = whole and start == at
+        at = start
+        os.lseek(target, at, os.SEEK_SET)
+        while at < end:
+            piece = os.pread(source, min(end - at, 1 << 20), at)
+            if not piece:
+                break
+            made.update(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(target, view) :]
+            at += len(piece)
+    return made.digest() if whole and at == size else b""
+
+
+def _extents(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # only a hole is left
+            yield at, size
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, at
+
+
+def _copy_tree(source: int, target: str) -> None:
+    """A flat stage, copied: files, links, fifos and empty directories, as they are; what cannot be read is left out."""
+    os.mkdir(target, 0o700)
+    for name in os.listdir(source):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        place = f"{target}/{name}"
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), place)
+        elif stat.S_ISDIR(status.st_mode):
+            os.mkdir(place, 0o700)
+            os.chmod(place, stat.S_IMODE(status.st_mode))
+        elif stat.S_ISFIFO(status.st_mode):
+            os.mkfifo(place, stat.S_IMODE(status.st_mode))
+        elif stat.S_ISREG(status.st_mode):
+            try:
+                shutil.copy2(f"/proc/self/fd/{source}/{name}", place, follow_symlinks=False)
+            except PermissionError:
+                continue
+        else:
+            continue
+        if os.geteuid() == 0:
+            os.chown(place, status.st_uid, status.st_gid, follow_symlinks=False)
+
+
+def _remove_path(path: str) -> None:
+    home = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _remove_tree(home, os.path.basename(path))
+    finally:
+        os.close(home)
+
+
+def _remove_tree(parent: int, name: str) -> None:
+    """A stage of ours, removed by descriptors; what cannot be removed stays."""
+    try:
+        handle = open_below(parent, name, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+    except OSError:
+        return
+    finally:
+        os.close(handle)
+    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+
+
+def _write(path: str, stored: dict[str, Any]) -> None:
+    import json
+
+    with open(f"{path}.new", "wb") as file:
+        file.write(json.dumps(stored, ensure_ascii=True).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.new", path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """What ``_write`` wrote; {}: nothing is there.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            stored = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise HostError("read the journal", str(error), target=path) from None
+    if not isinstance(stored, dict):
+        raise HostError("read the journal", "it is something else", target=path)
+    return stored

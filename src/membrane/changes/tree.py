@@ -1,0 +1,564 @@
+"""The copy of a workspace, read from its frozen layers, and where it differs from the workspace.
+
+Theory of operation
+-------------------
+A copy is the workspace with overlayfs layers upon it (Documentation/filesystems/overlayfs.rst): in each directory the
+newest layer that has a name decides; a whiteout (a character device 0/0) hides what is below, and so does an opaque
+directory (``user.overlay.opaque`` is "y") for all names in it.  Nothing is mounted here: the layers are read as what
+they are, directories of the caller, so the work is in proportion to the changes and not to the workspace.
+
+The layers are frozen: the caller holds the lock of the change set, and no process of the sandbox runs.  The workspace
+is not: anybody may change it at any time.  So everything is opened by openat2(2) below a descriptor, with
+RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_XDEV: neither a link of the sandbox nor one of the host leads
+anywhere, and what another file system has mounted there is not the workspace (overlayfs does not show it either).
+
+What the command closed for its owner (mode 000) is opened for the time of the reading, and put back by ``close``.
+
+A hidden name does not exist in the copy.  What the command made there is listed as never to be put in place, and what
+the host has there is neither read nor deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..errors import HostError
+from ..host import syscalls
+from .model import Change, Side, side
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from .model import Kind
+
+MOST_CHANGES = 500_000  # names that differ; with more nothing is listed
+DEEPEST = 512  # components of a path
+LONGEST = 3_800  # bytes of a path: below PATH_MAX (4096) with room for a name
+MOST_COMPARED = 16  # deleted files of the same content whose name is compared with that of an added one
+_PIECE = 1 << 20
+RESOLVE_NO_XDEV = 0x01  # include/uapi/linux/openat2.h
+BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+_OPAQUE = "user.overlay.opaque"
+_ORIGIN = "user.overlay.origin"
+_ACLS = ("system.posix_acl_access", "system.posix_acl_default")
+CAPABILITY = "security.capability"
+
+
+class TooMuch(HostError):
+    """More was changed than is looked at; nothing was put in place."""
+
+
+def open_below(root_fd: int, path: str, flags: int) -> int:
+    """open(2) of ``path`` below ``root_fd``, through no link and into no other file system.
+
+    Raises:
+        OSError: as openat2(2); ELOOP for a link on the way, EXDEV for another file system.
+    """
+    return syscalls.openat2(root_fd, path or ".", flags | os.O_NOFOLLOW, 0, BELOW)
+
+
+def open_directory(root_fd: int, path: str) -> int:
+    """The directory ``path`` below ``root_fd``, for names in it; as ``open_below``."""
+    return open_below(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def look(root_fd: int, path: str) -> Side | None:
+    """What stands at ``path`` below ``root_fd``; None: nothing.
+
+    Raises:
+        OSError: it cannot be told, as where a link stands on the way.
+    """
+    parent, _, name = path.rpartition("/")
+    try:
+        fd = open_below(root_fd, parent, os.O_PATH | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return look_at(fd, name or ".")
+    finally:
+        os.close(fd)
+
+
+def look_at(directory: int, name: str) -> Side | None:
+    """What stands at ``name`` in an open directory; None: nothing."""
+    try:
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return side(status, os.readlink(name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else "")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None  # the link was replaced between the two calls
+        raise
+
+
+def pieces(fd: int) -> Iterator[bytes]:
+    """The content of an open file from its beginning."""
+    at = 0
+    while piece := os.pread(fd, _PIECE, at):
+        at += len(piece)
+        yield piece
+
+
+def digest(fd: int) -> bytes:
+    """The BLAKE2b hash (32 bytes) of an open file."""
+    from hashlib import blake2b
+
+    made = blake2b(digest_size=32)
+    for piece in pieces(fd):
+        made.update(piece)
+    return made.digest()
+
+
+def attributes(fd: int) -> dict[str, bytes]:
+    """The extended attributes of an open file that count: ``user.*``, ACLs and capabilities, not those of overlayfs."""
+    out = {}
+    try:
+        for name in os.listxattr(fd):
+            known = name in _ACLS or name == CAPABILITY
+            if known or (name.startswith("user.") and not name.startswith("user.overlay.")):
+                out[name] = os.getxattr(fd, name)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENODATA):
+            raise
+    return out
+
+
+class Copy:
+    """A workspace and the frozen layers upon it.
+
+    Args:
+        base_fd: the workspace; stays the caller's.
+        layers: directories, oldest first; stay the caller's.
+        hidden: does a rule hide this path?  Asked with each name on the way as well.
+    """
+
+    def __init__(self, base_fd: int, layers: Sequence[int], hidden: Callable[[str], bool] | None = None) -> None:
+        self.base_fd = base_fd
+        self.layers = tuple(layers)
+        self._rule = hidden
+        self._chains: dict[str, tuple[tuple[int, ...], bool]] = {"": (tuple(reversed(range(len(self.layers)))), True)}
+        self._hidden: dict[str, bool] = {"": False}
+        self._left = MOST_CHANGES
+        self._moved = False  # was a name of the workspace deleted or replaced inside?
+        self._closed: dict[tuple[int, int], tuple[int, str, int]] = {}  # (device, inode): layer, path, mode
+
+    def close(self) -> None:
+        """Put back the modes of what the command had closed for its owner."""
+        while self._closed:
+            _key, (layer, path, mode) = self._closed.popitem()  # what is below first
+            handle = open_below(self.layers[layer], path, os.O_PATH)
+            try:
+                os.chmod(f"/proc/self/fd/{handle}", mode)
+            finally:
+                os.close(handle)
+
+    # ------------------------------------------------------------ the merged view
+
+    def is_hidden(self, path: str) -> bool:
+        """Does a rule hide this name, or one on the way to it?"""
+        known = self._hidden.get(path)
+        if known is None:
+            known = self.is_hidden(path.rpartition("/")[0]) or (self._rule is not None and self._rule(path))
+            self._hidden[path] = known
+        return known
+
+    def _chain(self, path: str) -> tuple[tuple[int, ...], bool]:
+        """(layers that make up the directory ``path``, newest first; do the workspace's names show through?)."""
+        known = self._chains.get(path)
+        if known is not None:
+            return known
+        parent = path.rpartition("/")[0]
+        above, through = self._chain(parent)
+        found: list[int] = []
+        for layer in above:
+            there = self._layer(layer, path)
+            if there is None:
+                continue
+            if there.what != "directory":
+                through = False
+                break
+            found.append(layer)
+            if there.mode & stat.S_IRWXU != stat.S_IRWXU:
+                self._open_up(layer, path)
+            if self._is_opaque(layer, path):
+                self._moved = True
+                through = False
+                break
+        through = through and not self.is_hidden(path)
+        self._chains[path] = tuple(found), through
+        return self._chains[path]
+
+    def _layer(self, layer: int, path: str) -> Side | None:
+        there = look(self.layers[layer], path)
+        return None if there is None else self._as_made(there)
+
+    def _as_made(self, there: Side) -> Side:
+        """With the mode that the command gave it."""
+        kept = self._closed.get((there.device, there.inode))
+        return there if kept is None else there.replace(mode=kept[2])
+
+    def _open_up(self, layer: int, path: str) -> None:
+        """Let the caller read what the command has closed for its owner, until ``close``; root can as it is."""
+        if os.geteuid() == 0:
+            return
+        handle = open_below(self.layers[layer], path, os.O_PATH)
+        try:
+            status = os.fstat(handle)
+            if (status.st_dev, status.st_ino) in self._closed:
+                return
+            mode = stat.S_IMODE(status.st_mode)
+            rights = stat.S_IRWXU if stat.S_ISDIR(status.st_mode) else stat.S_IRUSR
+            os.chmod(f"/proc/self/fd/{handle}", mode | rights)
+            self._closed[status.st_dev, status.st_ino] = layer, path, mode
+        finally:
+            os.close(handle)
+
+    def _is_opaque(self, layer: int, path: str) -> bool:
+        fd = open_directory(self.layers[layer], path)
+        try:
+            value = os.getxattr(fd, _OPAQUE)
+        except OSError as error:
+            if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+                return False
+            raise
+        finally:
+            os.close(fd)
+        if value != b"y":
+            raise HostError(
+                "read the changes",
+                f"overlayfs marked it {value[:8]!r}, which this version does not know",
+                target=ascii(path),
+            )
+        return True
+
+    def find(self, path: str) -> tuple[int, Side] | None:
+        """What the command sees at ``path``: (the layer that holds it or -1 for the workspace, what it is)."""
+        parent = path.rpartition("/")[0]
+        above, through = self._chain(parent) if path else self._chains[""]
+        for layer in above:
+            there = self._layer(layer, path)
+            if there is not None:
+                return None if is_whiteout(there) else (layer, there)
+        if not through or self.is_hidden(path):
+            return None
+        found = look(self.base_fd, path)
+        return None if found is None else (-1, found)
+
+    def names(self, path: str) -> dict[str, int]:
+        """The names that the command sees in the directory ``path``, with their layers (-1: the workspace)."""
+        above, through = self._chain(path)
+        out: dict[str, int] = {}
+        gone: set[str] = set()
+        for layer in above:
+            for name, there in self._listed(layer, path):
+                if name not in out and name not in gone:
+                    if is_whiteout(there):
+                        gone.add(name)
+                    else:
+                        out[name] = layer
+        if through:
+            for name in self._base_names(path):
+                if name not in out and name not in gone and not self.is_hidden(f"{path}/{name}".lstrip("/")):
+                    out[name] = -1
+        return out
+
+    def open(self, layer: int, path: str, flags: int = os.O_RDONLY) -> int:
+        """A file or directory of a layer, or of the workspace (-1), for reading.
+
+        Raises:
+            OSError: as ``open_below``.
+        """
+        flags |= os.O_NONBLOCK | os.O_NOCTTY
+        if layer < 0:
+            return open_below(self.base_fd, path, flags)
+        try:
+            return open_below(self.layers[layer], path, flags)
+        except PermissionError:
+            self._open_up(layer, path)
+            return open_below(self.layers[layer], path, flags)
+
+    def lost_its_origin(self, layer: int, path: str) -> bool:
+        """Was this file made from one of the workspace that is not there any more, so far as can be told?
+
+        overlayfs marks a file that came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``), and it keeps the mark
+        when it is renamed or linked.  So it is told only of the oldest layer, and when ``changes`` has met no name that
+        was deleted or replaced inside: from there the file may have come.
+        """
+        there = self._layer(layer, path)
+        if layer != 0 or self._moved or there is None or there.links != 1:
+            return False
+        return self._has_origin(layer, path)
+
+    def _has_origin(self, layer: int, path: str) -> bool:
+        fd = self.open(layer, path)
+        try:
+            os.getxattr(fd, _ORIGIN)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    # ------------------------------------------------------------ the changes
+
+    def changes(self) -> list[Change]:
+        """All differences, sorted by path; renames are not paired yet.
+
+        Raises:
+            TooMuch: more than ``MOST_CHANGES``, or a path longer or deeper than the bounds.
+            OSError: a layer cannot be read.
+        """
+        self._left = MOST_CHANGES
+        out: list[Change] = []
+        todo = [("", True)]
+        while todo:
+            path, compared = todo.pop()
+            above, through = self._chain(path)
+            seen: dict[str, tuple[int, Side]] = {}
+            for layer in above:
+                for name, there in self._listed(layer, path):
+                    if name not in seen:
+                        seen[name] = layer, there
+            prefix = f"{path}/" if path else ""
+            for name, (layer, there) in seen.items():
+                todo += self._differs(out, prefix + name, layer, there, compared)
+            if compared and not through and not self.is_hidden(path):
+                for name in self._base_names(path):
+                    if name not in seen:
+                        self._gone(out, prefix + name)
+        out.sort(key=lambda change: os.fsencode(change.path))
+        return out
+
+    def _count(self, path: str) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
+        if path.count("/") >= DEEPEST or len(os.fsencode(path)) > LONGEST:
+            raise TooMuch("list the changes", "a path is longer or deeper than is looked at", target=ascii(path[:200]))
+
+    def _listed(self, layer: int, path: str) -> list[tuple[str, Side]]:
+        fd = open_directory(self.layers[layer], path)
+        out = []
+        try:
+            with os.scandir(fd) as listing:
+                for entry in listing:
+                    there = look_at(fd, entry.name)
+                    if there is not None:
+                        out.append((entry.name, self._as_made(there)))
+                    if len(out) > MOST_CHANGES:
+                        raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
+        finally:
+            os.close(fd)
+        return out
+
+    def _base_names(self, path: str) -> list[str]:
+        try:
+            fd = open_directory(self.base_fd, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        try:
+            names = os.listdir(fd)
+        finally:
+            os.close(fd)
+        if len(names) > MOST_CHANGES:
+            raise TooMuch("list the changes", f"a directory holds more than {MOST_CHANGES} names", target=ascii(path))
+        return names
+
+    def _differs(self, out: list[Change], path: str, layer: int, there: Side, compared: bool) -> list[tuple[str, bool]]:
+        """Add what differs at ``path``; what is to be looked at below it."""
+        self._count(path)
+        hidden = self.is_hidden(path)
+        never: tuple[str, ...] = ("a rule hides this name, and the host's file stays",) if hidden else ()
+        before: Side | None = None
+        if compared and not hidden:
+            try:
+                before = look(self.base_fd, path)
+            except OSError as error:
+                never = (f"the workspace cannot be looked at there ({os.strerror(error.errno or 0)})",)
+        if is_whiteout(there):
+            self._moved = True
+            if before is not None:
+                self._gone(out, path)
+            return []
+        if there.what == "directory":
+            both = before is not None and before.what == "directory"
+            if before is None:
+                out.append(Change(path, "added", None, there, layer, never=never))
+            elif not both:
+                out.append(Change(path, "type", before, there, layer, content=True, never=never))
+            else:
+                assert before is not None
+                names = self._attributes(layer, path)
+                if before.mode != there.mode or names:
+                    kind: Kind = "mode" if before.mode != there.mode else "attributes"
+                    out.append(Change(path, kind, before, there, layer, attributes=names, never=never))
+            return [(path, both and not hidden)]
+        if before is None:
+            names = self._attributes(layer, path, new=True) if there.what == "file" else ()
+            out.append(Change(path, "added", None, there, layer, content=True, attributes=names, never=never))
+        elif before.what != there.what:
+            self._moved = True
+            if before.what == "directory" and not self._gone(out, path, itself=False):
+                never = (*never, "below it are names that a rule hides, and they stay")
+            out.append(Change(path, "type", before, there, layer, content=True, never=never))
+        elif there.what == "link":
+            if before.target != there.target:
+                out.append(Change(path, "changed", before, there, layer, content=True, never=never))
+        elif there.what == "file":
+            self._file(out, path, layer, before, there, never)
+        else:
+            out.append(Change(path, "changed", before, there, layer, content=True, never=never))
+        return []
+
+    def _file(
+        self, out: list[Change], path: str, layer: int, before: Side, there: Side, never: tuple[str, ...]
+    ) -> None:
+        names: tuple[str, ...] = ()
+        try:
+            self._moved = self._moved or not self._has_origin(layer, path)
+            content = before.size != there.size or not self._same(layer, path)
+            names = self._attributes(layer, path)
+        except OSError as error:
+            content = True
+            never = (*never, f"it cannot be compared ({os.strerror(error.errno or 0)})")
+        if content:
+            out.append(Change(path, "changed", before, there, layer, "", True, names, never=never))
+        elif before.mode != there.mode:
+            out.append(Change(path, "mode", before, there, layer, attributes=names, never=never))
+        elif names:
+            out.append(Change(path, "attributes", before, there, layer, attributes=names, never=never))
+
+    def _same(self, layer: int, path: str) -> bool:
+        mine = self.open(layer, path)
+        try:
+            other = self.open(-1, path)
+            try:
+                at = 0
+                while True:
+                    piece = os.pread(mine, _PIECE, at)
+                    if piece != os.pread(other, _PIECE, at):
+                        return False
+                    if not piece:
+                        return True
+                    at += len(piece)
+            finally:
+                os.close(other)
+        finally:
+            os.close(mine)
+
+    def _attributes(self, layer: int, path: str, *, new: bool = False) -> tuple[str, ...]:
+        fd = self.open(layer, path)
+        try:
+            mine = attributes(fd)
+        finally:
+            os.close(fd)
+        other: dict[str, bytes] = {}
+        if not new:
+            fd = self.open(-1, path)
+            try:
+                other = attributes(fd)
+            finally:
+                os.close(fd)
+        return tuple(sorted(name for name in {*mine, *other} if mine.get(name) != other.get(name)))
+
+    def _gone(self, out: list[Change], path: str, *, itself: bool = True) -> bool:
+        """Add the deletion of a name of the workspace and of all below it; false: hidden names keep it there."""
+        self._count(path)
+        if self.is_hidden(path):
+            return False
+        whole, names = True, []
+        try:
+            before = look(self.base_fd, path)
+            if before is None:
+                return True
+            names = self._base_names(path) if before.what == "directory" else []
+        except OSError as error:
+            why = f"the workspace cannot be looked at there ({os.strerror(error.errno or 0)})"
+            out.append(Change(path, "deleted", None, None, content=True, never=(why,)))
+            return False
+        for name in names:
+            whole = self._gone(out, f"{path}/{name}") and whole
+        if whole and itself:
+            out.append(Change(path, "deleted", before, None, content=True))
+        return whole
+
+
+def is_whiteout(there: Side) -> bool:
+    """Is it the mark of a deleted name?  overlayfs lets nobody make such a device through it (``ovl_mknod``)."""
+    return there.what == "device" and there.number == 0
+
+
+def masked(masks_fd: int) -> Callable[[str], bool]:
+    """A rule for ``Copy``: the names that a layer of masks hides (``cell.Masks``).
+
+    A whiteout, a file, or an opaque directory; any other directory is on the way to one.
+    """
+
+    def hidden(path: str) -> bool:
+        there = look(masks_fd, path)
+        if there is None or there.what != "directory":
+            return there is not None
+        fd = open_directory(masks_fd, path)
+        try:
+            return os.getxattr(fd, _OPAQUE) == b"y"
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    return hidden
+
+
+def paired(copy: Copy, changes: list[Change]) -> list[Change]:
+    """``changes`` with each deleted file and an added one of the same content as one renamed file.
+
+    A name at which something stands now, or that is below such a one, is no source.  What cannot be read is not paired.
+    """
+    gone: dict[int, list[Change]] = {}
+    for change in changes:
+        if change.kind == "deleted" and change.before is not None and change.what == "file" and change.before.size:
+            gone.setdefault(change.before.size, []).append(change)
+    if not gone:
+        return changes
+    known: dict[str, bytes] = {}
+
+    def hashed(layer: int, path: str) -> bytes:
+        if path not in known:
+            try:
+                fd = copy.open(layer, path)
+                try:
+                    known[path] = digest(fd)
+                finally:
+                    os.close(fd)
+            except OSError:
+                known[path] = os.urandom(32)
+        return known[path]
+
+    hashes: dict[int, dict[bytes, list[Change]]] = {}
+    taken: set[str] = set()
+    out: list[Change] = []
+    for change in changes:
+        rows = gone.get(change.after.size) if change.kind == "added" and change.after is not None else None
+        if not rows or change.what != "file":
+            out.append(change)
+            continue
+        assert change.after is not None
+        by_hash = hashes.get(change.after.size)
+        if by_hash is None:
+            by_hash = hashes[change.after.size] = {}
+            for row in rows:
+                by_hash.setdefault(hashed(-1, row.path), []).append(row)
+        same = by_hash.get(hashed(change.layer, change.path))
+        if not same:
+            out.append(change)
+            continue
+        name = change.path.rpartition("/")[2]
+        few = range(min(len(same), MOST_COMPARED))
+        source = same.pop(next((at for at in few if same[at].path.rpartition("/")[2] == name), 0))
+        taken.add(source.path)
+        out.append(change.replace(kind="renamed", source=source.path, before=source.before, content=False))
+    return [change for change in out if change.kind != "deleted" or change.path not in taken]

@@ -1,0 +1,179 @@
+"""``membrane diff``, ``apply`` and ``undo``: what a reviewed command changed, looked at and put in place.
+
+Theory of operation
+-------------------
+Each holds the lock of the set, so nothing of the sandbox runs meanwhile.  The first word is the name of a set if there
+is such a set; else all words are paths, and the set is the newest of the workspace that holds the current directory.
+Paths are taken from the current directory.
+
+On a terminal text is escaped and coloured; into a pipe or a file the patch goes byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..changes import diff, review, store, terminal
+from ..errors import PolicyError
+from ..escaping import escape
+from . import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..changes.model import Change
+    from ..changes.tree import Copy
+    from ..policy.model import PathRule
+    from .options import Invocation
+
+REFUSED = 1  # exit status: some of it was not put in place
+
+
+def main(invocation: Invocation, state: str) -> int:
+    """Run one of the subcommands; the exit status: 1 where something was refused or is in conflict.
+
+    Raises:
+        ChangeSetError: there is no such set, or it is in use.
+        Conflict: the workspace was changed meanwhile; nothing was put in place.
+        HostError: the machine refused a step.
+    """
+    command = invocation.command.name
+    name, words = _chosen(invocation.words, state, os.path.realpath(os.getcwd()))
+    with store.take(state, name, f"membrane {command}") as held:
+        only = [_relative(word, held.meta.workspace) for word in words]
+        if command == "diff":
+            return _diff(invocation, held, only, state)
+        if command == "undo":
+            return _undo(invocation, held)
+        return _apply(invocation, held, only, state)
+
+
+def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
+    sets = store.list_sets(state)
+    if words and any(words[0] == each.name for each in sets):
+        return words[0], list(words[1:])
+    own = [each for each in sets if here == each.workspace or here.startswith(each.workspace.rstrip("/") + "/")]
+    if own:
+        return own[-1].name, list(words)
+    if words and store.valid_name(words[0]):
+        return words[0], list(words[1:])  # ``store.take`` says that there is none
+    raise store.ChangeSetError(
+        "find the change set", f"there is none of {escape(here)}", fix=("membrane changes   # lists them",)
+    )
+
+
+def _rules(held: store.Held, state: str) -> tuple[PathRule, ...]:
+    """What the policy in force hides and keeps read-only in the workspace of a set.
+
+    Raises:
+        PolicyError: it cannot be read.
+    """
+    from ..run import settings
+
+    loaded = settings.load_policy({}, dict(os.environ), held.meta.workspace, state)
+    return loaded.policy.paths
+
+
+def _relative(word: str, workspace: str) -> str:
+    """A path that was typed, relative to the workspace; the last name is not followed."""
+    parent, name = os.path.split(os.path.abspath(word))
+    path = os.path.normpath(os.path.join(os.path.realpath(parent), name))
+    if path == workspace:
+        return ""
+    inner = path.removeprefix(workspace.rstrip("/") + "/")
+    if inner == path:
+        raise PolicyError("choose the changes", f"{escape(word)} is not in {escape(workspace)}")
+    return inner
+
+
+# ---------------------------------------------------------------- diff
+
+
+def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
+    with review.opened(held, _rules(held, state)) as (engine, copy):
+        found = engine.changes()
+        changes = [change for change in found if _is_asked(change, only)]
+        if invocation.has("json"):
+            print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
+            return 0
+        terminal.page(pieces(invocation, copy, changes))
+    return 0
+
+
+def _is_asked(change: Change, only: Sequence[str]) -> bool:
+    from ..changes.model import covers
+
+    return not only or any(covers(asked, path) for asked in only for path in change.paths)
+
+
+def pieces(invocation: Invocation, copy: Copy, changes: Sequence[Change]) -> Iterable[bytes]:
+    """What the options ask for, as bytes."""
+    if invocation.has("stat"):
+        return (line.encode() + b"\n" for line in diff.stat(copy, changes))
+    if invocation.has("name-status"):
+        return diff.name_status(changes)
+    return diff.patch(copy, changes)
+
+
+# ---------------------------------------------------------------- apply, undo
+
+
+def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
+    both = [name for name in ("continue", "abort") if invocation.has(name)]
+    if both:
+        return _resume(held, forward=both[0] == "continue", rest=invocation.has("rest"), many=len(both) > 1)
+    with review.opened(held, _rules(held, state)) as (engine, _copy):
+        changes = engine.changes()
+        report = engine.apply(
+            only,
+            red=invocation.has("all"),
+            rest=invocation.has("rest"),
+            merge=invocation.has("merge"),
+            dry_run=invocation.has("dry-run"),
+            found=changes,
+        )
+        if invocation.has("json"):
+            told = {
+                "dry_run": invocation.has("dry-run"),
+                "applied": diff.as_json(report.applied),
+                "refused": [{"path": change.path, "why": why} for change, why in report.refused],
+                "conflicts": [{"path": change.path, "why": change.conflict} for change in report.conflicts],
+                "arrived": [{"ref": each.ref, "name": each.name} for each in report.arrived],
+            }
+            print(show.as_json(told))
+        else:
+            lines = review.told(held.name, report)
+            if invocation.has("dry-run"):
+                lines = [line.replace("put in place:", "would be put in place:", 1) for line in lines[:-1]]
+            for line in lines:
+                print(line)
+        if not invocation.has("dry-run"):
+            review.applied(held, report, changes)
+    return REFUSED if report.refused or report.conflicts else 0
+
+
+def _resume(held: store.Held, *, forward: bool, rest: bool, many: bool) -> int:
+    if many:
+        raise PolicyError("bring the apply to an end", "--continue and --abort exclude each other")
+    with review.opened(held) as (engine, _copy):
+        left = engine.resume(forward=forward, rest=rest)
+    return _left(left, "everything is in place" if forward else "everything is as before", rest=rest)
+
+
+def _undo(invocation: Invocation, held: store.Held) -> int:
+    with review.opened(held) as (engine, _copy):
+        left = engine.undo(rest=invocation.has("rest"))
+    review.undone(held)
+    return _left(left, "everything is as before", rest=True)
+
+
+def _left(left: Sequence[tuple[str, str]], whole: str, *, rest: bool) -> int:
+    if not left:
+        print(whole)
+        return 0
+    for path, why in left:
+        print(f"  {escape(path)}: {escape(why)}")
+    if not rest:
+        print("nothing else is missing; again, or with --rest to leave these as they are")
+    return REFUSED

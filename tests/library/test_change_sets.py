@@ -1,0 +1,47 @@
+"""A change set as a program has it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from membrane import ChangeSet, Conflict, Poisoned, Policy, PolicyError, Sandbox
+
+
+def name_of(environ: dict[str, str]) -> str:
+    (name,) = [each for each in os.listdir(Path(environ["MEMBRANE_HOME"], "changes")) if not each.startswith(".")]
+    return name
+
+
+def test_what_a_sandbox_changed_is_looked_at_and_put_in_place(workspace: Path, environ: dict[str, str]) -> None:
+    (workspace / "file").write_text("base\n")
+    with Sandbox(Policy.from_dict({"workspace": "review"}), workspace=workspace, environ=environ) as sandbox:
+        sandbox.shell("echo mine > file; echo x > run; chmod +x run; mkdir d; echo y > d/y")
+        with pytest.raises(PolicyError, match="in use"):
+            ChangeSet(name_of(environ), environ=environ).changes()
+    found = ChangeSet(name_of(environ), environ=environ)
+    assert {change.path: change.kind for change in found.changes()} == {
+        "d": "added",
+        "d/y": "added",
+        "file": "changed",
+        "run": "added",
+    }
+    assert found.diff(["file"]).splitlines()[-2:] == [b"-base", b"+mine"]
+    with pytest.raises(Poisoned) as poisoned:
+        found.apply(refuse="all")
+    assert poisoned.value.paths == (("run", "it can be executed"),)
+    assert (workspace / "file").read_text() == "base\n"
+    report = found.apply()
+    assert [change.path for change in report.applied] == ["d", "d/y", "file"]
+    assert found.undo() == ()
+    (workspace / "file").write_text("host\n")
+    with pytest.raises(Conflict) as conflict:
+        found.apply(["file"], refuse="nothing")
+    assert [path for path, _ in conflict.value.paths] == ["file"]
+    assert [change.path for change in found.apply(rest=True, refuse="nothing").applied] == ["d", "d/y", "run"]
+    assert (workspace / "file").read_text() == "host\n"
+    found.discard()
+    with pytest.raises(PolicyError, match="no change set"):
+        found.changes()

@@ -1,0 +1,339 @@
+"""changes.gitdata: objects are added, refs move from what they were, and git fsck is clean whatever both sides did."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import zlib
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+from copies import Workspace, engine, tree
+from test_changes_red import GIT_ENVIRONMENT, git
+
+from membrane.changes.apply import Report
+from membrane.changes.gitdata import entries, loose_name, pack_name
+from membrane.errors import Conflict
+
+pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
+
+_GIT = f"""
+import os, subprocess
+os.environ.update({GIT_ENVIRONMENT!r})
+def git(*args, check=True):
+    return subprocess.run(["git", *args], check=check, capture_output=True, text=True)
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Workspace:
+    return repository(tmp_path / "w")
+
+
+def repository(place: Path) -> Workspace:
+    workspace = Workspace(place)
+    git(workspace.base, "init", "-q")
+    (workspace.base / "a").write_text("one\n")
+    (workspace.base / "b").write_text("one\n")
+    git(workspace.base, "add", "-A")
+    git(workspace.base, "commit", "-qm", "one")
+    git(workspace.base, "branch", "old")
+    workspace.begin()
+    return workspace
+
+
+def inside(workspace: Workspace, script: str) -> None:
+    workspace.run(_GIT + script)
+
+
+def apply(workspace: Workspace, *, red: bool = False, rest: bool = False) -> Report:
+    with engine(workspace) as each:
+        return each.apply(red=red, rest=rest)
+
+
+def fsck(where: Path) -> None:
+    said = git(where, "fsck", "--full", "--strict", "--no-dangling")
+    assert said.strip() == ""
+
+
+def test_a_commit_made_inside_is_the_hosts_afterwards(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); write('new', 'n\\n'); git('add', '-A'); git('commit', '-qm', 'two')")
+    before = tree(made.base)
+    report = apply(made)
+    assert report.arrived == () and report.conflicts == ()
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+    assert git(made.base, "status", "--porcelain") == ""
+    assert git(made.base, "reflog", "--format=%gs").splitlines()[0] == "commit: two"
+    fsck(made.base)
+    with engine(made) as each:
+        assert each.changes() == []
+        assert each.undo() == []
+    assert tree(made.base) == before
+
+
+def test_branches_tags_and_packed_refs(made: Workspace) -> None:
+    inside(
+        made,
+        "git('switch', '-qc', 'side/x'); write('a', '2\\n'); git('commit', '-qam', 'two'); git('tag', 'v1');"
+        "git('branch', '-D', 'old'); git('gc', '-q'); git('switch', '-q', 'main')",
+    )
+    apply(made)
+    assert git(made.base, "for-each-ref", "--format=%(refname)").split() == [
+        "refs/heads/main",
+        "refs/heads/side/x",
+        "refs/tags/v1",
+    ]
+    assert git(made.base, "log", "--format=%s", "side/x").split() == ["two", "one"]
+    fsck(made.base)
+
+
+def test_a_packed_ref_that_was_deleted_inside_goes(made: Workspace) -> None:
+    git(made.base, "pack-refs", "--all")
+    made.begin()
+    inside(made, "git('branch', '-D', 'old')")
+    apply(made)
+    assert git(made.base, "for-each-ref", "--format=%(refname)").split() == ["refs/heads/main"]
+    assert git(made.base, "status", "--porcelain") == ""
+    fsck(made.base)
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["not looked at before", "looked at before"])
+def test_when_the_host_committed_the_commits_arrive_under_a_name_of_their_own(made: Workspace, looked: bool) -> None:
+    inside(made, "write('a', 'inside\\n'); git('commit', '-qam', 'inside')")
+    if looked:
+        with engine(made) as each:
+            each.changes()
+    (made.base / "b").write_text("host\n")
+    git(made.base, "commit", "-qam", "host")
+    index = (made.base / ".git/index").read_bytes()
+    report = apply(made)
+    (arrived,) = report.arrived
+    assert arrived.command == "git merge refs/membrane/set/heads/main"
+    assert git(made.base, "log", "--format=%s", "main").split() == ["host", "one"]
+    assert git(made.base, "log", "--format=%s", arrived.name).split() == ["inside", "one"]
+    assert (made.base / ".git/index").read_bytes() == index
+    assert (made.base / "a").read_text() == "inside\n"
+    fsck(made.base)
+    git(made.base, "checkout", "-q", "a")
+    git(made.base, "merge", "-q", "-m", "merged", arrived.name)
+    assert (made.base / "a").read_text() == "inside\n" and (made.base / "b").read_text() == "host\n"
+    with engine(made) as each:
+        assert not [change for change in each.changes() if "refs" in change.path and not change.never]
+
+
+def test_an_index_that_only_status_wrote_anew_is_no_hindrance(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    with engine(made) as each:
+        each.changes()
+    os.utime(made.base / "b", ns=(10**18, 10**18))
+    git(made.base, "status")
+    apply(made)
+    assert git(made.base, "status", "--porcelain") == ""
+
+
+def test_what_the_host_has_staged_stays(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    (made.base / "b").write_text("staged\n")
+    git(made.base, "add", "b")
+    index = (made.base / ".git/index").read_bytes()
+    report = apply(made)
+    assert "index was changed" in {c.path: why for c, why in report.refused}[".git/index"]
+    assert (made.base / ".git/index").read_bytes() == index
+
+
+def test_a_lock_of_git_stops_the_apply_and_nothing_is_done(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    (made.base / ".git/refs/heads/main.lock").write_text("")
+    before = tree(made.base)
+    with pytest.raises(Conflict, match="git holds it"):
+        apply(made)
+    assert tree(made.base) == before
+    (made.base / ".git/refs/heads/main.lock").unlink()
+    apply(made)
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+
+
+def test_an_object_that_is_not_what_its_name_says_never_comes(made: Workspace) -> None:
+    good = b"blob 2\0x\n"
+    name = sha1(good).hexdigest()
+    made.write(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(good), 0o444)
+    other = sha1(b"other").hexdigest()
+    made.write(f".git/objects/{other[:2]}/{other[2:]}", zlib.compress(good), 0o444)
+    trailing = sha1(b"blob 1\0y").hexdigest()
+    made.write(f".git/objects/{trailing[:2]}/{trailing[2:]}", zlib.compress(b"blob 1\0y") + b"more", 0o444)
+    report = apply(made, red=True)
+    refused = {change.path: why for change, why in report.refused}
+    assert set(refused) == {f".git/objects/{n[:2]}/{n[2:]}" for n in (other, trailing)}
+    assert (made.base / f".git/objects/{name[:2]}/{name[2:]}").exists()
+    fsck(made.base)
+
+
+def test_a_pack_is_indexed_by_us_and_a_broken_one_never_comes(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two'); git('repack', '-adq')")
+    (pack,) = (made.layer / ".git/objects/pack").glob("*.pack")
+    idx = pack.with_suffix(".idx")
+    good = idx.read_bytes()
+    idx.chmod(0o644)
+    idx.write_bytes(b"not an index")
+    apply(made)
+    idx.write_bytes(good)
+    assert (made.base / ".git/objects/pack" / idx.name).read_bytes() != b"not an index"
+    fsck(made.base)
+    inside(made, "write('a', 'three\\n'); git('commit', '-qam', 'three'); git('repack', '-adq')")
+    (pack,) = [
+        p
+        for p in (made.layer / ".git/objects/pack").glob("*.pack")
+        if not (made.base / p.relative_to(made.layer)).exists()
+    ]
+    pack.chmod(0o644)
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    pack.write_bytes(data)
+    report = apply(made)
+    assert any(why == "git index-pack does not take it for a pack" for _, why in report.refused)
+    assert not (made.base / ".git/objects/pack" / pack.name).exists()
+
+
+def test_objects_of_the_host_are_never_replaced_nor_deleted(made: Workspace) -> None:
+    loose = next(path for path in (made.base / ".git/objects").glob("??/*"))
+    path = str(loose.relative_to(made.base))
+    made.write(path, zlib.compress(b"blob 0\0"))
+    report = apply(made, red=True)
+    assert [change.path for change, _ in report.refused] == [path]
+    (made.layer / path).unlink()
+    (made.layer / path).parent.rmdir()
+    made.delete(".git/objects/" + loose.parent.name)
+    apply(made, red=True)
+    assert loose.exists()
+    fsck(made.base)
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (".git/objects/info/alternates", "/etc\n"),
+        (".git/hooks/post-checkout", "#!/bin/sh\n"),
+        (".git/refs/heads/-x", "0" * 40),
+        (".git/refs/heads/a..b", "0" * 40),
+        (".git/refs/heads/x", "ref: refs/heads/main\n"),
+        (".git/refs/heads/y", "../../x\n"),
+        (".git/HEAD", "ref: ../x\n"),
+        (".git/index.lock", ""),
+        (".git/shallow", "0" * 40),
+        ("made/.git/objects/info/alternates", "/etc\n"),
+    ],
+)
+def test_what_git_would_be_led_by_stays_out(made: Workspace, path: str, content: str) -> None:
+    place = made.write(path, content)
+    if path == ".git/HEAD":
+        place.chmod(0o644)
+    before = tree(made.base)
+    report = apply(made)
+    assert path in [change.path for change, _ in report.refused]
+    assert {key: entry for key, entry in tree(made.base).items() if key in before} == before
+    assert not (made.base / path).exists() or path == ".git/HEAD"
+
+
+def test_settings_that_both_changed_stay_the_hosts(made: Workspace) -> None:
+    inside(made, "git('config', 'user.name', 'inside')")
+    git(made.base, "config", "user.name", "host")
+    report = apply(made)
+    assert [change.path for change, _ in report.refused] == [".git/config"]
+    assert git(made.base, "config", "user.name").strip() == "host"
+
+
+def test_settings_that_only_the_command_changed_come(made: Workspace) -> None:
+    inside(made, "git('config', 'user.name', 'inside')")
+    (made.base / "b").write_text("host\n")
+    git(made.base, "commit", "-qam", "host")
+    apply(made)
+    assert git(made.base, "config", "user.name").strip() == "inside"
+
+
+def test_a_repository_is_not_taken_away(made: Workspace) -> None:
+    made.delete(".git")
+    before = tree(made.base)
+    report = apply(made, red=True)
+    assert [(change.path, why) for change, why in report.refused] == [
+        (".git", "something in it stays"),
+        (".git/HEAD", "a repository of the workspace is not taken away"),
+    ]
+    assert tree(made.base) == before
+
+
+def test_names_of_objects() -> None:
+    assert loose_name("objects/ab/" + "c" * 38) == "ab" + "c" * 38
+    assert not loose_name("objects/ab/" + "c" * 37) and not loose_name("objects/AB/" + "c" * 38)
+    assert pack_name("objects/pack/pack-" + "a" * 40 + ".pack") and not pack_name("objects/pack/pack-../x.pack")
+
+
+def test_entries_of_an_index_are_told_from_what_it_remembers(made: Workspace) -> None:
+    index = made.base / ".git/index"
+    first = index.read_bytes()
+    os.utime(made.base / "a", ns=(10**18, 10**18))
+    git(made.base, "status")
+    second = index.read_bytes()
+    assert first != second and entries(first, 20) == entries(second, 20)
+    (made.base / "a").write_text("other\n")
+    git(made.base, "add", "a")
+    assert entries(index.read_bytes(), 20) != entries(first, 20)
+
+
+# ---------------------------------------------------------------- both sides
+
+ACTS = (
+    "write('{file}', '{text}'); git('add', '-A'); git('commit', '-qm', '{text}', check=False)",
+    "write('{file}', '{text}')",
+    "git('switch', '-qfc', '{branch}', check=False)",
+    "git('switch', '-qf', 'main', check=False)",
+    "git('switch', '-qf', '{branch}', check=False)",
+    "git('branch', '-D', '{branch}', check=False)",
+    "git('tag', '-f', '{branch}-tag', check=False)",
+    "git('gc', '-q', '--prune=now')",
+    "git('pack-refs', '--all')",
+    "git('repack', '-adq')",
+    "git('commit', '-q', '--amend', '-m', '{text}', '--allow-empty', check=False)",
+    "git('merge', '-q', '-m', 'm', '{branch}', check=False); git('merge', '--abort', check=False)",
+    "git('stash', '-q', check=False)",
+    "git('reset', '-q', '--hard', 'HEAD~1', check=False)",
+    "write('{file}', '{text}'); git('add', '{file}', check=False)",
+)
+
+
+def some(chance: random.Random) -> str:
+    chosen = []
+    for _ in range(chance.randrange(1, 4)):
+        values = {
+            "file": chance.choice(["a", "b", "c"]),
+            "text": f"t{chance.randrange(1000)}",
+            "branch": chance.choice(["old", "x", "y"]),
+        }
+        chosen.append(chance.choice(ACTS).format(**values))
+    return "\n".join(chosen)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    workspace = repository(tmp_path / "w")
+    for _turn in range(5):
+        acts = [("inside", some(chance)), ("host", some(chance))]
+        chance.shuffle(acts)
+        for who, script in acts:
+            if chance.random() < 0.2:
+                continue
+            if who == "inside":
+                inside(workspace, script)
+            else:
+                subprocess.run(["python3", "-c", _GIT + script], cwd=workspace.base, check=True, capture_output=True)
+        heads = git(workspace.base, "for-each-ref", "--format=%(objectname)").split()
+        apply(workspace, red=True, rest=True)
+        fsck(workspace.base)
+        git(workspace.base, "status")
+        for commit in heads:
+            git(workspace.base, "cat-file", "-e", commit)

@@ -1,0 +1,291 @@
+"""changes.red: what outside programs would execute or obey is red, everyday work is not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from copies import Workspace
+
+from membrane.changes.model import Change
+
+GIT_ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@example.test",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@example.test",
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+}
+
+
+def git(where: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "init.defaultBranch=main", *args],
+        cwd=where,
+        env=GIT_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path / "w")
+    (workspace.base / "a.txt").write_text("one\n")
+    (workspace.base / "tool").write_text("#!/bin/sh\n")
+    (workspace.base / "tool").chmod(0o755)
+    return workspace
+
+
+def one(workspace: Workspace, path: str) -> Change:
+    return next(change for change in workspace.changes() if change.path == path)
+
+
+def test_everyday_work_is_not_red(made: Workspace) -> None:
+    made.write("a.txt", "two\n")
+    made.write("src/new.py", "x\n")
+    made.write("tool", "#!/bin/sh\nexit\n", 0o755)  # it could be executed before
+    (made.layer / "src/also.py").symlink_to("new.py")
+    (made.layer / "up").symlink_to("src/../a.txt")
+    made.write("node_modules/x/.vscode/settings.json", "{}")
+    made.write("docs/b\xe9.md", "x")
+    assert [change.path for change in made.changes() if change.red or change.never] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".envrc",
+        "sub/.vscode/tasks.json",
+        ".VSCode/tasks.json",
+        ".github/hooks/x.json",
+        ".mcp.json",
+        ".git/hooks/pre-commit",
+        ".git/info/attributes",
+        ".git/unknown",
+        "a/.git",
+        ".membrane.yaml",
+        "x/.hg/hgrc",
+    ],
+)
+def test_protected_names_are_red(made: Workspace, path: str) -> None:
+    (made.base / ".git").mkdir()
+    made.write(path, "anything")
+    assert one(made, path).red
+    if path.startswith("."):
+        control = path.replace(".", "x").replace("hgrc", "other")
+        made.write(control, "anything")
+        assert not one(made, control).red
+
+
+def test_a_protected_name_that_is_deleted_is_red(made: Workspace) -> None:
+    (made.base / ".envrc").write_text("x")
+    made.delete(".envrc")
+    made.delete("a.txt")
+    assert one(made, ".envrc").red and not one(made, "a.txt").red
+
+
+def test_a_rename_is_judged_by_both_names(made: Workspace) -> None:
+    (made.base / ".envrc").write_text("x\n")
+    made.delete(".envrc")
+    made.write("plain", "x\n")
+    change = one(made, "plain")
+    assert change.kind == "renamed" and change.red
+
+
+def test_new_rights_to_execute_are_red(made: Workspace) -> None:
+    made.write("new.sh", "x", 0o755)
+    made.write("a.txt", "one\n", 0o744)
+    assert one(made, "new.sh").red == ("it can be executed",)
+    assert one(made, "a.txt").red == ("it can be executed",)
+
+
+def test_new_rights_to_write_for_everybody_are_red(made: Workspace) -> None:
+    made.write("new", "x", 0o666)
+    made.write("group", "x", 0o664)
+    (made.base / "open").write_text("x")
+    (made.base / "open").chmod(0o666)
+    made.write("open", "y", 0o666)
+    assert one(made, "new").red == ("everybody on this machine may write it",)
+    assert not one(made, "group").red and not one(made, "open").red
+
+
+@pytest.mark.parametrize("place", ["plain", ".git/modules/x"])
+def test_a_repository_is_not_completed_around_what_git_would_obey(made: Workspace, place: str) -> None:
+    """In two steps: first what git obeys, where git does not look yet; then the layout."""
+    git(made.base, "init", "-q")
+    made.write(f"{place}/config", "[core]\n\tfsmonitor = x\n")
+    assert not one(made, f"{place}/config").red
+    (made.base / place).mkdir(parents=True)
+    (made.base / place / "config").write_text("[core]\n\tfsmonitor = x\n")
+    (made.layer / place / "config").unlink()
+    made.write(f"{place}/HEAD", "ref: refs/heads/main\n")
+    (made.layer / place / "objects").mkdir()
+    assert not one(made, f"{place}/HEAD").red
+    (made.layer / place / "refs").mkdir()
+    for name in ("HEAD", "objects", "refs"):
+        assert "git repository" in one(made, f"{place}/{name}").red[0]
+    made.write(f"{place}/config", "[core]\n\tbare = true\n")
+    assert not one(made, f"{place}/HEAD").red
+
+
+def test_set_id_bits_are_red(made: Workspace) -> None:
+    made.write("s", "x").chmod(0o4755)
+    made.write("g", "x").chmod(0o2755)
+    (made.layer / "d").mkdir()
+    (made.layer / "d").chmod(0o2755)  # of a directory: who owns what is made in it, as many work trees have it
+    assert len(one(made, "s").red) == 2 and len(one(made, "g").red) == 2 and not one(made, "d").red
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../x", "a/../../x", "loop", "d/../../out"])
+def test_links_that_lead_out_are_red(made: Workspace, target: str) -> None:
+    (made.layer / "loop").symlink_to("loop")
+    (made.layer / "x").symlink_to(target)
+    assert one(made, "x").red == ("it leads out of the workspace",)
+
+
+def test_links_through_links_of_the_copy_are_followed(made: Workspace) -> None:
+    (made.layer / "in").mkdir()
+    (made.layer / "in/up").symlink_to("..")
+    (made.layer / "x").symlink_to("in/up/../a.txt")
+    (made.layer / "y").symlink_to("in/up/a.txt")
+    assert one(made, "x").red and not one(made, "y").red
+
+
+def test_a_link_into_the_workspace_by_its_own_path_stays(made: Workspace) -> None:
+    (made.layer / "x").symlink_to(made.base / "a.txt")
+    (made.layer / "y").symlink_to(f"{made.base}-other/a.txt")
+    assert not one(made, "x").red and one(made, "y").red
+
+
+def test_links_to_git_and_to_hidden_names_are_red(made: Workspace) -> None:
+    (made.base / ".git/hooks").mkdir(parents=True)
+    (made.base / ".env").write_text("s")
+    (made.layer / "x").symlink_to(".git/hooks")
+    (made.layer / "y").symlink_to(".env")
+    changes = {change.path: change for change in made.changes(lambda path: path == ".env")}
+    assert changes["x"].red and changes["y"].red == ("it leads to a name that a rule hides",)
+
+
+def test_devices_fifos_and_sockets_are_never_put_in_place(made: Workspace) -> None:
+    os.mkfifo(made.layer / "fifo")
+    where = os.open(made.layer, os.O_PATH)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"/proc/self/fd/{where}/socket")
+    listener.close()
+    os.close(where)
+    assert one(made, "fifo").never and one(made, "socket").never
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\u200bb", " a", "a ", "a\nb", "a\u00a0b", "a\u3164"])
+def test_names_that_cannot_be_seen_are_red(made: Workspace, name: str) -> None:
+    made.write(name, "x")
+    assert one(made, name).red == ("its name holds characters that cannot be seen",)
+
+
+def test_names_that_are_one_elsewhere_are_red(made: Workspace) -> None:
+    made.write("A.TXT", "x")
+    made.write("e\u0301", "x")
+    made.write("\xe9", "x")
+    assert one(made, "A.TXT").red and one(made, "\xe9").red and one(made, "e\u0301").red
+    made.delete("a.txt")
+    assert not one(made, "A.TXT").red
+
+
+def test_programs_that_the_hosts_configuration_names_are_red(made: Workspace) -> None:
+    git(made.base, "init", "-q")
+    git(made.base, "config", "core.hooksPath", "scripts/hooks")
+    git(made.base, "config", "filter.x.clean", "./bin/clean --fast")
+    (made.base / "bin").mkdir()
+    (made.base / "bin/clean").write_text("x")
+    made.write("scripts/hooks/pre-commit", "x")
+    made.write("scripts/other", "x")
+    made.write("bin/clean", "y")
+    assert one(made, "scripts/hooks/pre-commit").red and one(made, "bin/clean").red
+    assert not one(made, "scripts/other").red
+
+
+# ---------------------------------------------------------------- git
+
+
+@pytest.fixture
+def repository(made: Workspace) -> Workspace:
+    git(made.base, "init", "-q")
+    git(made.base, "add", "-A")
+    git(made.base, "commit", "-qm", "one")
+    return made
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_what_git_does_in_everyday_work_is_not_red(repository: Workspace) -> None:
+    environment = {**GIT_ENVIRONMENT, "HOME": "/nonexistent"}
+    repository.run(
+        f"""
+import os, subprocess
+os.environ.update({environment!r})
+def git(*args, where="."):
+    subprocess.run(["git", *args], check=True, cwd=where)
+open("new", "w").write("n")
+git("add", "-A"); git("commit", "-qm", "two")
+git("switch", "-qc", "side"); git("config", "user.name", "me")
+git("config", "branch.side.description", "x")
+git("tag", "v1"); git("gc", "-q"); git("worktree", "add", "-q", "tree")
+os.mkdir("made"); git("init", "-q", where="made")
+open("new", "w").write("m"); git("stash", "-q")
+"""
+    )
+    found = repository.changes()
+    assert [(change.path, change.red) for change in found if change.red] == [("tree/tool", ("it can be executed",))]
+    assert any(change.path == "made/.git/config" for change in found)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["[core]\n\tfsmonitor = x\n", "[include]\n\tpath = x\n", "[alias]\n\tst = !x\n", '[filter "x"]\n\tclean = y\n'],
+)
+def test_settings_that_run_something_are_red(repository: Workspace, setting: str) -> None:
+    old = (repository.base / ".git/config").read_text()
+    repository.write(".git/config", old + setting)
+    assert one(repository, ".git/config").red
+    repository.write(".git/config", old + "[user]\n\tname = x\n")
+    assert not one(repository, ".git/config").red
+
+
+def test_an_index_that_leads_out_is_red(repository: Workspace) -> None:
+    data = (repository.base / ".git/index").read_bytes()
+    assert b"a.txt" in data
+    repository.write(".git/index", data.replace(b"a.txt", b".git/"))
+    assert one(repository, ".git/index").red
+
+
+def test_a_todo_with_exec_is_red(repository: Workspace) -> None:
+    repository.write(".git/rebase-merge/git-rebase-todo", "exec x\n")
+    assert one(repository, ".git/rebase-merge/git-rebase-todo").red
+    repository.write(".git/rebase-merge/git-rebase-todo", "noop\n")
+    assert not one(repository, ".git/rebase-merge/git-rebase-todo").red
+
+
+def test_a_submodule_file_that_runs_something_is_red(made: Workspace) -> None:
+    made.write(".gitmodules", '[submodule "x"]\n\tpath = x\n\turl = https://h.test/x\n')
+    assert not one(made, ".gitmodules").red
+    made.write(".gitmodules", '[submodule "x"]\n\tpath = x\n\turl = ext::sh -c x\n')
+    assert one(made, ".gitmodules").red
+
+
+def test_a_directory_that_becomes_a_repository_by_its_layout_has_red_hooks(made: Workspace) -> None:
+    made.write("bare/hooks/post-receive", "x")
+    assert not one(made, "bare/hooks/post-receive").red
+    made.write("bare/HEAD", "ref: refs/heads/main\n")
+    (made.layer / "bare/objects").mkdir()
+    (made.layer / "bare/refs").mkdir()
+    assert one(made, "bare/hooks/post-receive").red

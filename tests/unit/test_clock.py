@@ -22,6 +22,7 @@ TIME_OF_DAY = {
     "clock.py": "once, and at the end",
     "run/boundary.py": "when a run began, for ps",
     "ui/cli.py": "ps: how long ago that was",
+    "changes/review.py": "how long ago a change set was made",
     "changes/store.py": "when a change set and its checkpoints were made, for a list of them",
     "ui/changes.py": "how long ago that was",
     "gateway/tls.py": "from when to when a certificate is valid",

@@ -129,7 +129,7 @@ def test_a_home_that_is_not_kept_has_a_layer_that_it_has_locked_or_none(
         assert second.facts.layers == f"{above}/{(b'2' * 8).hex()}" and second._lock >= 0
         names[:] = [b"1" * 8]
         third = Layers(ONCE, facts)
-        assert (third.facts.layers, third._lock) == ("", -1) and "no layer could be locked" in third.warnings[0]
+        assert (third.facts.layers, third._lock) == ("", -1) and "no layer could be locked" in third.notes[0]
         assert not [op for op in base(ONCE, third.facts) if isinstance(op, Overlay)]
         third.end()
         assert sorted(os.listdir(above)) == [taken.name, (b"2" * 8).hex()]  # of the others nothing was removed

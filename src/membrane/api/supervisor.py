@@ -345,8 +345,17 @@ class Supervisor(Boundary):
         if len(run.streams) != 3:
             self._not_started(client, run.number, "too many open files")
             return
+        given = run.environment
+        if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+            raise InternalError("run a command", "a variable of it is no text")
+        if not client.main and (
+            run.number in client.commands
+            or any(each.client is client for each in self._wanted if each.number == run.number)
+        ):
+            # Only one of the two would be killed when the client goes.
+            raise InternalError("run a command", f"the number {run.number} is taken")
         cwd = os.path.normpath(os.path.join(self.plan.cwd, run.cwd))
-        environment = {**dict(self.plan.environment), **run.environment, "PWD": cwd}
+        environment = {**dict(self.plan.environment), **given, "PWD": cwd}
         if len(self._commands) + len(self._wanted) >= MOST_COMMANDS:
             self._not_started(client, run.number, f"{MOST_COMMANDS} run already")
             return

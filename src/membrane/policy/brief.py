@@ -5,7 +5,8 @@ Theory of operation
 Pure texts of one policy.  ``guide`` is what agents read by themselves: what is allowed, how a refusal looks, and what
 to ask the person for, so that an agent neither tries around a refusal nor gives up without a word.  ``in_force`` is
 the policy with the keys of a policy file.  Neither holds what the command must not know: values of secrets and of
-variables that are set, where a secret comes from, a password in the address of a proxy.
+variables that are set, where a secret comes from, a password in the address of a proxy; nor the digest of all that was
+read, by which a guess at one of these could be tried.
 
 Rules and patterns may have been written by a project file: each is quoted or escaped, so that none adds a line, and
 both texts are bounded; what is left out is said.
@@ -229,7 +230,7 @@ def in_force(policy: Policy) -> str:
     out += [f"{key}: true" for key in ("ssl_insecure", "user_namespaces") if getattr(policy, key)]
     if policy.profiles:
         out.append(f"profiles: {_flow(map(_quoted, policy.profiles))}")
-    return "\n".join((*out, f"# digest {policy.digest}", ""))
+    return "\n".join((*out, ""))
 
 
 def _list(key: str, rows: Sequence[str]) -> list[str]:

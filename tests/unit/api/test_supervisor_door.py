@@ -7,10 +7,13 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from membrane.api import supervisor
+from membrane.api import supervisor, wire
+from membrane.host.channel import pair
+from membrane.messages import Message
 
 
 class Taken(supervisor.Supervisor):
@@ -103,3 +106,46 @@ def test_there_are_no_more_clients_than_stated(place: Path, monkeypatch: pytest.
     assert len(door._clients) == 2
     for each in (*programs, door._door, *(client.channel for client in door._clients.values())):
         each.close()
+
+
+class Asked(supervisor.Supervisor):
+    """A supervisor that takes jobs and runs none."""
+
+    def __init__(self) -> None:
+        self.plan = SimpleNamespace(cwd="/work", environment=(("A", "1"),))  # type: ignore[assignment]
+        self._commands, self._wanted, self._clients = {}, [], {}
+        self.told: list[wire.CommandEnded] = []
+
+    def _feed(self) -> None:
+        """No process is made."""
+
+    def _unwatch(self, fd: int) -> None:
+        """Nothing is watched."""
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        wire.Run(1, ("true",), ".", {"A": [[]]}, 0o22, (0, 1, 2)),
+        wire.Run(1, ("true",), ".", {"A": None}, 0o22, (0, 1, 2)),
+        wire.Run(1, ("true",), ".", ["A"], 0o22, (0, 1, 2)),
+        wire.Run(7, ("true",), ".", {}, 0o22, (0, 1, 2)),
+        wire.Update(1, b"policy"),
+    ],
+    ids=["variable", "none", "no variables", "number", "policy"],
+)
+def test_a_program_that_sends_what_it_may_not_is_lost_and_its_jobs_with_it(bad: Message) -> None:
+    """And nothing of it is left: no job, no descriptor."""
+    open_before = os.listdir("/proc/self/fd")
+    ours, theirs = pair(wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR)
+    asked, client = Asked(), supervisor._Client(ours, False)
+    asked._clients[ours.fileno()] = client
+    theirs.send(wire.Run(7, ("true",), "sub", {"A": "2"}, 0o22, (0, 1, 2)))
+    asked._on_client(client)
+    (job,) = asked._wanted  # the control
+    assert (job.job.cwd, dict(job.job.environment)) == ("/work/sub", {"A": "2", "PWD": "/work/sub"})
+    theirs.send(bad)
+    asked._on_client(client)
+    assert client.gone and not asked._wanted and not asked._clients
+    theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == len(open_before)

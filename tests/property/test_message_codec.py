@@ -50,7 +50,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 ROWS = [(table, kind) for table in TABLES for kind in table.kinds]
 PAIRS = {  # fields of the same length
-    host.Trees: [("indices", "trees")],
+    host.Trees: [("keys", "trees")],
     host.NetworkSockets: [("roles", "sockets")],
     host.ReadsWatched: [("watches", "files")],
     tracer.Totals: [("types", "counts")],

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from world.box import Box
 
+pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 IDENTITY = tuple(f"--env=GIT_{who}_{what}=agent" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL"))
 
 

@@ -12,6 +12,7 @@ from escape_box import Box
 
 from membrane.changes import store
 
+pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 REVIEW = "--review=one"
 SECRET, LIVE = "SECRET of the host", "LIVE of the host"
 RULES = {"presets": [], "ignore": [".env", "secrets/", "*.key"], "readonly": ["*.ro"]}

@@ -9,6 +9,7 @@ import pytest
 
 from membrane import Policy, PolicyError, Sandbox
 
+pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 REVIEW = Policy.from_dict({"workspace": "review", "ignore": [".env"]})
 
 

@@ -22,7 +22,7 @@ import sys
 
 from ..plan.build import BASE_KUID
 from ..plan.model import NetworkPlan, Support
-from . import landlock, netlink, netns, seccomp
+from . import landlock, netlink, netns, overlay, seccomp
 from . import syscalls as sc
 from .surroundings import confined
 
@@ -173,6 +173,19 @@ def _mount_setattr() -> str:
             return ""
         raise
     raise Absent("a read-only mount was written to")
+
+
+def _overlay() -> str:
+    """Reviewed workspaces; whether the file system of our state can hold the changes is said when a run begins."""
+    root = _private_tmpfs()
+    for name in ("upper", "lower", "merged"):
+        os.mkdir(f"{root}/{name}")
+    os.mkdir(f"{root}/lower/seen")
+    lowers = f"lowerdir={root}/upper:{root}/lower,{overlay.OPTIONS}"
+    sc.mount("overlay", f"{root}/merged", "overlay", sc.MS_RDONLY, lowers)
+    if os.listdir(f"{root}/merged") != ["seen"]:
+        raise Absent("an overlay does not show its layers")
+    return ""
 
 
 def _apparmor() -> str:
@@ -446,6 +459,7 @@ _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
     ("native", "DNAT", _dnat, False, "sudo modprobe nft_chain_nat"),
     ("native", "AnyIP", _anyip, False, ""),
     ("native", "mount_setattr", _mount_setattr, False, ""),
+    ("native", "overlayfs", _overlay, False, "sudo modprobe overlay; Linux 5.11 and later"),
     ("native", "Landlock", _landlock, False, ""),
     ("native", "seccomp filter", _seccomp_filter, False, ""),
     ("native", "seccomp notify", _seccomp_notify, False, ""),

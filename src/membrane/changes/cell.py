@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..policy.model import PathRule, Policy
 
 MASKS = "masks"  # in the directory of a set
+APPLIED = "applied"  # a file there: all of it was put in place
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
 _GLOB = frozenset("*?[\\")
@@ -67,9 +68,10 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     name = policy.change_set or session[:NAME_DIGITS]
     held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
     try:
-        from .review import fresh
+        if os.path.exists(f"{held.path}/{APPLIED}"):
+            from .review import fresh  # loads what the start of most runs does not need
 
-        fresh(held)
+            fresh(held)
         masks = f"{held.path}/{MASKS}"
         if os.path.lexists(masks):
             remove_tree(masks)

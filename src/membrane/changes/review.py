@@ -22,6 +22,7 @@ from ..escaping import escape
 from ..workspace.protect import GIT_NAMES, fold
 from ..workspace.scan import Patterns
 from .apply import Engine, Report, above, choose
+from .cell import APPLIED, MASKS
 from .gitdata import Arrived
 from .model import KINDS, Change
 from .transaction import nothing
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20  # rows of one list of the screen
 MOST_AT_END = 20_000  # names in the layers that are judged at the end of a run that applies nothing: some seconds
-_MASKS = "masks"  # as ``cell.MASKS``, which is not for the end of a run
-_APPLIED = "applied"  # a file in the directory of a set
 _PLURALS = {"added": "added", "changed": "changed", "deleted": "deleted", "renamed": "renamed"}
 _ANSWERS = {"a": "all", "s": "safe", "l": "look", "k": "keep", "d": "discard"}
 PROMPT = "[a]pply all, apply the [s]afe ones without the red, [l]ook, [k]eep for later, [d]iscard: "
@@ -75,8 +74,8 @@ def opened(
         layers = tuple(fds[1:])
         hidden, locked = bound(paths)
         rules = [hidden]
-        if os.path.isdir(f"{held.path}/{_MASKS}"):
-            fds.append(os.open(f"{held.path}/{_MASKS}", flags))
+        if os.path.isdir(f"{held.path}/{MASKS}"):
+            fds.append(os.open(f"{held.path}/{MASKS}", flags))
             rules.append(masked(fds[-1]))
         copy = Copy(fds[0], layers, lambda path: any(rule(path) for rule in rules))
         try:
@@ -113,13 +112,13 @@ def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[s
 def applied(held: Held, report: Report, changes: Sequence[Change]) -> None:
     """Mark a set of which everything was put in place."""
     if len(report.applied) == len(changes) and not report.refused and not report.conflicts:
-        os.close(os.open(f"{held.path}/{_APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(f"{held.path}/{APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def undone(held: Held) -> None:
     """It is not in place any more."""
     try:
-        os.unlink(f"{held.path}/{_APPLIED}")
+        os.unlink(f"{held.path}/{APPLIED}")
     except FileNotFoundError:
         pass
 
@@ -130,7 +129,7 @@ def fresh(held: Held) -> None:
     Raises:
         HostError: it cannot be emptied; it is as before.
     """
-    if not os.path.exists(f"{held.path}/{_APPLIED}"):
+    if not os.path.exists(f"{held.path}/{APPLIED}"):
         return
     import shutil
 

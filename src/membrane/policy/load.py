@@ -21,6 +21,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..value import Value
 from . import document, grammar, keys
+from .contradictions import hidden_anyway, mounted_at, named, refused, takes_back
 from .document import Mapping, Scalar, closest
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
@@ -795,18 +796,17 @@ class _Loader:
         def refuse(rule: Any, cause: str) -> NoReturn:
             raise PolicyError("read the policy", cause, where=f"{self.file}:{rule.origin.line}:1")
 
-        def named(rule: HostRule) -> tuple[Any, ...]:
-            return rule.kind, rule.host, rule.network
-
         allowed = {named(rule): rule for rule in here(level["allow"])}
         for rule in here(level["deny"]):
             other = allowed.get(named(rule))
-            if other is not None and rule.http is None and (not rule.ports or rule.ports == other.ports):
+            if other is not None and takes_back(refused([rule]), other):
                 refuse(rule, f'deny "{rule.text}" takes back all of allow "{other.text}" in line {other.origin.line}')
-        hidden = {rule.text: rule.origin.line for rule in here(level["paths"]) if rule.effect == "hide"}
+        hidden = hidden_anyway(here(level["paths"]))
         for path in here(level["paths"]):
             if path.effect == "readonly" and path.text in hidden:
-                refuse(path, f'the pattern "{path.text}" is readonly, and ignored in line {hidden[path.text]}')
+                refuse(
+                    path, f'the pattern "{path.text}" is readonly, and ignored in line {hidden[path.text].origin.line}'
+                )
         passed = {rule.name: rule.origin.line for rule in here(level["env"]) if rule.value is None}
         for env in here(level["env"]):
             if env.value is not None and env.name in passed:
@@ -819,7 +819,7 @@ class _Loader:
         for mount in self.levels[self.level]["mounts"]:
             if mount.origin.file != self.file:
                 continue
-            first = mounts.setdefault((mount.path, mount.target or mount.path, mount.git_root), mount)
+            first = mounts.setdefault(mounted_at(mount), mount)
             if first.mode != mount.mode:
                 what = mount.path or "git-root"
                 before = f"{first.mode} in line {first.origin.line}" if first.origin.line else f"{first.mode} as well"

@@ -9,9 +9,12 @@ can be read.
 
 from __future__ import annotations
 
+from ..errors import PolicyError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, NoReturn
 
     from .model import HostRule, MountRule, PathRule
 
@@ -45,3 +48,53 @@ def hidden_anyway(paths: Iterable[PathRule]) -> dict[str, PathRule]:
 def mounted_at(mount: MountRule) -> tuple[str, str, bool]:
     """What is mounted where; of two rules of one place the later one holds."""
     return mount.path, mount.target or mount.path, mount.git_root
+
+
+def check(level: Mapping[str, Sequence[Any]], file: str) -> None:
+    """Refuse two entries of one file of which one takes back the other.
+
+    Args:
+        level: the rules of the file's level, by field of ``Policy``.
+
+    Raises:
+        PolicyError: with the place.
+    """
+
+    def here(rules: Sequence[Any]) -> list[Any]:
+        return [rule for rule in rules if rule.origin.file == file]
+
+    def refuse(rule: Any, cause: str) -> NoReturn:
+        raise PolicyError("read the policy", cause, where=f"{file}:{rule.origin.line}:1")
+
+    allowed = {named(rule): rule for rule in here(level["allow"])}
+    for rule in here(level["deny"]):
+        other = allowed.get(named(rule))
+        if other is not None and takes_back(refused([rule]), other):
+            refuse(rule, f'deny "{rule.text}" takes back all of allow "{other.text}" in line {other.origin.line}')
+    hidden = hidden_anyway(here(level["paths"]))
+    for path in here(level["paths"]):
+        if path.effect == "readonly" and path.text in hidden:
+            refuse(path, f'the pattern "{path.text}" is readonly, and ignored in line {hidden[path.text].origin.line}')
+    passed = {rule.name: rule.origin.line for rule in here(level["env"]) if rule.value is None}
+    for env in here(level["env"]):
+        if env.value is not None and env.name in passed:
+            refuse(env, f"{env.name} is set, and passed in line {passed[env.name]}")
+    check_mounts(level["mounts"], file)
+
+
+def check_mounts(mounts: Iterable[MountRule], file: str) -> None:
+    """Refuse two mounts of one file, or of the command line, that differ in their mode only.
+
+    Raises:
+        PolicyError: with the place of the second.
+    """
+    seen: dict[tuple[str, str, bool], MountRule] = {}
+    for mount in mounts:
+        if mount.origin.file != file:
+            continue
+        first = seen.setdefault(mounted_at(mount), mount)
+        if first.mode != mount.mode:
+            what = mount.path or "git-root"
+            before = f"{first.mode} in line {first.origin.line}" if first.origin.line else f"{first.mode} as well"
+            where = f"{file}:{mount.origin.line}:1" if mount.origin.line else file
+            raise PolicyError("read the policy", f'"{what}" is mounted {mount.mode}, and {before}', where=where)

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``in_force`` is what agents inside read as data.  It goes through the rows of ``keys.KEYS``; the name by which a row is
-read (``load._Loader._NAME``) is also the name by which it is written (``write_NAME`` here), so that a key that can be
+read (``reading.Reader._NAME``) is also the name by which it is written (``write_NAME`` here), so that a key that can be
 read and not written is found by ``tests/unit/policy/test_policy_keys.py``.  ``load`` makes the same rules from the
 text: rules of presets and agent profiles stand in it like all others, and both lists of names are empty.
 
@@ -237,7 +237,7 @@ def write_ssl_insecure(policy: Policy, _key: Key) -> bool | None:
 
 
 def write_choice(policy: Policy, key: Key) -> str:
-    """A flag is the widest choice or the tightest (``load._chosen``)."""
+    """A flag is the widest choice or the tightest (``reading.chosen_value``)."""
     value: str | bool = getattr(policy, key.fields[0].name)
     return value if isinstance(value, str) else key.choices[-1 if value else 0]
 

@@ -1,15 +1,14 @@
-"""What an agent inside is told: a policy as instructions (Markdown), and as data (YAML).
+"""What an agent inside is told: a policy as instructions (Markdown).  As data it is in ``written``.
 
 Theory of operation
 -------------------
-Pure texts of one policy.  ``guide`` is what agents read by themselves: what is allowed, how a refusal looks, and what
-to ask the person for, so that an agent neither tries around a refusal nor gives up without a word.  ``in_force`` is
-the policy with the keys of a policy file.  Neither holds what the command must not know: values of secrets and of
-variables that are set, where a secret comes from, a password in the address of a proxy; nor the digest of all that was
-read, by which a guess at one of these could be tried.
+A pure text of one policy.  ``guide`` is what agents read by themselves: what is allowed, how a refusal looks, and what
+to ask the person for, so that an agent neither tries around a refusal nor gives up without a word.  It does not hold
+what the command must not know: values of secrets and of variables that are set, where a secret comes from, a password
+in the address of a proxy.
 
 Rules and patterns may have been written by a project file: each is quoted or escaped, so that none adds a line, and
-both texts are bounded; what is left out is said.
+the text is bounded; what is left out is said.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 PLACE = "/etc/membrane"
 MOST_LISTED = 80  # rules of a kind in the guide
-MOST_IN_FORCE = 4_000  # of a key in the policy in force
 LONGEST = 200  # characters of one rule
 INTRODUCTION = """\
 # You are inside Membrane
@@ -158,100 +156,3 @@ def _shown(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{_shown(text).replace('`', chr(39))}`"
-
-
-# ---------------------------------------------------------------- as data
-
-
-def in_force(policy: Policy) -> str:
-    """The policy with the keys of a policy file, in YAML (1.2, double-quoted scalars)."""
-    out = ["# The policy in force, without values of secrets. Changes here change nothing."]
-    for key, rules in (("allow", policy.allow), ("deny", policy.deny)):
-        rows = []
-        for rule in rules:
-            row = {"dest": _quoted(rule.text)}
-            if _adds_ports(rule):
-                row["ports"] = _flow(
-                    _quoted(port) if "/" in port or "-" in port else port for port in _ports(rule.ports)
-                )
-            if rule.http:
-                items = []
-                for item in rule.http:
-                    lists = (("methods", item.methods), ("paths", item.paths))
-                    items.append(_mapping({name: _flow(map(_quoted, values)) for name, values in lists if values}))
-                row["http"] = _flow(items)
-            rows.append(_mapping(row))
-        out += _list(key, rows)
-    for key, effect in (("ignore", "hide"), ("readonly", "readonly")):
-        out += _list(key, [_quoted(rule.text) for rule in policy.paths if rule.effect == effect])
-    rows = []
-    for mount in policy.mounts:
-        row = {"type": "git-root"} if mount.git_root else {"path": _quoted(mount.path)}
-        row["mode"] = mount.mode
-        if mount.target:
-            row["target"] = _quoted(mount.target)
-        rows.append(_mapping(row))
-    out += _list("mounts", rows)
-    if policy.file_rules is not None:
-        out += _list("files", [_mapping({rule.effect: _quoted(rule.text)}) for rule in policy.file_rules])
-    rows = []
-    for socket in policy.unix_sockets:
-        row = {"path": _quoted(socket.path)}
-        if socket.adapter:
-            row["as"] = _quoted(socket.adapter)
-        if socket.allow:
-            row["allow"] = _flow(map(_quoted, socket.allow))
-        rows.append(_mapping(row))
-    out += _list("unix_sockets", rows)
-    if policy.expose or policy.connect:
-        out.append("ports:")
-        for key, ports in (("expose", policy.expose), ("connect", policy.connect)):
-            if ports:
-                out.append(f"  {key}: {_flow(_quoted(f'{port.inside}:{port.outside}') for port in ports)}")
-    passed = [_quoted(rule.name) for rule in policy.env if rule.value is None]
-    given = [_quoted(rule.name) for rule in policy.env if rule.value is not None]
-    if passed or given:
-        out.append("env:")
-        out += [f"  pass: {_flow(passed[:MOST_IN_FORCE])}"] if passed else []
-        out += [f"  set: {_flow(given[:MOST_IN_FORCE])}  # values are left out"] if given else []
-    secrets = [
-        _mapping({"name": _quoted(secret.name), "to": _flow(map(_quoted, secret.to))}) for secret in policy.secrets
-    ]
-    out += _list("secrets", secrets)
-    out += _list(
-        "masks",
-        [_mapping({"source": _quoted(mask.source), "to": _flow(map(_quoted, mask.to))}) for mask in policy.masks],
-    )
-    limits = [(name, getattr(policy.limits, name)) for name in policy.limits.field_names]
-    if any(value for _name, value in limits):
-        out.append("limits:")
-        out += [f"  {name}: {value}" for name, value in limits if value]
-    out += [f"home: {policy.home}", f"view: {policy.view}", f"trace: {{mode: {_quoted(policy.trace.mode)}}}"]
-    out += [f"{key}: true" for key in ("ssl_insecure", "user_namespaces") if getattr(policy, key)]
-    if policy.profiles:
-        out.append(f"profiles: {_flow(map(_quoted, policy.profiles))}")
-    return "\n".join((*out, ""))
-
-
-def _list(key: str, rows: Sequence[str]) -> list[str]:
-    if not rows:
-        return []
-    more = [f"  # and {len(rows) - MOST_IN_FORCE} more"] if len(rows) > MOST_IN_FORCE else []
-    return [f"{key}:", *(f"  - {row}" for row in rows[:MOST_IN_FORCE]), *more]
-
-
-def _flow(values: Iterable[str]) -> str:
-    return f"[{', '.join(values)}]"
-
-
-def _mapping(values: dict[str, str]) -> str:
-    return f"{{{', '.join(f'{name}: {value}' for name, value in values.items())}}}"
-
-
-def _quoted(text: str) -> str:
-    """A double-quoted scalar (YAML 1.2, 7.3.1)."""
-    text = text[:LONGEST] + ("..." if len(text) > LONGEST else "")
-    text = text.replace("\\", "\\\\").replace('"', '\\"')
-    if not (text.isascii() and text.isprintable()):
-        text = "".join(char if char == "\\" or escape(char) == char else f"\\U{ord(char):08X}" for char in text)
-    return f'"{text}"'

@@ -36,7 +36,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # RFC 9110 section 5.6.2, upper case
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DURATIONS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_PERIODS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+PERIODS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1
 _IN_REPOSITORY = dict.fromkeys(map(ord, "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"))
 MOST_IN_A_PERIOD = 100_000  # of a rate: the time of each is remembered
@@ -310,7 +310,7 @@ def parse_rate(text: str) -> tuple[int, int]:
         Malformed: with the cause.
     """
     number, slash, period = text.partition("/")
-    seconds = _PERIODS.get(period)
+    seconds = PERIODS.get(period)
     if not slash or seconds is None:
         raise Malformed(f"{text!r} is not a rate; expected a number and a period (s, min, h, d), such as 60/min")
     count = parse_count(number)

@@ -7,9 +7,10 @@ options by it, ``ui.options`` takes its options into ``--help``, completion and 
 row fills, ``plan.build`` lists what binds it, ``run.settings`` writes a user's first file from its templates.
 ``docs/policy.md`` has a table of the same rows, which ``tests/unit/policy/test_policy_keys.py`` compares.
 
-A row names the methods of ``load._Loader`` that read it (``_NAME`` for a node of a file, ``_typed_NAME`` for the value
-of an option) and the field of ``model.Policy`` that holds what was read.  The rest follows from that field: a tuple is
-the concatenation of the levels, anything else is taken from the last level that says it.
+A row names the methods that read it (``reading.Reader._NAME`` a node of a file, ``load._Loader._typed_NAME`` the value
+of an option), with the same name the function of ``written`` that writes it again (``write_NAME``), and the field of
+``model.Policy`` that holds what was read.  The rest follows from that field: a tuple is the concatenation of the
+levels, anything else is taken from the last level that says it.
 
 ``shown`` and ``bound`` get one rule of a field at a time.  ``bound`` gives the text of the rule in the receipt and the
 mechanisms that bind it.  A field without it names the module that enforces it, ``by``.

@@ -1,11 +1,11 @@
-"""The files that tell an agent inside where it is and what is allowed (``policy.brief`` has the texts).
+"""The files that tell an agent inside where it is and what is allowed.
 
 Theory of operation
 -------------------
-The plan puts empty files beside those of /etc (``plan.model.Layer``): ``/etc/membrane/AGENTS.md`` and
-``config.yaml``, ``/etc/claude-code/CLAUDE.md``, which Claude Code reads for everybody on a machine, and
-``/etc/codex/managed_config.toml``, which goes before what a user sets for Codex.  Their content is made while the view
-is made, and bound over them, so that no start waits for it.
+The texts are those of ``policy.brief`` and ``policy.written``.  The plan puts empty files beside those of /etc
+(``plan.model.Layer``): ``/etc/membrane/AGENTS.md`` and ``config.yaml``, ``/etc/claude-code/CLAUDE.md``, which Claude
+Code reads for everybody on a machine, and ``/etc/codex/managed_config.toml``, which goes before what a user sets for
+Codex.  Their content is made while the view is made, and bound over them, so that no start waits for it.
 
 The first part is the user's own when ``$MEMBRANE_HOME/AGENTS.md`` is there.  What the machine's administrator says to
 Claude Code stands before ours.  Codex's own sandbox is switched off, since the kernel refuses it the namespaces; its
@@ -20,7 +20,7 @@ import stat
 from ..escaping import escape
 from ..plan.model import File
 from ..plan.mounts import CODEX, IN_FORCE, INSTRUCTIONS
-from ..policy import brief
+from ..policy import brief, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SOURCE = "AGENTS.md"  # below $MEMBRANE_HOME
 LARGEST = 64 << 10  # bytes of a text of somebody else's that is taken up
-LARGEST_IN_FORCE = 256 << 10  # characters
 
 
 def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp], list[str]]:
@@ -37,13 +36,10 @@ def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp]
     introduction, warning = _text(f"{facts.state}/{SOURCE}")
     guide = brief.guide(policy, facts.workspace, introduction)
     managed, _ = _text(f"{layer.target}/{INSTRUCTIONS[1]}")
-    in_force = brief.in_force(policy)
-    if len(in_force) > LARGEST_IN_FORCE:
-        in_force = in_force[:LARGEST_IN_FORCE].rpartition("\n")[0] + "\n# ... and more\n"
     texts = {
         INSTRUCTIONS[0]: guide,
         INSTRUCTIONS[1]: f"{managed}\n\n{guide}" if managed else guide,
-        IN_FORCE: in_force,
+        IN_FORCE: written.in_force(policy),
         CODEX: _codex(guide),
     }
     ops: list[MountOp] = [

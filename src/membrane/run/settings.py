@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
 
-    from ..policy.load import Result, Widening
+    from ..policy.load import Result
     from ..policy.model import Level
+    from ..policy.reading import Widening
 
     Stamp: TypeAlias = tuple[int, ...] | None  # None: there is no such file
     # The options of one run that speak about the policy, as typed: ``key`` of ``policy.keys.OPTIONS`` to its value,
@@ -733,7 +734,7 @@ def _recall(path: str, key: bytes, environ: Mapping[str, str]) -> Loaded | None:
         return None  # cut short, or of another version: read the files
     found: tuple[Widening, ...] = ()
     if widening:
-        from ..policy.load import Widening
+        from ..policy.reading import Widening
 
         found = tuple(Widening(*fields) for fields in widening)
     return Loaded(restored, warnings, found, True)

@@ -10,7 +10,7 @@ import pytest
 import membrane
 from membrane.errors import PolicyError
 from membrane.plan.build import bindings
-from membrane.policy import codec, grammar, keys, load
+from membrane.policy import codec, grammar, keys, load, written
 from membrane.policy.keys import BY_NAME, FIELDS, KEYS, OPTIONS, Field, Key, Option
 from membrane.policy.load import Result, Source, _Loader
 from membrane.policy.model import Limits, Policy, PortRule
@@ -29,6 +29,9 @@ INSIDE = {
     "file_base",  # the workspace
     *("levels", "digest"),
 }
+
+# Ways to read a key that fills nothing itself.
+NOT_WRITTEN = {"args", "absent"}
 
 # For each key: texts of a file, and whether each of them widens.
 EXAMPLES: dict[str, list[tuple[str, bool]]] = {
@@ -140,6 +143,7 @@ def bare(value: Any) -> Any:
 def lacks(key: Key) -> list[str]:
     """What a row of the table does not have, of what a key needs."""
     found = [] if hasattr(_Loader, f"_{key.read}") else [f"load._Loader._{key.read}"]
+    found += [] if key.read in NOT_WRITTEN or hasattr(written, f"write_{key.read}") else [f"written.write_{key.read}"]
     found += [] if key.name in EXAMPLES else ["an example in this test"]
     found += [] if line(key) in TABLE.splitlines() else [f"docs/policy.md: {line(key)}"]
     said = any(text in PROSE for text in (f"`{key.name}`", f"`{key.name}:", f"\n{key.name}:"))
@@ -199,6 +203,7 @@ def test_what_a_key_lacks_is_found() -> None:
     empty = lacking(Key("new_key", "new", (Field("new_field"),), choices=("low", "tight"), template="#other: 1\n"))
     for what in (
         "_Loader._new",
+        "written.write_new",
         "an example",
         "| `new_key` |",
         "new_key means",
@@ -224,6 +229,7 @@ def test_every_field_of_a_policy_is_of_a_key_or_said_to_be_of_none() -> None:
     assert held.isdisjoint(INSIDE)
     assert held | INSIDE == set(Policy.field_names)
     assert set(EXAMPLES) == set(BY_NAME)
+    assert all(not key.fields for key in KEYS if key.read in NOT_WRITTEN)
     assert set(TYPED) == {option.key for option in OPTIONS if option.read}
     assert tuple(grammar.LIMITS) == tuple(keys.LIMITS) == Limits.field_names
 
@@ -257,6 +263,35 @@ def test_what_a_key_says_is_kept_shown_and_bound(name: str, text: str) -> None:
         assert not field.label or field.label in shown
         for item in keys.items(policy, field):
             assert field.bound is None or field.bound(item)[0] in bound
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, cases in EXAMPLES.items() for text, _ in cases])
+def test_what_a_key_says_is_written_and_read_again(name: str, text: str) -> None:
+    policy = read(text).policy
+    again = read(written.in_force(policy)).policy
+    assert (again == policy) is False, "the places are others"
+    for field in FIELDS:
+        if field.name != "profiles":  # their rules are written, and their names as a comment
+            assert bare(getattr(again, field.name)) == bare(shown(field.name, getattr(policy, field.name))), field.name
+
+
+def shown(name: str, value: Any) -> Any:
+    """What of it the command may know."""
+    if name == "env":
+        return tuple(rule.replace(value=rule.value and "") for rule in value)
+    return tuple(rule.replace(source=f"env:{rule.name}") for rule in value) if name == "secrets" else value
+
+
+def test_every_field_of_a_key_is_in_an_example() -> None:
+    """What no example says was not written and read again."""
+    said = {
+        name
+        for cases in EXAMPLES.values()
+        for text, _ in cases
+        for name in Policy.field_names
+        if getattr(read(text).policy, name) != getattr(Policy(), name)
+    }
+    assert {field.name for field in FIELDS} <= said | {"change_set"}  # the name of a set is of --review alone
 
 
 @pytest.mark.parametrize("name", TYPED)

@@ -10,6 +10,7 @@ import pytest
 
 from membrane.plan.model import File, HostFacts, Layer
 from membrane.plan.mounts import CODEX, IN_FORCE, INSTRUCTIONS
+from membrane.policy import written
 from membrane.policy.model import HostRule, Origin, PathRule, Policy
 from membrane.run import brief
 
@@ -66,8 +67,8 @@ def test_a_text_that_is_too_large_or_no_file_is_left_out_and_said(tmp_path: Path
     assert warnings and found["membrane/AGENTS.md"].startswith("# You are inside")
 
 
-def test_a_policy_without_end_is_cut_at_a_line(tmp_path: Path) -> None:
+def test_a_policy_without_end_is_bounded_and_what_is_left_out_is_said(tmp_path: Path) -> None:
     policy = Policy(allow=tuple(HostRule(f"{number}.{'x' * 200}", HERE, "host") for number in range(4_000)))
     found, _ = texts(tmp_path, policy)
-    assert len(found[IN_FORCE]) < brief.LARGEST_IN_FORCE + 100
-    assert found[IN_FORCE].endswith("}\n# ... and more\n")
+    assert len(found[IN_FORCE]) <= written.LARGEST
+    assert "\n  # and " in found[IN_FORCE]

@@ -19,8 +19,8 @@ from membrane.errors import HostError, InternalError, PolicyError
 from membrane.plan import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
-from membrane.policy.load import Widening
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
+from membrane.policy.reading import Widening
 from membrane.run import begin, opening, registry, settings
 from membrane.run.opening import RunOptions, RunRequest
 from membrane.run.registry import SessionRecord

@@ -10,6 +10,9 @@ path means what the command will see; links on the way are refused, never follow
 Before the pivot a path of the plan is looked up below the new root (openat2(2), RESOLVE_IN_ROOT): a link is never
 resolved against the host's root.  The home store keeps what a command of an earlier run has made, so a link in a tree
 that the command can write is not followed at all: it would choose where the next run mounts, or makes a directory.
+
+One file of over 800 lines: what is mounted before the pivot and after it finds its places in the same way, and a start
+loads one module less.
 """
 
 from __future__ import annotations

@@ -42,13 +42,13 @@ for name, text in files.items():
     return {name for name in files if os.path.lexists(box.workspace / name)}
 
 
-def test_F20_F21_no_copy_on_write_without_its_rules(box: Box) -> None:
-    """This version has no copy-on-write workspace, so it starts none."""
+def test_F20_F21_a_copy_on_write_workspace_of_another_kind_starts_nothing(box: Box) -> None:
+    """``cow`` is Membrane's word, whose rules are not those of a reviewed workspace (rows F90 to F97)."""
     box.policy(workspace="live")
     assert box.run("touch", "control").returncode == 0
     box.policy(workspace="cow")
     refused = box.run("touch", "ran")
-    assert refused.returncode == 78 and "workspace: cow is not available" in refused.stderr
+    assert refused.returncode == 78 and "workspace is 'cow'; expected review, live" in refused.stderr
     assert not (box.workspace / "ran").exists()
 
 

@@ -40,7 +40,7 @@ PROGRAM = (
     "-I",
     "-c",
     f"import sys; sys.path.insert(0, {str(Path(membrane.__file__).parent.parent)!r}); "
-    "from membrane.gateway.server import main; sys.exit(main(sys.argv))",
+    "from membrane.gateway.server import serve; serve(sys.argv)",
 )
 
 

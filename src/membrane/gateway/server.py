@@ -81,7 +81,7 @@ from .upstream import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from typing import Any, NoReturn
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
     from .asking import Asking
@@ -637,5 +637,14 @@ class Service:
             self._reactor.stop()  # the session died
 
 
+def serve(argv: list[str]) -> NoReturn:
+    """``main``, and the end of the process, without the interpreter's own.
+
+    A thread that looks a name up may be in it still, and would use a lock that the interpreter has freed by then
+    (CPython 3.11, _PyRuntimeState_Fini): SIGSEGV.
+    """
+    os._exit(main(argv))
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    serve(sys.argv)

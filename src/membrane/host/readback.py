@@ -54,6 +54,8 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
     for op in plan.mounts:
         if isinstance(op, Overlay):
+            if op.fallback:
+                continue  # the tree read-only instead, or nothing of it: no rule needs it
             if (kind := _mounted(pid, op.target)) != "overlay":
                 cause = f"what is mounted at {op.target} is {kind or 'nothing'}, not an overlay"
                 raise HostError("confirm the confinement", cause, target=f"pid {pid}")

@@ -77,7 +77,7 @@ class Gateway:
         program = (
             "import sys; sys.path.append(sys.argv.pop(1)); "
             "from membrane.host import confine; confine.give_up_privileges(); confine.read_only_files(); "
-            "from membrane.gateway.server import main; sys.exit(main(sys.argv))"
+            "from membrane.gateway.server import serve; serve(sys.argv)"
         )
         argv = [sys.executable, "-I", "-c", program, source, str(highest)]
         try:

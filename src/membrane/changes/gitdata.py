@@ -47,6 +47,7 @@ _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"
 # What says nothing of where HEAD is: settings, and other repositories.
 _APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
 _ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
+_REPLACED = "git shows another object in place of the one that it names"  # git-replace(1)
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
 
 
@@ -223,7 +224,8 @@ class Repositories:
             if not new:
                 gone.append(ref)
             if new:
-                out.append(self._written(path, host.loose.get(ref), new))
+                written = self._written(path, host.loose.get(ref), new)
+                out.append(written.replace(red=(_REPLACED,)) if ref.startswith("refs/replace/") else written)
             elif ref in host.loose:
                 out.append(Change(path, "deleted", host.loose[ref], None, content=True))
         packed = [ref for ref in gone if ref in host.packed]

@@ -337,3 +337,20 @@ def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> 
         git(workspace.base, "status")
         for commit in heads:
             git(workspace.base, "cat-file", "-e", commit)
+
+
+def test_a_ref_by_which_git_shows_another_object_is_red(made: Workspace) -> None:
+    inside(
+        made,
+        """
+write("a", "bad\\n"); git("commit", "-qam", "bad")
+write("a", "good\\n"); git("commit", "-qa", "--amend", "-m", "good")
+git("replace", "HEAD@{1}", "HEAD"); git("reset", "-q", "--soft", "HEAD@{1}"); git("pack-refs", "--all")
+""",
+    )
+    report = apply(made)
+    assert any("/refs/replace/" in change.path for change, _why in report.refused)
+    assert not (made.base / ".git/refs/replace").exists() or not os.listdir(made.base / ".git/refs/replace")
+    assert git(made.base, "show", "main:a") == "bad\n"
+    apply(made, red=True)
+    assert git(made.base, "show", "main:a") == "good\n"  # the control: it is shown, and not what a push would send

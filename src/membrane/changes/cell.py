@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
 
-MASKS = "masks"  # in the directory of a set
 APPLIED = "applied"  # a file there: all of it was put in place
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
@@ -72,7 +71,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
             from .review import fresh  # loads what the start of most runs does not need
 
             fresh(held)
-        masks = f"{held.path}/{MASKS}"
+        masks = f"{held.path}/{store.MASKS}"
         if os.path.lexists(masks):
             remove_tree(masks)
         os.mkdir(masks, 0o700)
@@ -90,14 +89,14 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         found = store.read(facts.state, name)
     except store.NotThere:
         path = store.directory(facts.state)
-        new = Reviewed(name, (f"{path}/{name}/{MASKS}",), f"{path}/{store.POOL}/new")
+        new = Reviewed(name, (f"{path}/{name}/{store.MASKS}",), f"{path}/{store.POOL}/new")
         return facts.replace(reviewed=new)
     return facts.replace(reviewed=_layers(found, facts.state))
 
 
 def _layers(found: store.ChangeSet, state: str) -> Reviewed:
     frozen = store.uppers(state, reversed(found.layers[:-1]))
-    masks = f"{store.place(state, found.name)}/{MASKS}"
+    masks = f"{store.place(state, found.name)}/{store.MASKS}"
     return Reviewed(found.name, (*frozen, masks), store.layer_root(state, found.layers[-1]))
 
 

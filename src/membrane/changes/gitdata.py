@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from ..errors import HostError
 from ..value import Value
@@ -41,12 +42,15 @@ LARGEST_PACKED = 32 << 20  # bytes of packed-refs
 LONGEST_REF = 1_024  # bytes of the content of one
 LARGEST_INDEX = 32 << 20  # bytes of an index whose entries are compared
 PACK_TIME = 600  # seconds for the check of one pack
+OBJECTS_TIME = 600  # seconds for the check of all loose objects of one apply
+_OTHER = "it is not the object that its name says"
 _HEX = frozenset("0123456789abcdef")
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What says nothing of where HEAD is: settings, and other repositories.
 _APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
 _ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
+_REPLACED = "git shows another object in place of the one that it names"  # git-replace(1)
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
 
 
@@ -97,6 +101,7 @@ class Repositories:
         self.owner: dict[str, str] = {}  # the repository of each changed path that is in one
         self.values: dict[str, Row] = {}  # rows of refs, when they are put in place
         self.arrived: dict[str, Arrived] = {}  # by the path of the ref
+        self._until: float | None = None  # when the check of loose objects must have ended
 
     def repository(self, path: str) -> str:
         """The git directory of the workspace that holds ``path``; empty: none."""
@@ -223,7 +228,8 @@ class Repositories:
             if not new:
                 gone.append(ref)
             if new:
-                out.append(self._written(path, host.loose.get(ref), new))
+                written = self._written(path, host.loose.get(ref), new)
+                out.append(written.replace(red=(_REPLACED,)) if ref.startswith("refs/replace/") else written)
             elif ref in host.loose:
                 out.append(Change(path, "deleted", host.loose[ref], None, content=True))
         packed = [ref for ref in gone if ref in host.packed]
@@ -365,7 +371,9 @@ class Repositories:
             return ""
         fd = read()
         try:
-            return "" if _hashes_to(fd, name) else "it is not the object that its name says"
+            if self._until is None:
+                self._until = time.monotonic() + OBJECTS_TIME
+            return _objection_to(fd, name, self._until)
         finally:
             os.close(fd)
 
@@ -410,8 +418,11 @@ def _is_hex(text: str, length: int) -> bool:
     return len(text) == length and length > 0 and _HEX.issuperset(text)
 
 
-def _hashes_to(fd: int, name: str) -> bool:
-    """Is the deflated content of a file the object of this name?  Whatever its size, in bounded memory."""
+def _objection_to(fd: int, name: str, until: float) -> str:
+    """Why the deflated content of a file is not the object of this name; whatever its size, in bounded memory.
+
+    A little that is deflated may be a thousand times as much (RFC 1951): so the time is bounded as well.
+    """
     import zlib
     from hashlib import sha1, sha256
 
@@ -420,14 +431,16 @@ def _hashes_to(fd: int, name: str) -> bool:
     try:
         for piece in pieces(fd):
             while piece:
+                if time.monotonic() > until:
+                    return f"the objects took more than {OBJECTS_TIME} seconds to read"
                 made.update(stream.decompress(piece, 1 << 20))
                 piece = stream.unconsumed_tail
             if stream.eof:
                 break
         made.update(stream.flush())
     except zlib.error:
-        return False
-    return stream.eof and not stream.unused_data and made.hexdigest() == name
+        return _OTHER
+    return "" if stream.eof and not stream.unused_data and made.hexdigest() == name else _OTHER
 
 
 def index_pack(stage: str, pack: str, idx: str, width: int) -> str:

@@ -11,7 +11,8 @@ Besides those a change is red when it
 * makes a git repository of a directory by its layout (``HEAD``, ``objects``, ``refs``), where something that git obeys
   lies already;
 * is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
-  command has made on the way;
+  command has made on the way or the host has there (a part of the changes may stay behind), or has ``..`` behind a
+  name: where that leads is said by what a later set puts under the name;
 * has a name that a person cannot see for what it is, or one that some file system takes for that of another file.
 
 The bytes come from ``read``: a caller that puts them in place gives those that it has read itself, so they cannot be
@@ -29,17 +30,16 @@ from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
 from .model import EXECUTE, SET_ID, Change, Side
-from .tree import CAPABILITY, look
+from .tree import CAPABILITY, Copy, look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .tree import Copy
-
 MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
 _LAYOUT = ("HEAD", "objects", "refs", "commondir")
 _OUT = "it leads out of the workspace"
+_BEHIND = "a .. in it stands behind a name: it leads out when a link or a directory takes the place of that name"
 _SPECIAL = {
     "fifo": "a program that opens it waits for ever",
     "socket": "it leads to no process",
@@ -58,13 +58,14 @@ class Judge:
 
     def __init__(self, copy: Copy, root: str, read: Callable[[Change], int] | None = None) -> None:
         self._copy = copy
+        self._host = Copy(copy.base_fd, (), copy.is_hidden)
         self._root = root
         self._read = read or (lambda change: copy.open(change.layer, change.path))
         self._contexts: dict[str, int] = {"": self._settle(root_context(root), "")}
         self._folded: dict[str, dict[str, int]] = {}
         self._obeyed: dict[str, frozenset[str]] = {}
         self._made: dict[str, str] = {}
-        self._tops: dict[str, str | None] = {}
+        self._tops: dict[str, tuple[str, ...]] = {}
 
     def all(self, changes: Iterable[Change]) -> list[Change]:
         """``changes``, each with what is said against it."""
@@ -192,36 +193,34 @@ class Judge:
 
     def _programs(self, path: str) -> str:
         """Does the configuration of the host's repository name it, or a directory that holds it?"""
-        top = self._repository(path.rpartition("/")[0])
-        if top is None:
-            return ""
-        known = self._obeyed.get(top)
-        if known is None:
-            there = protect.existing(self._root, (f"{top}/.git".lstrip("/"),), ())
-            known = self._obeyed[top] = frozenset((*(hit.path for hit in there.hits), *there.missing))
-        if not known:
-            return ""
-        at = len(path)
-        while at > 0:
-            if path[:at] in known:
-                return "git's configuration names it, and git runs or obeys it"
-            at = path.rfind("/", 0, at)
+        for top in self._repositories(path.rpartition("/")[0]):
+            known = self._obeyed.get(top)
+            if known is None:
+                there = protect.existing(self._root, (f"{top}/.git".lstrip("/"),), ())
+                known = self._obeyed[top] = frozenset((*(hit.path for hit in there.hits), *there.missing))
+            at = len(path) if known else 0
+            while at > 0:
+                if path[:at] in known:
+                    return "git's configuration names it, and git runs or obeys it"
+                at = path.rfind("/", 0, at)
         return ""
 
-    def _repository(self, place: str) -> str | None:
-        """The innermost directory of the workspace, from ``place`` on, that has a ``.git`` of its own on the host."""
-        if place in self._tops:
-            return self._tops[place]
+    def _repositories(self, place: str) -> tuple[str, ...]:
+        """The directories of the workspace, from ``place`` up, that have a ``.git`` of their own on the host.
+
+        All of them: a repository within another, which a command can make, takes nothing from what the outer one names.
+        """
+        known = self._tops.get(place)
+        if known is not None:
+            return known
+        above = self._repositories(place.rpartition("/")[0]) if place else ()
         try:
             there = look(self._copy.base_fd, f"{place}/.git" if place else ".git")
         except OSError:
             there = None
-        if there is not None and there.what == "directory":
-            found: str | None = place
-        else:
-            found = self._repository(place.rpartition("/")[0]) if place else None
-        self._tops[place] = found
-        return found
+        own = there is not None and there.what == "directory"
+        self._tops[place] = (place, *above) if own else above
+        return self._tops[place]
 
     # ------------------------------------------------------------ its content
 
@@ -334,7 +333,8 @@ class Judge:
                 out.append("it runs with the rights of its owner or group; these bits are never put in place")
         if after.what in ("file", "directory"):
             had = change.before.mode if change.before is not None and change.before.what == after.what else 0
-            if after.mode & stat.S_IWOTH and not had & stat.S_IWOTH and not after.mode & stat.S_ISVTX:
+            sticky = after.what == "directory" and after.mode & stat.S_ISVTX  # it says nothing of a file (inode(7))
+            if after.mode & stat.S_IWOTH and not had & stat.S_IWOTH and not sticky:
                 out.append("everybody on this machine may write it")
         if change.kind in ("added", "renamed", "type") and fold(change.path.rpartition("/")[2]) in protect.LAYOUT:
             why = self._becomes_repository(change.path.rpartition("/")[0])
@@ -388,7 +388,23 @@ class Judge:
         return len(parts) == 3 and parts[0] in GIT_NAMES and parts[1] == "hooks" and path.endswith(".sample")
 
     def _link(self, path: str, target: str) -> str:
-        place = self._leads(path.rpartition("/")[0], target)
+        """Why a link is red: by where it leads in the copy, and on the host, of which some may stay as it is."""
+        why = self._leading(self._copy, path, target)
+        if not why and self._is_on_host(path.rpartition("/")[0]):
+            why = self._leading(self._host, path, target)
+        names = [part for part in target.split("/") if part not in ("", ".")]
+        first = next((at for at, part in enumerate(names) if part != ".."), len(names))
+        return why or (_BEHIND if ".." in names[first:] else "")
+
+    def _is_on_host(self, place: str) -> bool:
+        try:
+            there = look(self._copy.base_fd, place)
+        except OSError:
+            return False
+        return there is not None and there.what == "directory"
+
+    def _leading(self, copy: Copy, path: str, target: str) -> str:
+        place = self._leads(copy, path.rpartition("/")[0], target)
         if place is None:
             return _OUT
         if self._copy.is_hidden(place):
@@ -400,8 +416,8 @@ class Judge:
             return "" if own >= 0 and own & NAMED and code != protect.PROTECT else f"it leads to {ascii(place)[1:-1]}"
         return ""
 
-    def _leads(self, base: str, target: str) -> str | None:
-        """Where ``target`` leads from the directory ``base`` in the copy; None: out of it, or in a circle."""
+    def _leads(self, copy: Copy, base: str, target: str) -> str | None:
+        """Where ``target`` leads from the directory ``base`` in ``copy``; None: out of it, or in a circle."""
         at = base.split("/") if base else []
         todo = target.split("/")[::-1]
         if target.startswith("/"):
@@ -423,7 +439,7 @@ class Judge:
             if len(at) > 512 or len(todo) > 4096:
                 return None
             try:
-                found = self._copy.find("/".join(at))
+                found = copy.find("/".join(at))
             except OSError:
                 return None
             if found is not None and found[1].what == "link":

@@ -6,6 +6,8 @@ import errno
 import os
 import stat
 
+_OPAQUE = "user.overlay.opaque"
+
 
 def remove_tree(path: str) -> None:
     """Remove a directory of ours and all below it; links in it are removed, not followed.
@@ -76,3 +78,26 @@ def _remove_at(parent: int, name: str) -> None:
 def _open_up(parent: int, name: str) -> None:
     """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
     os.chmod(name, 0o700, dir_fd=parent)
+
+
+def link_tree(source: str, target: str) -> None:
+    """A second tree of the same files, for a layer of masks, which nobody writes: hard links, and directories anew.
+
+    Raises:
+        OSError: a part of it cannot be made.
+    """
+    todo = [("", source)]
+    while todo:
+        place, directory = todo.pop()
+        os.mkdir(f"{target}{place}", 0o700)
+        try:
+            os.setxattr(f"{target}{place}", _OPAQUE, os.getxattr(directory, _OPAQUE))
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                raise
+        with os.scandir(directory) as listing:
+            for entry in listing:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append((f"{place}/{entry.name}", entry.path))
+                else:
+                    os.link(entry.path, f"{target}{place}/{entry.name}", follow_symlinks=False)

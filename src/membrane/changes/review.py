@@ -22,9 +22,10 @@ from ..escaping import escape
 from ..workspace.protect import GIT_NAMES, fold
 from ..workspace.scan import Patterns
 from .apply import Engine, Report, above, choose
-from .cell import APPLIED, MASKS
+from .cell import APPLIED
 from .gitdata import Arrived
 from .model import KINDS, Change
+from .store import MASKS
 from .transaction import nothing
 from .tree import Copy, masked
 

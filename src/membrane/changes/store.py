@@ -38,7 +38,7 @@ import time
 from ..errors import HostError, PolicyError
 from ..host.private import make_private
 from ..value import Value
-from .removal import remove_tree
+from .removal import link_tree, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ MOST_LAYERS = 128  # of one set: overlayfs takes 500, and each costs a little at
 LARGEST_META = 1 << 20  # bytes
 LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
+MASKS = "masks"  # in the directory of a set: the names that its last run hid
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -371,7 +372,7 @@ class Held:
                 fork_of=self.name,
             )
             try:
-                _make(self.state, meta).close()
+                _make(self.state, meta, masks=f"{self.path}/{MASKS}").close()
             except BaseException:
                 pool.collect()
                 raise
@@ -762,8 +763,8 @@ def _taken(name: str) -> NameTaken:
     return NameTaken("make the change set", f"there is a change set {name!r} already", fix=("use another name",))
 
 
-def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
-    """A new set, locked.  It gets its name in one step, when all of it is there.
+def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "") -> Held:
+    """A new set, locked, with the ``masks`` of another.  It gets its name in one step, when all of it is there.
 
     Raises:
         NameTaken: the name is another set's.
@@ -779,6 +780,8 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making") -> Held:
             _lock_file(fd)
             os.write(fd, doing.encode("utf-8", "surrogateescape"))
             _write(f"{making}/meta", encode(meta))
+            if os.path.isdir(masks):
+                link_tree(masks, f"{making}/{MASKS}")
             try:
                 os.rename(making, path)  # of a directory onto one that holds something: ENOTEMPTY
             except OSError as error:

@@ -450,10 +450,10 @@ class Boundary(ABC):
         self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]
     ) -> tuple[Masks, tuple[ScanHit, ...]]:
         """Hide names of a reviewed workspace in its layers, as far as they can be hidden so; what is bound else."""
-        from ..changes import cell
+        from ..changes import cell, store
 
         assert self.opening.changes is not None
-        masks = cell.Masks(f"{self.opening.changes.path}/{cell.MASKS}", root)
+        masks = cell.Masks(f"{self.opening.changes.path}/{store.MASKS}", root)
         shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
         hidden = cell.masked(found.hits, empty, shown)
         try:

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from membrane.changes import store
+from membrane.changes.cell import Masks
+from membrane.changes.removal import remove_tree
+from membrane.changes.review import opened
 from membrane.changes.store import ChangeSet, ChangeSetError, Checkpoint, Held, InUse, NameTaken, NotThere
 
 
@@ -251,13 +254,36 @@ def test_too_many_layers_are_refused(state: str, workspace: str, monkeypatch: py
         assert len(held.meta.layers) == 2
 
 
+def test_a_fork_has_the_hidden_names_of_the_first(state: str, workspace: str) -> None:
+    """Else what the command deleted of the empty file there would delete the host's, which a rule hid."""
+    for name in (".env", "plain"):
+        Path(workspace, name).write_text("s")
+    with begin(state, workspace) as held:
+        os.mkdir(f"{held.path}/{store.MASKS}", 0o700)
+        masks = Masks(f"{held.path}/{store.MASKS}", workspace)
+        masks.add(".env", "file")
+        masks.add("d/keys", "directory")
+        masks.add("d/gone")
+        for name in (".env", "plain"):
+            os.mknod(f"{held.top}/upper/{name}", stat.S_IFCHR)
+        held.fork("two")
+        held.discard()
+    with store.take(state, "two", "a test") as two:
+        with opened(two) as (engine, copy):
+            assert [change.path for change in engine.changes()] == ["plain"]
+            assert copy.is_hidden("d/keys") and copy.is_hidden("d/gone") and not copy.is_hidden("d")
+        remove_tree(f"{two.path}/{store.MASKS}")
+        with opened(two) as (engine, _copy):  # the control
+            assert [change.path for change in engine.changes()] == [".env", "plain"]
+
+
 def test_a_fork_that_fails_freezes_and_leaves_nothing(
     state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begin(state, workspace) as held:
         put(held, "a")
 
-        def fail(*_: object) -> Held:
+        def fail(*_: object, **_by_name: object) -> Held:
             # By now nobody writes what the new one would have had as frozen.
             assert held.meta.layers[-1] != first
             raise OSError(28, "No space left on device")

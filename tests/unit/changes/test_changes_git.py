@@ -13,6 +13,7 @@ import pytest
 from copies import Workspace, engine, tree
 from test_changes_red import GIT_ENVIRONMENT, git
 
+from membrane.changes import gitdata
 from membrane.changes.apply import Report
 from membrane.changes.gitdata import entries, loose_name, pack_name
 from membrane.errors import Conflict
@@ -337,3 +338,34 @@ def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> 
         git(workspace.base, "status")
         for commit in heads:
             git(workspace.base, "cat-file", "-e", commit)
+
+
+def test_a_ref_by_which_git_shows_another_object_is_red(made: Workspace) -> None:
+    inside(
+        made,
+        """
+write("a", "bad\\n"); git("commit", "-qam", "bad")
+write("a", "good\\n"); git("commit", "-qa", "--amend", "-m", "good")
+git("replace", "HEAD@{1}", "HEAD"); git("reset", "-q", "--soft", "HEAD@{1}"); git("pack-refs", "--all")
+""",
+    )
+    report = apply(made)
+    assert any("/refs/replace/" in change.path for change, _why in report.refused)
+    assert not (made.base / ".git/refs/replace").exists() or not os.listdir(made.base / ".git/refs/replace")
+    assert git(made.base, "show", "main:a") == "bad\n"
+    apply(made, red=True)
+    assert git(made.base, "show", "main:a") == "good\n"  # the control: it is shown, and not what a push would send
+
+
+def test_objects_are_read_for_a_bounded_time(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"blob 33554432\0" + bytes(32 << 20)
+    name = sha1(content).hexdigest()
+    made.write(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(content), 0o444)
+    monkeypatch.setattr(gitdata, "OBJECTS_TIME", 0)
+    report = apply(made)
+    assert [why for change, why in report.refused if change.what == "file"] == [
+        "the objects took more than 0 seconds to read"
+    ]
+    monkeypatch.undo()
+    apply(made)
+    assert git(made.base, "cat-file", "-s", name).strip() == "33554432"  # the control

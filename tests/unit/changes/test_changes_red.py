@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from copies import Workspace
+from copies import Workspace, engine
 
 from membrane.changes.model import Change
 
@@ -56,7 +56,8 @@ def test_everyday_work_is_not_red(made: Workspace) -> None:
     made.write("src/new.py", "x\n")
     made.write("tool", "#!/bin/sh\nexit\n", 0o755)  # it could be executed before
     (made.layer / "src/also.py").symlink_to("new.py")
-    (made.layer / "up").symlink_to("src/../a.txt")
+    (made.layer / "up").symlink_to("./src/also.py")
+    (made.layer / "src/back").symlink_to("../a.txt")
     made.write("node_modules/x/.vscode/settings.json", "{}")
     made.write("docs/b\xe9.md", "x")
     assert [change.path for change in made.changes() if change.red or change.never] == []
@@ -213,6 +214,63 @@ def test_programs_that_the_hosts_configuration_names_are_red(made: Workspace) ->
     made.write("bin/clean", "y")
     assert one(made, "scripts/hooks/pre-commit").red and one(made, "bin/clean").red
     assert not one(made, "scripts/other").red
+
+
+def test_a_repository_within_takes_nothing_from_what_the_outer_one_names(made: Workspace) -> None:
+    git(made.base, "init", "-q")
+    git(made.base, "config", "core.hooksPath", "scripts/hooks")
+    hook = made.base / "scripts/hooks/pre-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    git(made.base, "init", "-q", "scripts")  # as a first set of changes may have brought it
+    made.write("scripts/hooks/pre-commit", "#!/bin/sh\ntouch ran\n", 0o755)
+    made.write("scripts/other", "x")
+    assert one(made, "scripts/hooks/pre-commit").red and not one(made, "scripts/other").red
+    with engine(made) as each:
+        assert [change.path for change in each.apply().applied] == ["scripts/other"]
+        each.apply(red=True)  # the control: with it, git outside runs what the command wrote
+    git(made.base, "commit", "-q", "--allow-empty", "-m", "x")
+    assert (made.base / "ran").exists()
+
+
+def test_a_sticky_bit_excuses_a_directory_only(made: Workspace) -> None:
+    made.write("f", "x").chmod(0o1666)
+    made.write("tool", "#!/bin/sh\nx\n").chmod(0o1777)
+    (made.layer / "d").mkdir()
+    (made.layer / "d").chmod(0o1777)
+    assert one(made, "f").red and one(made, "tool").red and not one(made, "d").red
+
+
+def test_a_link_is_judged_by_what_stays_on_the_host_as_well(made: Workspace) -> None:
+    """The directory cannot be replaced, since a hidden name is in it: with it the link would lead out at once."""
+    (made.base / "a").mkdir()
+    (made.base / "a/.env").write_text("s")
+    (made.base / "x/y/z").mkdir(parents=True)
+    (made.place / "secret").write_text("of the host")
+    (made.layer / "a").symlink_to("x/y/z")
+    (made.layer / "l").symlink_to("a/../../secret")
+    (made.layer / "m").symlink_to("x/y")
+    hidden = lambda path: path == "a/.env"  # noqa: E731
+    with engine(made, hidden=hidden) as each:
+        assert [change.path for change in each.apply().applied] == ["m"]
+        each.apply(red=True)
+    assert (made.base / "l").read_text() == "of the host"  # the control
+
+
+def test_a_link_that_a_second_set_can_turn_out_is_red(made: Workspace) -> None:
+    (made.base / "a/b/c").mkdir(parents=True)
+    (made.base / "q/c").mkdir(parents=True)
+    (made.place / "secret").write_text("of the host")
+    (made.layer / "l").symlink_to("a/b/c/../../../secret")
+    (made.layer / "m").symlink_to("a/b/secret")
+    assert "behind a name" in one(made, "l").red[0] and not one(made, "m").red
+    # The control: what a second set, in which nothing is red, would have made of it.
+    (made.base / "l").symlink_to("a/b/c/../../../secret")
+    (made.base / "a/b/c").rmdir()
+    (made.base / "a/b").rmdir()
+    (made.base / "a/b").symlink_to("../q")
+    assert (made.base / "l").read_text() == "of the host"
 
 
 # ---------------------------------------------------------------- git

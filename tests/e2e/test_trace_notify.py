@@ -167,9 +167,7 @@ def test_refusals_of_the_view_are_told(box: Box) -> None:
     assert box.outside("sh", "-c", script).returncode == 0  # the control
     box.events_path.unlink()
     run(box, "sh", "-c", "echo x > /nowhere/x; echo x > /etc/x; rm nothing; mkdir sub; mkdir sub; true")
-    # What anybody would be refused is no refusal of ours; root may write below /etc outside.
-    wanted = {("/etc/x", "read-only")} if os.geteuid() == 0 else set()
-    assert {(event["access"]["path"], event["reason"]) for event in box.events("AccessDenied")} == wanted
+    assert not box.events("AccessDenied")  # what anybody would be refused is no refusal of ours
 
 
 def test_refusals_are_told_without_an_events_file(box: Box) -> None:

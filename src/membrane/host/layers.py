@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ..plan.model import Layer
 
 _FLAGS = sc.MS_NOSUID | sc.MS_NODEV
+# Of our directories, which are shown as the tree's own.  Nobody may write there, as outside: else the tracer would take
+# what anybody is refused for a refusal of ours.
+_SHOWN = 0o555
 
 
 def put(op: Layer, own: str, tree: str, place: int) -> None:
@@ -34,15 +37,17 @@ def put(op: Layer, own: str, tree: str, place: int) -> None:
         place: a descriptor of it (O_PATH).
     """
     os.mkdir(own)
-    os.chmod(own, 0o755)  # noqa: S103 - it is shown as the tree's root, whatever our mask is
+    made = [own]
     for name in op.names:
         above = own
         for part in name.split("/")[:-1]:
             above += f"/{part}"
             if not os.path.isdir(above):
                 os.mkdir(above)
-                os.chmod(above, 0o755)  # noqa: S103 - the same
+                made.append(above)
         _make(f"{own}/{name}")
+    for directory in made:
+        os.chmod(directory, _SHOWN)
     try:
         sc.mount(
             "overlay", f"/proc/self/fd/{place}", "overlay", sc.MS_RDONLY | _FLAGS, f"lowerdir={own}:{tree},userxattr"
@@ -70,7 +75,6 @@ def _join(own: str, tree: str, target: str) -> None:
         source, to = f"{tree}/{name}", f"{target}/{name}"
         if name in ours and os.path.isdir(f"{own}/{name}"):
             os.mkdir(to)
-            os.chmod(to, 0o755)  # noqa: S103 - as in ``put``
             _join(f"{own}/{name}", source, to)
         elif name in ours:
             _make(to)
@@ -82,3 +86,4 @@ def _join(own: str, tree: str, target: str) -> None:
             else:
                 _make(to)
             sc.mount(source, to, None, sc.MS_BIND | sc.MS_REC)
+    os.chmod(target, _SHOWN)

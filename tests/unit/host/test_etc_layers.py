@@ -47,7 +47,7 @@ def test_ours_are_there_beside_those_of_the_tree(host: Path, way: str) -> None: 
 
     found, link, tool, mode = inside(made(host), look)
     assert found == ["bin", "bin/ours", "bin/tool", "link", "own", "own/deep", "own/deep/new", "secret"]
-    assert link == "bin/tool" and mode == 0o755
+    assert link == "bin/tool" and mode == 0o555
     assert tool == "", "ours stands before the one of the tree"
     assert (host / "tree" / "bin" / "tool").read_text() == "tool" and not (host / "tree" / "own").exists()
 

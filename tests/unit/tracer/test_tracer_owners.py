@@ -1,0 +1,46 @@
+"""Which chown(2) succeeds without effect: root's own file, to other ids of the sandbox, and nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from membrane.plan.build import BASE_KUID
+from membrane.tracer.owners import UNCHANGED, keeps_owner
+
+
+def scope(uid: int = BASE_KUID, nested: bool = False) -> Any:
+    return SimpleNamespace(uid=uid, nested=nested)
+
+
+def place(owner: int | None = BASE_KUID) -> Any:
+    return SimpleNamespace(status=None if owner is None else SimpleNamespace(st_uid=owner))
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid", "keeps"),
+    [
+        (1000, 1000, True),
+        (1000, UNCHANGED, True),
+        (UNCHANGED, 1000, True),
+        (0, 1000, True),
+        (1000 | 1 << 32, 0, True),  # only the low half counts
+        (0, 0, False),
+        (UNCHANGED, UNCHANGED, False),
+        (-1, 0, False),
+        (UNCHANGED | 5 << 32, 0, False),
+    ],
+)
+def test_by_the_ids(uid: int, gid: int, keeps: bool) -> None:
+    assert keeps_owner(scope(), place(), uid, gid) is keeps
+
+
+def test_not_of_anybody_else_nor_for_anybody_else() -> None:
+    assert keeps_owner(scope(), place(), 1000, 1000)  # the control
+    assert not keeps_owner(scope(), place(BASE_KUID + 1), 1000, 1000)
+    assert not keeps_owner(scope(), place(0), 1000, 1000)  # a file of the host's root
+    assert not keeps_owner(scope(), place(None), 1000, 1000)
+    assert not keeps_owner(scope(nested=True), place(), 1000, 1000)
+    assert not keeps_owner(scope(uid=1000), place(1000), 1001, 1001)  # a plain user's sandbox

@@ -14,9 +14,15 @@ from membrane.tracer.sockets import address_of, inode_of
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (struct.pack("=H", 2) + (443).to_bytes(2, "big") + bytes((192, 0, 2, 1)) + bytes(8), ("inet", "192.0.2.1", 443)),
         (
-            struct.pack("=H", 10) + (53).to_bytes(2, "big") + bytes(4) + socket.inet_pton(socket.AF_INET6, "2001:db8::1")
+            struct.pack("=H", 2) + (443).to_bytes(2, "big") + bytes((192, 0, 2, 1)) + bytes(8),
+            ("inet", "192.0.2.1", 443),
+        ),
+        (
+            struct.pack("=H", 10)
+            + (53).to_bytes(2, "big")
+            + bytes(4)
+            + socket.inet_pton(socket.AF_INET6, "2001:db8::1")
             + bytes(4),
             ("inet6", "2001:db8::1", 53),
         ),
@@ -32,7 +38,7 @@ from membrane.tracer.sockets import address_of, inode_of
         (b"\2", ("", "", 0)),
         (b"", ("", "", 0)),
     ],
-)  # fmt: skip
+)
 def test_an_address(data: bytes, found: tuple[str, str, int]) -> None:
     assert address_of(data) == found
 

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from membrane.tracer.pins import STATE
+
 from . import Terminal, World
 
 ROOT = Path(__file__).parents[3]
@@ -138,4 +140,6 @@ def wait_until_gone(before: set[int], patience: float = 60.0) -> set[int]:
 
 
 def mounts(pid: int) -> list[str]:
-    return [line.split(" - ")[0].split(" ", 3)[3] for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    """The mounts of a process, but for the one that root's runs keep their tracing programs in."""
+    lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    return [line.split(" - ")[0].split(" ", 3)[3] for line in lines if f" {STATE}/" not in line]

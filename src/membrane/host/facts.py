@@ -236,12 +236,15 @@ def _kind(path: str) -> Literal["stream", "datagram", "dead", "forbidden"]:
 
 def device_nodes(names: Iterable[str]) -> tuple[DeviceFact, ...]:
     """The character devices that ``names`` of ``plan.devices`` stand for, and that exist; no link is followed."""
-    from fnmatch import fnmatchcase  # loads re; only where a policy names a device
+    wanted = tuple(names)
+    if not wanted:
+        return ()
+    from fnmatch import fnmatchcase  # loads re: only where a policy names a device
 
     from ..plan.devices import NODES
 
     found: list[DeviceFact] = []
-    for name in names:
+    for name in wanted:
         for pattern in NODES[name]:
             directory, _, last = pattern.rpartition("/")
             try:

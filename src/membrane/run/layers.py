@@ -165,9 +165,9 @@ class Layers:
     def keep_until(self, processes: Iterable[int]) -> None:
         """Nobody takes the layer before the end of ``processes``, also when this one is killed; without that they may
         still write."""
-        from ..changes.store import started_at
-
         if self._lock >= 0:
+            from ..changes.store import started_at
+
             lines = [f"{pid} {started}\n" for pid in processes if (started := started_at(pid))]
             with open(f"{self.facts.layers}/{_LAST}", "w", opener=_opener) as file:
                 file.write("".join(lines))

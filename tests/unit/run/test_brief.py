@@ -72,3 +72,27 @@ def test_a_policy_without_end_is_bounded_and_what_is_left_out_is_said(tmp_path: 
     found, _ = texts(tmp_path, policy)
     assert len(found[IN_FORCE]) <= written.LARGEST
     assert "\n  # and " in found[IN_FORCE]
+
+
+def test_what_was_made_for_the_same_policy_is_taken_and_for_no_other(tmp_path: Path) -> None:
+    from membrane.policy.load import Source, load
+    from membrane.policy.written import in_force
+
+    def policy(text: str) -> Policy:
+        return load([Source("user", "p.yaml", text, "/")], presets={"default": ""}, home="/h").policy
+
+    one, other = policy("allow: [one.example]"), policy("allow: [other.example]")
+    cache = tmp_path / "cache"
+    assert brief._in_force(one, str(cache)) == in_force(one)  # without a place for it
+    cache.mkdir()
+    for _ in range(2):
+        assert brief._in_force(one, str(cache)) == in_force(one)
+        assert brief._in_force(other, str(cache)) == in_force(other)
+    for file in cache.iterdir():
+        assert file.stat().st_mode & 0o077 == 0
+        head, _, _text = file.read_text().partition("\n")
+        file.write_text(f"{head}\nkept")
+    assert "kept" in {brief._in_force(one, str(cache)), brief._in_force(other, str(cache))}  # the control: it is read
+    for file in cache.iterdir():
+        file.write_text("0" * 64 + "\nof another policy")
+    assert brief._in_force(one, str(cache)) == in_force(one)

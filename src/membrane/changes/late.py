@@ -14,7 +14,7 @@ import os
 
 from ..plan.model import Mask, ReadOnly
 from ..workspace.sockets import Appeared
-from ..workspace.watch import Watcher
+from ..workspace.watch import Watcher, Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from .cell import Masks
 
 MOST_MASKS = 10_000  # names that are hidden in one run; one more ends it
-SLICE = 0.003  # seconds of one background step
 
 
-class Late:
+class Late(Watching):
     """What the host makes in a reviewed workspace while it runs: names that a rule hides or makes read-only.
 
     It has what ``workspace.guard.Guard`` has for the loop of a run.
@@ -63,23 +62,6 @@ class Late:
         self.left: list[str] = []  # nothing is left in a workspace that is not written
         self.kept: list[str] = []
         self.moved: list[tuple[str, str]] = []
-
-    def look(self) -> None:
-        """Deal with what changed since the scan in the places that matter most; before the command is released."""
-        self._watcher.look()
-        self.on_change()
-
-    def fileno(self) -> int:
-        return self._watcher.fileno()
-
-    def step(self) -> bool:
-        """Extend the watch by a few milliseconds of work; True when everything is watched."""
-        return self._watcher.step(SLICE)
-
-    def warnings(self) -> list[str]:
-        """What could not be watched, told once."""
-        told, self._watcher.warnings = self._watcher.warnings, []
-        return told
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""

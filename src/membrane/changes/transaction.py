@@ -22,7 +22,7 @@ removal has brought into the stage is looked at once more, and given back if it 
 error, everything that was done is undone.
 
 When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
-directory lies on another file system the stage is a directory ``.membrane-apply-XXXXXXXX`` of mode 0700 in the
+directory lies on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
 workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
 state.
 """

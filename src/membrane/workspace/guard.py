@@ -48,7 +48,7 @@ from .judge import (
 from .protect import GIT_NAMES, fold
 from .scan import rescan
 from .sockets import Appeared
-from .watch import Watcher
+from .watch import SLICE, Watcher, Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ MOST_RETURNS = 8  # times that one name is taken away before the command is ende
 MOST_WAITING = 65_536  # names that wait for their judgement before the command is ended
 MOST_UNWATCHED = 4_096  # benign names whose writes nobody tells; one more is not benign
 MOST_KEPT = 1_000  # names of tools in new repositories that are told at the end
-SLICE = 0.003  # seconds of one background step, and of judgements in one turn
 AGAIN = 0.02  # seconds between two looks at names that somebody may write to unseen
 PATIENCE = 1.0  # seconds that somebody may hold a protected name open for writing
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
@@ -74,7 +73,7 @@ IN_TURNS = 0.05  # share of the time for names that cannot be watched
 LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
 
 
-class Guard(Holder):
+class Guard(Holder, Watching):
     """Live file rules of one session.
 
     Args:
@@ -135,23 +134,6 @@ class Guard(Holder):
         self.left: list[str] = []  # protected names that could not be taken away
         self.kept: list[str] = []  # names of tools that a new repository below the top brought
         self.moved: list[tuple[str, str]] = []  # (path, where it went)
-
-    def look(self) -> None:
-        """Deal with what changed since the scan in the places that matter most; before the command is released."""
-        self._watcher.look()
-        self.on_change()
-
-    def fileno(self) -> int:
-        return self._watcher.fileno()
-
-    def step(self) -> bool:
-        """Extend the watch by a few milliseconds of work; True when everything is watched."""
-        return self._watcher.step(SLICE)
-
-    def warnings(self) -> list[str]:
-        """What could not be watched, told once."""
-        told, self._watcher.warnings = self._watcher.warnings, []
-        return told
 
     def timeout(self) -> float | None:
         """Seconds after which ``on_change`` must be called though nothing is readable; None: no need."""

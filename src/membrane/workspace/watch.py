@@ -60,6 +60,7 @@ else:
 POLL = 1.0  # seconds between two polls, when directories cannot be watched
 POLL_SHARE = 50  # a poll may use one part in so many of the time
 BUFFER = 8_192  # bytes of events per read: about 250, 3 ms of work
+SLICE = 0.003  # seconds of one background step, and of judgements in one turn
 URGENT = 0.002  # seconds that ``read`` spends on new directories
 FIRST = 256  # directories looked at before the start, and watched first
 MOST_FILES = 65_536  # watches on protected names themselves
@@ -514,3 +515,30 @@ def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += 16
         yield watch, mask, data[at : at + length].rstrip(b"\0")
         at += length
+
+
+class Watching:
+    """Who follows a ``Watcher``, as the loop of a run asks it."""
+
+    _watcher: Watcher
+
+    def on_change(self) -> None:
+        """Deal with what has changed."""
+        raise NotImplementedError
+
+    def look(self) -> None:
+        """Deal with what changed since the scan in the places that matter most; before the command is released."""
+        self._watcher.look()
+        self.on_change()
+
+    def fileno(self) -> int:
+        return self._watcher.fileno()
+
+    def step(self) -> bool:
+        """Extend the watch by a few milliseconds of work; True when everything is watched."""
+        return self._watcher.step(SLICE)
+
+    def warnings(self) -> list[str]:
+        """What could not be watched, told once."""
+        told, self._watcher.warnings = self._watcher.warnings, []
+        return told

@@ -576,6 +576,10 @@ class Stage:
                 if op.do != "remove":
                     left.append((op.path, "it was deleted in the workspace since"))
             except OSError as error:
+                parts = op.path.split("/")
+                above = {"/".join(parts[:count]) for count in range(1, len(parts))}
+                if op.do == "remove" and error.errno == errno.ELOOP and above & made:
+                    continue  # a link of this apply stands above it, which goes first; it is looked at by itself
                 left.append((op.path, os.strerror(error.errno or 0)))
         return left
 

@@ -101,13 +101,18 @@ class RefusedPackets:
         self._socket, self._router, self._emit, self._lose, self._crashed = socket, router, emit, lose, crashed
         self._dropped = 0  # copies that found no room, and are counted
         socket.setblocking(False)
-        reactor.watch(socket.fileno(), IN, self._ready)
+        reactor.watch(socket.fileno(), IN, lambda _mask: self.take())
 
     def close(self) -> None:
         """No copy comes any more."""
         self._count_drops()
 
-    def _ready(self, _mask: int) -> None:
+    def take(self) -> None:
+        """Tell what was refused by now.
+
+        Who waits for an answer of ours is still there, and its socket is found by its port (``clients``).  So this is
+        called before an answer: the order in which descriptors are ready is not that in which packets were sent.
+        """
         for _ in range(_BURST):
             try:
                 message = self._socket.recv(_LARGEST)

@@ -500,7 +500,7 @@ class Service:
         if kind in (f"tcp{family}", f"tcp{family}-dnat"):
             self._engine.listen(socket, dnat=kind.endswith("-dnat"))
         elif kind == f"dns{family}":
-            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp)
+            serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp, self._take_refused)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
@@ -518,6 +518,10 @@ class Service:
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:
             raise InternalError("serve a socket", "unknown role, or the role of another family", target=role)
+
+    def _take_refused(self) -> None:
+        if self._refused is not None:
+            self._refused.take()
 
     def _crashed(self, error: BaseException) -> None:
         """A connection or a datagram failed by a defect of ours; the caller refuses it."""

@@ -80,10 +80,12 @@ def serve_dns(
     answerer: Answerer,
     crashed: Callable[[BaseException], None],
     udp: UdpRelay,
+    before: Callable[[], None],
 ) -> None:
     """Answer the queries that arrive on ``socket``, each from the address that was asked.
 
     ``udp`` is offered each datagram first; it takes those to a resolver that a rule opens (``53/udp``).
+    ``before`` is called before each answer, after which the client may end.
     """
     socket.setblocking(False)
     six = socket.family == AF_INET6
@@ -100,6 +102,7 @@ def serve_dns(
             try:
                 if udp.offer(socket, address, client, query):
                     continue
+                before()
                 send = _sender(socket, six, address, client)
                 send(answerer.answer(query, send, udp.asker(socket, address, client)))
             except Exception as error:  # of the policy: no answer is a refusal

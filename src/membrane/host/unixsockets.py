@@ -67,7 +67,7 @@ class Table:
                 self.broken = self.broken or error.errno == errno.ENOENT
                 return False
             if found and not found & devices:
-                devices.add(_device_of_mount(place, process))  # of btrfs and overlayfs stat(2) tells another one
+                devices.add(device_of_mount(place, process))  # of btrfs and overlayfs stat(2) tells another one
             if found & devices:
                 return True
         return False
@@ -103,7 +103,7 @@ class Table:
                 return found
 
 
-def _device_of_mount(fd: int, process: int) -> int:
+def device_of_mount(fd: int, process: int) -> int:
     """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it cannot be told."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as info:

@@ -508,6 +508,11 @@ KEYS: tuple[Key, ...] = (
                  Option("live", "files", "write the workspace itself, whatever files say", read="live", rare=True,
                     example="membrane --live -- make")),
         choices=("review", "live"), widens="towards more"),
+    Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
+        options=(Option("backend", "process", "native, or landlock: in a container that gives no namespaces",
+                    read="choice", metavar="NAME", values=("native", "landlock"), rare=True,
+                    example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
+        choices=("native", "landlock"), widens="towards more"),
 )
 
 # Options about the levels themselves.

@@ -61,6 +61,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
     "view": [("view: project", False), ("view: host", True)],
+    "backend": [("backend: native", False), ("backend: landlock", True)],
     "hard_links": [("hard_links: refuse", False), ("hard_links: warn", True)],
     "dns_resolver": [("dns_resolver: 192.0.2.1", True)],
     "upstream_proxy": [("upstream_proxy: env", True)],
@@ -98,6 +99,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "ssl_insecure": (True, "ssl_insecure: true"),
     "home": ("shared", "home: shared"),
     "view": ("host", "view: host"),
+    "backend": ("landlock", "backend: landlock"),
     "trace": ("off", "trace: {mode: off}"),
 }
 WRONG = {
@@ -116,6 +118,7 @@ WRONG = {
     "upstream_proxy": "ftp://x",
     "home": "mine",
     "view": "all",
+    "backend": "docker",
     "trace": "require",
 }
 PRESETS = {

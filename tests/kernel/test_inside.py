@@ -410,6 +410,86 @@ def test_files_beyond_the_view_and_the_rest_of_the_container_are_closed(world: W
     os.unlink(next(Path("/tmp").glob(f"membrane-inside-*")))  # noqa: F541
 
 
+METADATA = """
+import stat
+def fd(path, flags=os.O_RDONLY):
+    return os.open(path, flags)
+outside = W["outside"]
+def by(action, path):
+    before = os.stat(path)
+    told = outcome(action)
+    after = os.stat(path)
+    kept = (before.st_mode, before.st_mtime_ns) == (after.st_mode, after.st_mtime_ns)
+    return [told, kept]
+def raced():
+    stop, link = [], os.path.abspath("d/link")
+    os.symlink("file", link)
+    def flip():
+        n = 0
+        while not stop:
+            n += 1
+            os.symlink((outside, "file")[n % 2], link + "2"); os.replace(link + "2", link)
+    threading.Thread(target=flip, daemon=True).start()
+    mode = os.stat(outside).st_mode
+    done = 0
+    for n in range(1000 if os.environ.get("MEMBRANE") else 1000000):
+        try: os.chmod(link, 0o600 + n % 7); done += 1
+        except OSError: pass
+        if os.stat(outside).st_mode != mode and done: break
+    stop.append(1)
+    return ["changed" if os.stat(outside).st_mode != mode else "kept", done > 0]
+print(json.dumps({
+    "chmod": by(lambda: os.chmod(outside, 0o777), outside),
+    "fchmodat": by(lambda: os.chmod("outside.txt", 0o700, dir_fd=fd("..", os.O_PATH)), outside),
+    "times": by(lambda: os.utime(outside, (1, 2)), outside),
+    "attribute": by(lambda: os.setxattr(outside, "user.x", b"1"), outside),
+    "hidden": by(lambda: os.chmod(".env", 0o777), ".env"),
+    "by link": by(lambda: (os.symlink(outside, "d/l"), os.chmod("d/l", 0o711))[1], outside),
+    "own": by(lambda: os.chmod("d/file", 0o711), "d/file"),
+    "own fchmod": by(lambda: os.fchmod(fd("d/file", os.O_RDWR), 0o722), "d/file"),
+    "own times": by(lambda: os.utime("d/file", (3, 4)), "d/file"),
+    "own attribute": outcome(lambda: os.setxattr("d/file", "user.x", b"1")),
+    "own owner": outcome(lambda: os.chown("d/file", os.getuid(), -1)),
+    "memory": outcome(lambda: os.fchmod(os.memfd_create("x"), 0o600)),
+    "flags": outcome(lambda: __import__("fcntl").ioctl(fd("/etc/passwd"), 0x40086602, bytes(8)) and None),
+    "attach": outcome(lambda: check(L.shmat(0, None, 0)) and None),
+    "raced": raced(),
+}))
+"""
+
+
+def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
+    """Landlock does not judge chmod(2) and its kin: they are done from outside, on what was judged."""
+
+    def prepare() -> None:
+        (world.workspace / "d").mkdir(exist_ok=True)
+        for each in (world.workspace / "d").iterdir():
+            each.unlink()
+        (world.workspace / "d" / "file").write_text("x")
+        (world.workspace / ".env").write_text("KEY=hidden")
+        (world.workspace / ".env").chmod(0o600)
+        (world.path / "outside.txt").chmod(0o640)
+
+    prepare()
+    found = world.python(METADATA)
+    assert found == {
+        **{key: ["EACCES", True] for key in ("chmod", "fchmodat", "times", "attribute", "hidden", "by link")},
+        **{key: ["ok", False] for key in ("own", "own fchmod", "own times")},
+        "own attribute": found["own attribute"],
+        "own owner": "ok",
+        "memory": "ok",
+        "flags": "EPERM",
+        "attach": "ENOSYS",
+        "raced": ["kept", True],
+    }
+    assert found["own attribute"] in ("ok", "ENOTSUP")
+    prepare()
+    control = world.python(METADATA, outside=True)
+    for name in ("chmod", "fchmodat", "times", "hidden", "by link"):
+        assert control[name] == ["ok", False], name
+    assert control["raced"] == ["changed", True]
+
+
 def test_nothing_outlives_the_run(world: World) -> None:
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f"setsid sleep 1000{mark} & (setsid sh -c 'sleep 2000{mark} & sleep 3000{mark}' &); exit 5"

@@ -29,6 +29,7 @@ from . import landlock, seccomp
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
+from .confine import give_up_privileges
 from .init import execute, set_limits
 
 TYPE_CHECKING = False
@@ -165,8 +166,7 @@ def keeper(start: Start, channel: Channel, inside: Inside, supervisor: int) -> N
     theirs.close()
     if slave >= 0:
         os.close(slave)
-    sc.set_dumpable(False)
-    sc.no_new_privs()
+    give_up_privileges()  # with the command's rights, and no more, it does what that asks for
     listener = _take(ours)
     epoll = select.epoll()
     for fd in (parent, wake_read, failed_exec):
@@ -184,6 +184,7 @@ def keeper(start: Start, channel: Channel, inside: Inside, supervisor: int) -> N
             told=inside.told,
             doors=inside.doors,
             processes=lambda: below(os.getpid()),
+            writable=[path for path, rights in rules if rights == landlock.WRITE],
         )
     while True:
         for fd, events in epoll.poll():

@@ -247,7 +247,19 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
 
 _SUPERVISED = ("connect", "bind", "listen", "getsockname", "getpeername")
 # Seen by every process of a container, and not by Landlock: System V IPC and POSIX message queues.
-_SHARED_IPC = ("shmget", "semget", "msgget", "mq_open")
+_SHARED_IPC = (
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
+    *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
+)
+# Landlock refuses none of these: who listens does them (``host.supervised_files``).
+_METADATA = (
+    *("chmod", "fchmod", "fchmodat", "chown", "lchown", "fchown", "fchownat", "utimensat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+)
+# The same by another name; libraries go on with the ones above.
+_OTHER_METADATA = ("fchmodat2", "utime", "utimes", "futimesat", "setxattrat", "removexattrat")
+# FS_IOC_SETFLAGS, SETVERSION, FSSETXATTR, ENABLE_VERITY, SET_ENCRYPTION_POLICY: on what is open for reading only.
+_FILE_REQUESTS = (0x40086602, 0x40087602, 0x401C5820, 0x40806685, 0x800C6613)
 _SO_LEVELS_OF_IP = (0, 41, 17)  # IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP
 
 
@@ -267,12 +279,18 @@ def supervised_program(machine: str) -> bytes:
         (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
         (_LOAD, _NUMBER, "", ""),
     ]
-    code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in ("socket", *_SUPERVISED)]
-    code += [(_EQUAL, NUMBERS[name][column], "ENOSYS", "") for name in _SHARED_IPC]
-    judged = ("socketpair", "sendto", "recvfrom", "setsockopt", "sendmsg", "sendmmsg", *_BY_PID)
+    asked = [name for name in ("socket", *_SUPERVISED, *_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in asked]
+    never = [name for name in (*_SHARED_IPC, *_OTHER_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "ENOSYS", "") for name in never]
+    judged = ("ioctl", "socketpair", "sendto", "recvfrom", "setsockopt", "sendmsg", "sendmmsg", *_BY_PID)
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name in judged]
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _everybody in _BY_KIND]
     labels = {"allow": len(code)}
+    code.append((_RETURN, _ALLOW, "", ""))
+    labels["ioctl"] = len(code)
+    code.append(_load(1)[1])
+    code += [(_EQUAL, request, "EPERM", "") for request in _FILE_REQUESTS]
     code.append((_RETURN, _ALLOW, "", ""))
     # A datagram socket of a pair takes another address with each datagram: by a path to a service of the container.
     labels["socketpair"] = len(code)
@@ -311,8 +329,8 @@ def supervised_program(machine: str) -> bytes:
 def supervised_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``supervised_program`` may tell of."""
     column = _column(machine)
-    names = ("socket", *_SUPERVISED, "sendto", "recvfrom", "setsockopt")
-    return {NUMBERS[name][column]: name for name in names}
+    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt")
+    return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 
 def group_program(machine: str) -> bytes:

@@ -40,6 +40,7 @@ import struct
 from . import seccomp
 from . import syscalls as sc
 from .notify import Listener
+from .supervised_files import Metadata
 from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
@@ -103,6 +104,7 @@ class Sockets:
         told: takes a line for each connection.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
+        writable: paths below which the command may change files, for ``supervised_files``.
     """
 
     def __init__(
@@ -115,11 +117,13 @@ class Sockets:
         told: _socket.socket,
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
+        writable: Iterable[str],
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
         self._tcp, self._dns, self._told = tcp, dns, told
         self._doors, self._processes = doors, processes
+        self._metadata = Metadata(writable, self._read)
         told.setblocking(False)
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
@@ -136,8 +140,9 @@ class Sockets:
             return
         number = call[0]
         try:
-            name = self._calls.get(call[2], "")
-            value = getattr(self, f"_on_{name}")(call) if name else None
+            name = self._calls[call[2]]
+            handler = getattr(self, f"_on_{name}", None) or getattr(self._metadata, f"on_{name}")
+            value = handler(call)
             if value is None:
                 self._listener.answer(number, 0)
             elif value >= 0:

@@ -264,6 +264,11 @@ def exchange(directory: int, name: str, other_directory: int, other_name: str) -
     _check(result, "renameat2", name)
 
 
+def utimensat(path: str, times: bytes | None) -> None:
+    """utimensat(2); ``times``: two struct timespec as they are in memory, None for now."""
+    _check(_libc.utimensat(AT_FDCWD, _bytes(path), times, 0), "utimensat", path)
+
+
 # ---------------------------------------------------------------- inotify
 
 IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE = 0x8, 0x80, 0x100

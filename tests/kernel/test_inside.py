@@ -490,6 +490,43 @@ def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
     assert control["raced"] == ["changed", True]
 
 
+def test_of_two_trees_the_inner_one_decides_and_closed_directories_are_told(world: World) -> None:
+    outer, inner = world.path / "o", world.path / "o" / "i"
+    inner.mkdir(parents=True)
+    (world.workspace / ".env").write_text("KEY=hidden")
+    body = f"""
+def write(path): open(path, "w").write("x")
+print(json.dumps([outcome(lambda: write("{inner}/new")), outcome(lambda: write("new")),
+                  outcome(lambda: os.listdir("{inner}") and None)]))
+"""
+    options = ("--mount", f"{outer}:rw", "--mount", f"{inner}:ro")
+    assert world.python(body, options=options) == ["EACCES", "EACCES", "ok"]
+    assert world.python(body, options=("--mount", f"{outer}:rw")) == ["ok", "EACCES", "ok"]
+    argv = [sys.executable, "-m", "membrane", "--backend", "landlock", "--", "true"]
+    done = subprocess.run(  # noqa: PLW1510
+        argv, cwd=world.workspace, env=world.environment, capture_output=True, text=True, timeout=120
+    )
+    assert f"no new name can be made in {world.workspace}, beside names that a rule covers" in done.stderr
+
+
+def test_requests_are_judged_and_secrets_put_in_outside(world: World) -> None:
+    """The gateway's own work: paths of requests, and the certificate by variables instead of mounts."""
+    url = f"http://host.internal:{world.good.port}"
+    found = world.python(
+        f"""
+import urllib.request, urllib.error
+def get(path):
+    try:
+        return urllib.request.urlopen("{url}" + path).read().decode()
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+print(json.dumps([get("/ok"), get("/other"), open(os.environ["SSL_CERT_FILE"]).read(27)]))
+""",
+        options=("-a", f"{url}/ok", "--deny", f"{url}/other"),
+    )
+    assert found[1:] == ["403", "-----BEGIN CERTIFICATE-----"] and found[0] == "good"
+
+
 def test_nothing_outlives_the_run(world: World) -> None:
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f"setsid sleep 1000{mark} & (setsid sh -c 'sleep 2000{mark} & sleep 3000{mark}' &); exit 5"
@@ -518,7 +555,7 @@ def test_the_receipt_says_what_is_weaker(world: World) -> None:
     done = world.membrane("true", options=("--events", str(events)))
     assert done.returncode == 0, done.stderr
     text = events.read_text()
-    for word in ("loopback", "processes", "names", "shared with the container", "Landlock ABI"):
+    for word in ("loopback", "processes", "names", "shared with the container", "no TCP right"):
         assert word in text, word
 
 

@@ -21,6 +21,7 @@ import os
 import select
 
 from ..errors import HostError, InternalError, PolicyError
+from ..events import Binding
 from ..host import inside, landlock
 from ..host import messages as m
 from ..host import syscalls as sc
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal
 
-    from ..events import Binding, Process
+    from ..events import Process
     from ..host.start import Start
     from ..messages import Message
     from ..plan.model import HostFacts, MountOp, SandboxPlan
@@ -48,6 +49,7 @@ else:
     import _signal
 
 BACKLOG = 4096
+SHOWN = 8  # directories in a line of the receipt
 REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
 _IP_PKTINFO = 8
 
@@ -139,6 +141,7 @@ class InsideCell(Cell):
         self._channel = ours
         self.command = NativeCommand(ours)
         self._command_pid = 0
+        self._closed: list[str] = []
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
         made = inside.Inside(
@@ -174,6 +177,7 @@ class InsideCell(Cell):
                 with open(place, "xb") as file:
                     file.write(op.content)
         own = [(name, self._own(value)) for name, value in environment]
+        self._closed = inside.closed((*self._start.plan.mounts, *ops))
         try:
             self._channel.send(m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own))))
         except OSError:
@@ -209,8 +213,13 @@ class InsideCell(Cell):
     def ready(self) -> tuple[Binding, ...]:
         from ..host.readback import confined
 
-        version = landlock.abi()
-        return confined(self._command_pid, self._start.plan.uid, f"Landlock ABI {version}: files, and no TCP right")
+        said = f"ABI {landlock.abi()}: files, and no TCP right, which the command has tried"
+        found = confined(self._command_pid, self._start.plan.uid, said)
+        if not self._closed:
+            return found
+        more = f" and {len(self._closed) - SHOWN} more" if len(self._closed) > SHOWN else ""
+        text = f"no new name can be made in {', '.join(self._closed[:SHOWN])}{more}, beside names that a rule covers"
+        return (*found, Binding("new names", text, "partial", True))
 
     def trace_handle(self) -> TraceHandle:
         raise InternalError("attach the tracer", "backend landlock has nothing to trace")

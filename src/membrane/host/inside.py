@@ -25,6 +25,7 @@ import struct
 
 from ..errors import HostError
 from ..plan.model import Bind, Mask, Overlay, ReadOnly
+from ..plan.mounts import inside
 from . import landlock, seccomp
 from . import messages as m
 from . import syscalls as sc
@@ -81,6 +82,13 @@ def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
             trees.append((op.source, op.writable))
         elif isinstance(op, Overlay):
             trees += [(lower, False) for lower in op.lowers]
+    writes = [os.path.realpath(tree) for tree, writable in trees if writable]
+    # Of two trees the inner one decides: a rule of Landlock for the outer one would open it.
+    frozen.update(
+        path
+        for path in (os.path.realpath(tree) for tree, writable in trees if not writable)
+        if any(path != tree and inside(path, tree) for tree in writes)
+    )
     out: list[tuple[str, int]] = [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
     out += [("/proc", landlock.READ), (f"{directory}/files", landlock.READ)]
     out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home")]
@@ -133,6 +141,14 @@ class _Walk:
                 )
 
 
+def closed(ops: Sequence[MountOp]) -> list[str]:
+    """The directories that the command may write but make no new name in, the outermost first."""
+    trees = [os.path.realpath(op.target) for op in ops if isinstance(op, Bind) and op.writable]
+    names = [os.path.realpath(op.target) for op in ops if isinstance(op, (Mask, ReadOnly))]
+    above = {parent for name in names for parent in _parents(name)}
+    return sorted(path for path in above if any(inside(path, tree) for tree in trees))
+
+
 def _parents(path: str) -> list[str]:
     parts = path.split("/")[1:-1]
     return ["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))]
@@ -141,7 +157,7 @@ def _parents(path: str) -> list[str]:
 # ---------------------------------------------------------------- the keeper
 
 
-def keeper(start: Start, channel: Channel, inside: Inside, supervisor: int) -> NoReturn:
+def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoReturn:
     """Keep the command of ``start``: wait for what is known late, run it, and end everything with it."""
     os.setsid()
     parent = os.pidfd_open(supervisor)
@@ -153,7 +169,7 @@ def keeper(start: Start, channel: Channel, inside: Inside, supervisor: int) -> N
     if not isinstance(fill, m.Fill):
         os._exit(1)
     with Step(channel, "bind a file rule"):
-        rules = grants((*start.plan.mounts, *fill.late.ops), inside.directory)
+        rules = grants((*start.plan.mounts, *fill.late.ops), made.directory)
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
     slave = _terminal(channel) if any(start.terminal) else -1
     failed_exec, exec_status = os.pipe()
@@ -179,10 +195,10 @@ def keeper(start: Start, channel: Channel, inside: Inside, supervisor: int) -> N
         sockets = Sockets(
             listener,
             epoll,
-            tcp=inside.tcp,
-            dns=inside.dns,
-            told=inside.told,
-            doors=inside.doors,
+            tcp=made.tcp,
+            dns=made.dns,
+            told=made.told,
+            doors=made.doors,
             processes=lambda: below(os.getpid()),
             writable=[path for path, rights in rules if rights == landlock.WRITE],
         )

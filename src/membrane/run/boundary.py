@@ -393,6 +393,9 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
+        for binding in assurance:
+            if binding.status == "partial":  # less than the plan says
+                self._warn(binding.mechanism)
         self.opening.layers.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
         if changes is not None and masks is not None and handle is not None:

@@ -46,7 +46,7 @@ def test_every_feature_that_the_suite_needs_is_found() -> None:
             assert state == "yes", (name, why)
     assert {"private kuid range", "idmapped mounts"} <= set(names) or os.geteuid() != 0
     assert not {"private kuid range", "idmapped mounts"} & set(names) or os.geteuid() == 0
-    assert f"Landlock ABI {landlock.abi()}" in names
+    assert f"Landlock ABI {landlock.abi()}" in {name.partition(",")[0] for name in names}
 
 
 def test_the_probes_leave_nothing_behind() -> None:

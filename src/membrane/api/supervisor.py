@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import SharedCommand
+    from ..gateway.messages import Asked
     from ..messages import Message
     from ..run.gateway import Gateway
     from ..run.opening import Opening
@@ -197,11 +198,11 @@ class Supervisor(Boundary):
                 del self._syncs[number]
                 then()
 
-    def _asks(self) -> dict[str, Any] | None:
-        return {"seconds": self._ask, "kinds": KINDS} if self._ask else None
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        return (self._ask, KINDS) if self._ask else None
 
     def _answer_questions(self, gateway: Gateway) -> None:
-        gateway.on_question = self._on_question
+        gateway.on_question, gateway.on_withdrawn = self._on_question, self._on_withdrawn
 
     def _after_processes(self) -> None:
         for command in list(self._commands.values()):
@@ -592,16 +593,15 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ the rest
 
-    def _on_question(self, record: dict[str, Any]) -> None:
-        if "withdrawn" in record:
-            self._questions.discard(int(record["withdrawn"]))
-            self._tell(self._main, wire.Withdrawn(int(record["withdrawn"])))
-            return
-        asked = record["ask"]
-        self._questions.add(int(asked["number"]))
-        who = self.cell.owner(asked.get("client"))
+    def _on_question(self, asked: Asked) -> None:
+        self._questions.add(asked.number)
+        who = self.cell.owner(asked.client)
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
-        self._tell(self._main, wire.Question(int(asked["number"]), {**asked, "process": process}))
+        self._tell(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
+
+    def _on_withdrawn(self, number: int) -> None:
+        self._questions.discard(number)
+        self._tell(self._main, wire.Withdrawn(number))
 
     def _update(self, update: wire.Update) -> None:
         try:

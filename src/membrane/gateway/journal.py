@@ -1,4 +1,4 @@
-"""What the gateway tells the session: one JSON object a line.
+"""What the gateway sends to the supervisor: events, one line of JSON each, among its other messages.
 
 Theory of operation
 -------------------
@@ -14,7 +14,8 @@ Events come from traffic, so their number is chosen by whoever is inside.  Three
 When the session writes no events (``verbose`` is false), only refusals and our own defects are told: two records for
 each connection that nobody reads would cost more than relaying it.
 
-``EventQueue`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
+``EventQueue`` has no socket: ``pending`` gives the bytes of messages (``messages``), ``sent`` says how many of them are
+gone.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from collections import deque
 
 from .. import clock
 from ..events import AccessDenied, DefectSeen, EventsLost, access_as_data
-from ..lines import Lines, json_text
+from ..lines import Lines
 from ..policy.model import Deny
+from . import messages as m
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from ..messages import Message
     from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
     from .http.redact import Redactor
 
@@ -73,7 +76,7 @@ class EventQueue:
         self.mask: Redactor | None = None  # what the session holds is in no event
         self.denied = 0
         self.lost = 0
-        self.told = 0  # lines of events that were made
+        self.made = 0  # lines of events
         self._clock = clock
         self._queue: deque[tuple[float, Event]] = deque()
         self._series: dict[Any, _Series] = {}
@@ -106,20 +109,21 @@ class EventQueue:
             self._series[key] = _Series(event, now + WINDOW)
         self._put(now, event)
 
-    def note(self, line: dict[str, Any], *, whole: bool = False) -> None:
-        """Take a line of the control protocol; never dropped, and in order with the events.
+    def send(self, message: Message, *, whole: bool = False) -> None:
+        """Take a message that is no event; never dropped, and in order with the events.
 
-        ``whole``: also what is held secret; such a line is for the supervisor, and no event.
+        ``whole``: also what is held secret; such a message is for the supervisor alone.
         """
         self._encode(len(self._queue))
         if self.mask is not None and not whole:
-            line = self.mask.value(line)
-        self._bytes += json_text(line).encode() + b"\n"
+            fields = self.mask.value({name: value for name, value in vars(message).items() if name != "kind"})
+            message = message.replace(**fields)
+        self._bytes += m.FROM_GATEWAY.frame(message)
 
-    def end(self, stats: dict[str, Any]) -> None:
-        """The last line: nothing was held back, and so many lines of events came before it."""
+    def end(self, stats: dict[str, int]) -> None:
+        """The last message: nothing was held back, and so many lines of events came before it."""
         self._encode(len(self._queue))
-        self.note({"stats": {**stats, "events": self.told}})
+        self.send(m.Ended(self.made, tuple(stats), tuple(stats.values())))
 
     def tell_repetitions(self, everything: bool = False) -> None:
         """Tell the counts of the series whose window is over, or of all, and what was lost."""
@@ -204,6 +208,14 @@ class EventQueue:
                 out.append(line(now, 0, "null", EventsLost(kind, count, first, last, "network")))
             self._losses.clear()
             self._tell_losses = False
-        if out:
-            self.told += len(out)
-            self._bytes += "\n".join(out).encode() + b"\n"
+        self.made += len(out)
+        batch, size = list[bytes](), 0
+        for text in out:
+            data = text.encode() + b"\n"
+            if batch and size + len(data) > m.LARGEST_BATCH:
+                self._bytes += m.FROM_GATEWAY.frame(m.Lines(b"".join(batch)))
+                batch, size = [], 0
+            batch.append(data)
+            size += len(data)
+        if batch:
+            self._bytes += m.FROM_GATEWAY.frame(m.Lines(b"".join(batch)))

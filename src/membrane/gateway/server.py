@@ -5,33 +5,13 @@ Theory of operation
 It runs in the host's network namespace; the sockets that it serves were made inside the sandbox's.  Nothing else
 connects the two, so when this process ends, the sandbox has no network.
 
-Control socket (AF_UNIX stream, its number in argv):
-
-* first, from the session: a big-endian length of 4 bytes and a marshalled dict: ``policy`` (bytes for
-  ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
-  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  the events are read; if not, only refusals are sent), ``totals`` (whether the sums are sent all the same),
-  ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
-  ``authorities`` (PEM, certificates that servers are trusted
-  with beside the system's), ``secrets``
-  (``[name, value, placeholder, header, destinations]``);
-* then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
-  certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
-  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
-  ``totals`` or not ``verbose``, ``{"error": ...}`` before an end that is not clean, and last ``{"stats": {...}}``: the
-  word that everything was told, without which the session calls its record incomplete (``events`` in it is how many
-  lines of events there were);
-* with ``ask`` in the first message: questions and their answers, as ``gateway.asking`` describes them;
-* from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
-  ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
-  ``{"command": "stop"}``, or its end: flush and exit 0.
+The control socket (AF_UNIX stream, its number in argv) carries ``gateway.messages``; its end stops the gateway.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
-listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
-``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
-that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see
-``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+listening unix socket of the view for the policy's N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of
+the host's loopback for that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``),
+``diag`` (see ``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -39,9 +19,7 @@ An exception that is not one connection's ends the process with status 1, and th
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
-import binascii
 import gc
-import marshal
 import os
 import resource
 import sys
@@ -52,8 +30,9 @@ from _socket import socket as Socket
 from .. import clock
 from ..errors import InternalError, MembraneError
 from ..events import DefectSeen
-from ..policy.codec import restore
+from ..messages import Frames
 from ..policy.decide import Decider
+from . import messages as m
 from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
@@ -81,20 +60,19 @@ from .upstream import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
     from .asking import Asking
-    from .http.credentials import Secret
+    from .http.credentials import Destination, Secret
     from .http.logins import Logins
     from .http.sigv4 import Signers
     from .intercept import Inspector
 
-_LARGEST_CONFIG = 64 << 20  # bytes
 _DNS_PORT = 53
-_LONGEST_COMMAND = 16 << 20  # bytes
 _READ = 65536
 _CRASHES_TOLD = 10
+_CONNECTIONS, _FLOWS = 4096, 256  # at a time
 _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
@@ -112,17 +90,18 @@ def main(argv: list[str]) -> int:
     files = _harden()
     journal = EventQueue("")
     try:
-        config = read_config(control)
-        _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
-        journal.session = config["session"]
-        clock.adopt(config.get("clock", clock.offset()))
-        journal.verbose = config.get("verbose", True)
-        service = Service(control, journal, config, files)
+        frames = Frames(m.TO_GATEWAY)
+        setup = receive_setup(control, frames)
+        _close_all_but([control.fileno(), *(fd for _role, fd in setup.sockets)])
+        journal.session = setup.session
+        clock.adopt(clock.offset() if setup.clock is None else setup.clock)
+        journal.verbose = setup.verbose
+        service = Service(control, frames, journal, setup, files)
         gc.freeze()
         gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
         service.run()
     except Exception as error:
-        journal.note({"error": explain(error)})
+        journal.send(m.Failed(explain(error)))
         send_all(control, journal)
         return 1
     service.close()
@@ -160,29 +139,18 @@ def _close_all_but(keep: list[int]) -> None:
     close_range(first)
 
 
-def read_config(control: Socket) -> dict[str, Any]:
-    """The first message of the session.
+def receive_setup(control: Socket, frames: Frames) -> m.Setup:
+    """Wait for the first message, ``Begin``; no byte after it is read.
 
     Raises:
-        InternalError: the session closed early, or sent something else.
+        InternalError: the supervisor closed early, or sent something else (``Malformed``).
     """
-
-    def take(count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            part = control.recv(min(count - len(data), 1 << 20))
-            if not part:
-                raise InternalError("read the network configuration", "the session closed the control socket")
-            data += part
-        return bytes(data)
-
-    size = int.from_bytes(take(4), "big")
-    if size > _LARGEST_CONFIG:
-        raise InternalError("read the network configuration", f"{size} bytes announced")
-    config = marshal.loads(take(size))  # noqa: S302  written by the session, over a socket that only it has
-    if not isinstance(config, dict):
-        raise InternalError("read the network configuration", "not a dict")
-    return config
+    while data := control.recv(min(frames.missing, 1 << 20)):
+        for message in frames.feed(data):
+            if isinstance(message, m.Begin):
+                return message.setup
+            raise InternalError("begin", f"{type(message).__name__} came first")
+    raise InternalError("begin", "the supervisor closed the control socket")
 
 
 def explain(error: BaseException) -> str:
@@ -250,35 +218,41 @@ def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
     return Signers(KeyPair(key.placeholder, key.value, secret.value) for key, secret in rules)
 
 
+def destinations(rows: m.Destinations, go: bool = True) -> list[Destination]:
+    """As the gateway asks them; ``go`` false: none."""
+    from .http.credentials import Destination
+
+    return [Destination(*row) for row in rows] if go else []
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
-    def __init__(self, control: Socket, journal: EventQueue, config: Mapping[str, Any], files: int) -> None:
-        self._control, self._journal = control, journal
-        self._commands = b""
+    def __init__(self, control: Socket, frames: Frames, journal: EventQueue, setup: m.Setup, files: int) -> None:
+        self._control, self._frames, self._journal = control, frames, journal
         self._blocked = False
         self._listens = IN  # to the control socket
         self._crashes = 0
         self._last_crash: DefectSeen | None = None  # of those that are not told one by one
-        policy = restore(config["policy"])
-        limits = config.get("limits") or {}
+        policy = setup.policy
         self._reactor = reactor = Reactor()
-        names = Names(limits.get("names", MOST_NAMES))
+        names = Names(setup.names or MOST_NAMES)
         self._asking: Asking | None = None
         self._own = OwnAddresses(reactor, self._moved)
-        if config.get("ask"):
+        if setup.ask is not None:
             from .asking import Asking
 
+            seconds, kinds = setup.ask
             self._asking = Asking(
                 policy,
                 self._own.current,
                 names,
                 reactor,
-                self._report_question,
+                journal.send,
                 self._forget,
-                config["ask"]["seconds"],
+                seconds,
                 journal.emit,
-                config["ask"]["kinds"],
+                kinds,
             )
             decide: Callable[[Access], Verdict] = self._asking.decide
         else:
@@ -288,16 +262,16 @@ class Service:
         resolver = system
         if policy.dns_resolver:
             resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
-        proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
+        proxy, exceptions = upstream_proxy(policy, dict(setup.environ))
         upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
-        sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
+        sockets = [(role, Socket(fileno=fd)) for role, fd in setup.sockets]
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
         self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
         ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
         self._router = router = Router(names, decide)
-        connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
+        connections = min(setup.connections or _CONNECTIONS, max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
-        self._inspector = inspector = self._make_inspector(policy, decide, config) if config.get("inspect") else None
+        self._inspector = inspector = self._make_inspector(policy, decide, setup) if setup.inspect else None
         self._engine = engine = Engine(
             reactor,
             router,
@@ -325,7 +299,7 @@ class Service:
             self._crashed,
             engine.number,
             ledger=ledger,
-            flows=limits.get("udp_flows", 256),
+            flows=setup.udp_flows or _FLOWS,
         )
         self._udp.asking = self._asking
         names.living = lambda: engine.hosts() | self._udp.hosts()
@@ -340,14 +314,15 @@ class Service:
         self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
         self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
         self._broker.asking = self._asking
-        self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
+        self._unix_sockets = policy.unix_sockets
+        self._doors = {number: (path, owner) for number, path, owner in setup.doors}
         self._sockets = sockets
         self._names = names
         self._repetitions = reactor.wait(1.0, self._tell_repetitions)
         self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
         self._totals = reactor.wait(_TOTALS, self._report_totals)
         self._bytes_told = 0
-        self._tells_totals = config.get("totals", not journal.verbose)
+        self._tells_totals = setup.totals
         self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
         for role, socket in sockets:
@@ -358,23 +333,25 @@ class Service:
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
 
-    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], setup: m.Setup) -> Inspector:
         """Make the authority of the session; only sessions that need it pay for OpenSSL."""
-        from .http.credentials import Destination, Secret
+        from .http.credentials import Secret
         from .intercept import Inspector
         from .tls import Authority
 
-        authority = Authority(given=config.get("authority"))
+        authority = Authority(given=setup.authority)
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
-        if config.get("authorities"):  # by descriptor: a writer of the file cannot change what was read
+        if setup.authorities:  # by descriptor: a writer of the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
-            os.write(fd, config["authorities"])
+            os.write(fd, setup.authorities)
             extra = (f"/proc/self/fd/{fd}",)
         kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
         secrets = [
-            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations if name not in kept])
-            for name, value, placeholder, header, destinations in config.get("secrets", ())
+            Secret(
+                row.name, row.value, row.placeholder, row.place, destinations(row.destinations, row.name not in kept)
+            )
+            for row in setup.secrets
         ]
         if secrets:
             from .http.redact import Redactor
@@ -389,19 +366,21 @@ class Service:
             full=policy.trace.http == "full",
             secrets=secrets,
             signers=_signers(policy, secrets),
-            logins=self._logins(secrets, config.get("logins") or ()),
+            logins=self._logins(secrets, setup.logins),
         )
 
-    def _logins(self, secrets: list[Secret], rows: Sequence[Mapping[str, Any]]) -> Logins | None:
+    def _logins(self, secrets: list[Secret], rows: Sequence[m.LoginRow]) -> Logins | None:
         """Those of the session, by what ``run.masks`` has found."""
         if not rows:
             return None
-        from .http.credentials import Destination
         from .http.logins import Login, Logins
         from .http.redact import Redactor
 
-        def told(line: dict[str, Any]) -> None:
-            self._journal.note(line, whole=True)  # the supervisor writes the tokens to the file
+        def renewed(login: str, new: dict[str, Secret], expires_in: int) -> None:
+            names = tuple(secret.name for secret in new.values())
+            values = tuple(secret.value.decode("ascii") for secret in new.values())
+            # With the tokens: the supervisor writes them to the file.
+            self._journal.send(m.Renewed(login, tuple(new), names, values, expires_in), whole=True)
             self._write()
 
         def changed() -> None:
@@ -409,17 +388,17 @@ class Service:
 
         found = []
         for row in rows:
-            endpoints, to = ([Destination(*each) for each in row[key]] for key in ("endpoints", "to"))
-            own = [secret for secret in secrets if secret.name in row["names"]]
-            found.append(Login(own, endpoints, to, row["place"]))
-        return Logins(secrets, found, random=os.urandom, told=told, changed=changed)
+            own = [secret for secret in secrets if secret.name in row.names]
+            found.append(Login(own, destinations(row.endpoints), destinations(row.destinations), row.place))
+        return Logins(secrets, found, random=os.urandom, renewed=renewed, changed=changed)
 
     def run(self) -> None:
         """Serve until told to stop."""
-        self._control.send(b'{"ready": true}\n')
+        self._journal.send(m.Ready())
         if self._ca:
-            self._journal.note({"ca": self._ca.decode("ascii")})
-            self._write()  # the session waits for it
+            self._journal.send(m.Certificate(self._ca))
+        self._write()  # the supervisor waits for it
+        if self._ca:
             assert self._inspector is not None
             self._inspector.warm_up()
         self._reactor.run()
@@ -537,47 +516,36 @@ class Service:
             self._reactor.change(self._control.fileno(), self._listens)
             self._write()
         if mask & ~OUT:
-            self._read_commands()
+            self._read_messages()
 
-    def _read_commands(self) -> None:
+    def _read_messages(self) -> None:
         try:
             data = self._control.recv(_READ)
         except BlockingIOError:
             return
         except OSError:
             data = b""  # the session died
-        self._commands += data
         if not data:
             self._reactor.stop()
             return
-        import json
-
-        *lines, self._commands = self._commands.split(b"\n")
-        for line in lines:
-            command = json.loads(line)
-            if command.get("command") == "answer" and self._asking is not None:
-                self._asking.answer(command["number"], command["answer"])
-                continue
-            if command.get("command") == "policy":
-                self._follow(restore(binascii.a2b_base64(command["policy"])))
-                continue
-            if command.get("command") == "sync":
+        for message in self._frames.feed(data):
+            if isinstance(message, m.Answer):
+                if self._asking is not None:
+                    self._asking.answer(message.number, message.answer)
+            elif isinstance(message, m.Follow):
+                self._follow(message.policy)
+            elif isinstance(message, m.Sync):
                 self._journal.tell_repetitions(everything=True)
-                self._journal.note({"synced": int(command["number"])})
+                self._journal.send(m.Synced(message.number))
                 self._write()
-                continue
-            if command != {"command": "stop"}:
-                raise InternalError("follow the session", "unknown command", target=line[:200].decode("latin-1"))
-            self._reactor.stop()
-        if len(self._commands) > _LONGEST_COMMAND:
-            raise InternalError("follow the session", "a command is too long")
+            elif isinstance(message, m.Stop):
+                self._reactor.stop()
+            else:
+                raise InternalError("follow the supervisor", f"{type(message).__name__} came again")
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
         assert self._asking is not None
         self._asking.ask(question, hint, lambda router: answered(router is not None))
-
-    def _report_question(self, line: dict[str, Any]) -> None:
-        self._journal.note(line)
 
     def _forget(self) -> None:
         self._router.forget()
@@ -612,7 +580,7 @@ class Service:
     def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
         self._bytes_told = up + down
-        self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
+        self._journal.send(m.Totals(up, down))
 
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""

@@ -176,8 +176,8 @@ class Boundary(ABC):
         """The record is closed: say what is to be said."""
 
     @abstractmethod
-    def _asks(self) -> dict[str, Any] | None:
-        """What is asked about and for how long, for the gateway (``gateway.asking``); None: nobody is asked."""
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        """For how many seconds and about which kinds the gateway asks (``gateway.asking``); None: not at all."""
 
     @abstractmethod
     def _answer_questions(self, gateway: Gateway) -> None:
@@ -653,21 +653,19 @@ class Boundary(ABC):
             "policy": self.policy,
             "session": self.id,
             "clock": clock.offset(),
-            "limits": {"upload": self.policy.limits.upload},
-            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
+            "environ": facts.environ if self.policy.upstream_proxy == "env" else (),
             "verbose": self.journal.wants_all,
             "totals": True,  # for ps
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "authority": self._authority,
-            "secrets": self._secrets,
-            "logins": list(self._masked.logins.values()) if self._masked is not None else [],
             "ask": self._asks(),
-            "doors": {door.number: (door.source, door.owner) for door in doors},
+            "doors": tuple((door.number, door.source, door.owner) for door in doors),
         }
+        logins = list(self._masked.logins.values()) if self._masked is not None else []
+        self._gateway = Gateway(sockets, config, self.journal, self._secrets, logins)
         self._secrets = []
         self._authority = None
-        self._gateway = Gateway(sockets, config, self.journal)
         if self._masked is not None and self._masked.tokens:
             from .logins import Renewals
 
@@ -907,7 +905,7 @@ class Boundary(ABC):
 
     def _end(self) -> int:
         self._recording = False
-        self.gateway.on_question = None  # nobody waits for an answer any more
+        self.gateway.on_question = self.gateway.on_withdrawn = None  # no answer is of use any more
         why = self.gateway.stop()
         if why:
             self._lacks("network", why)

@@ -144,28 +144,25 @@ class Journal:
             self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
 
-    def add_line(self, line: bytes, teller: str, recorded: bool = False) -> dict[str, Any] | None:
-        """One JSON line of the gateway or the tracer; returns it when it is not an event.
+    def add_totals(self, up: int, down: int) -> None:
+        """Bytes of all connections of the gateway so far, also of those that are open."""
+        self.bytes_up, self.bytes_down = max(self._closed_up, up), max(self._closed_down, down)
 
-        ``flush`` writes it.
+    def add_line(self, line: bytes, sender: str, recorded: bool = False) -> None:
+        """One event of the gateway or the tracer, as a line of JSON; ``flush`` writes it.
 
         Args:
             line: without its newline.
-            teller: ``network`` or ``tracer``: who sent it.
-            recorded: whoever sends it has put it on the record already, in a source of its own.
+            sender: ``network`` or ``tracer``.
+            recorded: its sender has put it on the record already, in a source of its own.
 
         Raises:
             InternalError: it is not what that process sends.
         """
         try:
             record = parsed(line)
-            kind = record.get("event")
-            if kind is None:
-                if "totals" in record:
-                    self.bytes_up = max(self._closed_up, int(record["totals"]["bytes_up"]))
-                    self.bytes_down = max(self._closed_down, int(record["totals"]["bytes_down"]))
-                return dict(record)
-            if kind not in EVENTS or teller not in EVENTS[kind].senders or record["source"] not in SOURCES[teller]:
+            kind = record["event"]
+            if kind not in EVENTS or sender not in EVENTS[kind].senders or record["source"] not in SOURCES[sender]:
                 raise ValueError("not an event of its own")
             if kind == "AccessDenied":
                 self._keep(AccessDenied(dict(record["access"]), record["reason"], record["rule"], record["hint"]))
@@ -192,7 +189,7 @@ class Journal:
                 self._tell_defect(record)
             self._count(str(kind))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            whose = "gateway" if teller == "network" else teller
+            whose = "gateway" if sender == "network" else sender
             raise InternalError(f"read an event of the {whose}", f"{type(error).__name__}: {error}") from None
         if self.wants_all:
             # As it came, with its number; made anew only where the head is not the usual one.
@@ -205,7 +202,6 @@ class Journal:
                 import json
 
                 self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", record, recorded)
-        return None
 
     def _take(self, line: bytes, data: dict[str, Any], recorded: bool) -> None:
         if self.on_line is not None:

@@ -24,8 +24,8 @@ from ..escaping import escape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from ..gateway.messages import Renewed
     from ..plan.model import HostFacts
     from ..policy.model import Policy
 
@@ -85,16 +85,18 @@ class Renewals:
     def __init__(self, tokens: dict[str, tuple[str, str]], warn: Callable[[str], None]) -> None:
         self._tokens, self._warn = tokens, warn
 
-    def take(self, told: dict[str, Any]) -> None:
-        """What the network process tells of a renewal: ``login``, ``tokens``, ``expires_in`` (s; 0: unknown)."""
-        path, old = self._tokens.get(str(told["login"]), ("", ""))
+    def take(self, renewed: Renewed) -> None:
+        """New tokens, from the gateway."""
+        path, old = self._tokens.get(renewed.login, ("", ""))
         if not path:
             return
-        new = {str(member): str(value) for member, (name, value) in dict(told["tokens"]).items()}
-        for name, value in dict(told["tokens"]).values():
-            self._tokens[str(name)] = path, str(value)
+        new = {
+            member: value for member, value in zip(renewed.members, renewed.values, strict=True) if member in _MEMBERS
+        }
+        for name, value in zip(renewed.names, renewed.values, strict=True):
+            self._tokens[name] = path, value
         try:
-            written = _write(path, old, new, int(told["expires_in"]))
+            written = _write(path, old, new, renewed.expires_in)
         except OSError as error:
             self._warn(
                 f"the renewed log-in could not be written to {escape(path)}: {error.strerror}; log in again there"

@@ -29,7 +29,6 @@ from .journal import open_for_caller, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from typing import Any
 
     from ..host.terminal import Relay
     from .gateway import Gateway
@@ -147,7 +146,7 @@ class Session(Boundary):
 
     # ------------------------------------------------------------ start
 
-    def _asks(self) -> dict[str, Any] | None:
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
         """Without a terminal of our own job there is nobody to ask."""
         if not self.options.ask:
             return None
@@ -158,7 +157,7 @@ class Session(Boundary):
         except OSError:
             return None
         os.close(terminal)
-        return {"seconds": SECONDS, "kinds": KINDS}
+        return SECONDS, KINDS
 
     def _answer_questions(self, gateway: Gateway) -> None:
         from .asking import Questions
@@ -171,7 +170,7 @@ class Session(Boundary):
             gateway.answer,
             who=self.cell.owner,
         )
-        gateway.on_question = questions.take
+        gateway.on_question, gateway.on_withdrawn = questions.take, questions.withdraw
 
     def _let_go_of_streams(self, own: tuple[bool, bool, bool]) -> None:
         """Close our copies of pipes, so that their other ends see the command's end and not ours."""

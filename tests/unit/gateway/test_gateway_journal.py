@@ -7,6 +7,8 @@ import json
 from membrane import clock
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
 from membrane.gateway.journal import BURST, DIGITS, QUEUE, RATE, WINDOW, EventQueue
+from membrane.gateway.messages import FROM_GATEWAY, LARGEST_BATCH, Ended, Lines, Synced
+from membrane.messages import Frames, Message
 
 
 class Clock:
@@ -20,13 +22,17 @@ def stamp(seconds: float) -> str:
     return clock.iso(clock.nanoseconds(seconds), DIGITS)
 
 
-def lines(journal: EventQueue) -> list[dict]:
-    out = b""
+def messages(journal: EventQueue) -> list[Message]:
+    frames, out = Frames(FROM_GATEWAY), []
     while journal.waiting():
         part = bytes(journal.pending()[:65537])
         journal.sent(len(part))
-        out += part
-    return [json.loads(line) for line in out.splitlines()]
+        out += frames.feed(part)
+    return out
+
+
+def lines(journal: EventQueue) -> list[dict]:
+    return [json.loads(line) for each in messages(journal) for line in each.text.splitlines()]  # type: ignore[attr-defined]
 
 
 def denied(name: str = "evil.test", kind: str = "A", reason: str = "name not allowed") -> AccessDenied:
@@ -123,12 +129,28 @@ def test_what_does_not_fit_is_counted_by_kind() -> None:
     assert [line["event"] for line in lines(journal)] == ["ConnectionClosed"]
 
 
-def test_lines_of_the_protocol_keep_their_place() -> None:
+def test_other_messages_keep_their_place_among_events() -> None:
     journal = EventQueue("s", Clock())
     journal.emit(denied())
-    journal.note({"stats": {}})
+    journal.send(Synced(3))
     journal.emit(denied("b.test"))
-    assert [line.get("event", "note") for line in lines(journal)] == ["AccessDenied", "note", "AccessDenied"]
+    journal.end({"names": 7})
+    one, synced, two, end = messages(journal)
+    assert isinstance(one, Lines) and isinstance(two, Lines) and b"b.test" in two.text
+    assert (synced, end) == (Synced(3), Ended(2, ("names",), (7,)))
+
+
+def test_many_events_are_several_messages_of_whole_lines() -> None:
+    journal = EventQueue("s", Clock())
+    for number in range(1000):
+        journal.emit(ConnectionOpened(number, "tcp", "a" * 1000, "", 1))
+    journal.send(Synced(1))
+    *batches, last = messages(journal)
+    assert last == Synced(1) and len(batches) > 10
+    for each in batches:
+        assert isinstance(each, Lines) and len(each.text) <= LARGEST_BATCH and each.text.endswith(b"}\n")
+    ids = [json.loads(line)["id"] for each in batches for line in each.text.splitlines()]  # type: ignore[attr-defined]
+    assert ids == list(range(1000))
 
 
 def test_the_fast_lines_are_the_slow_lines() -> None:
@@ -141,8 +163,8 @@ def test_the_fast_lines_are_the_slow_lines() -> None:
     ):
         journal = EventQueue(nasty, Clock())
         journal.emit(event)
-        line = bytes(journal.pending()).decode()
-        assert line == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
+        ((message),) = messages(journal)
+        assert message.text.decode() == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
 
 
 def test_without_a_reader_only_refusals_are_told() -> None:

@@ -9,6 +9,7 @@ import pytest
 from membrane.errors import MembraneError, PolicyError
 from membrane.gateway.asking import HELD, OPEN, Asking
 from membrane.gateway.dns import Names
+from membrane.gateway.messages import Asked, Withdrawn
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Router
 from membrane.policy.decide import Decider
@@ -29,13 +30,13 @@ class Inside:
             allow=tuple(host_rule(text, HERE) for text in allow),
             deny=tuple(host_rule(text, HERE, deny=True) for text in deny),
         )
-        self.told: list[dict[str, Any]] = []
+        self.sent: list[Any] = []
         self.events: list[Any] = []
         self.changes = 0
         self.reactor = Reactor()
         self.names = Names(100)
         self.asking = Asking(
-            self.policy, frozenset(), self.names, self.reactor, self.told.append, self._change, 1.0, self.events.append
+            self.policy, frozenset(), self.names, self.reactor, self.sent.append, self._change, 1.0, self.events.append
         )
 
     def _change(self) -> None:
@@ -122,7 +123,7 @@ def test_a_late_answer_changes_nothing() -> None:
     got = inside.ask(WANTED)
     inside.pass_time()
     assert got == [None]
-    assert inside.told[-1] == {"withdrawn": 1}
+    assert inside.sent[-1] == Withdrawn(1)
     inside.asking.answer(1, "session")
     assert isinstance(inside.asking.decide(WANTED), Deny)
     assert [event.answer for event in inside.events] == ["late"]
@@ -131,7 +132,7 @@ def test_a_late_answer_changes_nothing() -> None:
 def test_questions_and_those_who_wait_are_bounded() -> None:
     inside = Inside()
     got = [inside.ask(WANTED) for _ in range(HELD + 1)]
-    assert len(inside.told) == 1
+    assert len(inside.sent) == 1
     assert (got[-1], got[0]) == ([None], [])
     for port in range(1, OPEN):
         assert inside.ask(Connect("a.example", "", port)) == []
@@ -143,8 +144,8 @@ def test_questions_and_those_who_wait_are_bounded() -> None:
 # ---------------------------------------------------------------- the supervisor's side
 
 
-def asked(number: int) -> dict[str, Any]:
-    return {"ask": {"number": number, "kind": "connection", "access": {"kind": "Connect", "host": "a"}, "rule": "r"}}
+def asked(number: int) -> Asked:
+    return Asked(number, "connection", {"kind": "Connect", "host": "a"}, "r", True, None, 1.0)
 
 
 class Outside:
@@ -176,8 +177,8 @@ def test_a_withdrawn_question_leaves_and_its_answer_is_not_another_s() -> None:
     outside = Outside()
     for number in (1, 2, 3):
         outside.questions.take(asked(number))
-    outside.questions.take({"withdrawn": 2})
-    outside.questions.take({"withdrawn": 1})
+    outside.questions.withdraw(2)
+    outside.questions.withdraw(1)
     assert outside.ended == 1
     outside.shown[0][1]("session")
     assert outside.sent == []

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import hpack
 import pytest
 
-from membrane.gateway import asking
+from membrane.gateway import asking, messages
 from membrane.gateway.adapters import Asked
 from membrane.gateway.adapters.docker import Containers, Docker
 from membrane.gateway.adapters.gpg_agent import GpgAgent
 from membrane.gateway.adapters.ssh_agent import SshAgent, frame, string
-from membrane.gateway.asking import KINDS, Asking
+from membrane.gateway.asking import Asking
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.exchange import (
@@ -34,6 +34,7 @@ from membrane.gateway.http.exchange import (
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
 from membrane.gateway.http.requests import MOST_QUESTIONS, Bound, Gate
+from membrane.gateway.messages import QUESTIONS
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.sniff import PREFACE
 from membrane.host import owner
@@ -65,7 +66,7 @@ class Inside:
     """The gateway's side."""
 
     def __init__(self, policy: Policy, *kinds: str) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.sent: list[Any] = []
         self.events: list[Any] = []
         self.names = Names(100)
         self.asking = Asking(
@@ -73,11 +74,11 @@ class Inside:
             frozenset(),
             self.names,
             Reactor(),
-            self.told.append,
+            self.sent.append,
             lambda: None,
             60.0,
             self.events.append,
-            kinds or KINDS,
+            kinds or QUESTIONS,
         )
 
     def ask(self, access: Any) -> list[Any]:
@@ -116,9 +117,9 @@ def test_a_yes_is_for_what_was_shown_and_not_for_its_neighbour(access: Any, kind
     socket_rule = SocketRule("/s", HERE, "ssh-agent", ("SHA256:a",))
     inside = Inside(limited().replace(unix_sockets=(socket_rule,)))
     got = inside.ask(access)
-    asked = inside.told[0]["ask"]
-    assert (asked["kind"], asked["number"], asked["seconds"], asked["client"]) == (kind, 1, 60.0, None)
-    assert asked["lasting"] is (kind != "socket")
+    asked = inside.sent[0]
+    assert (asked.kind, asked.number, asked.seconds, asked.client) == (kind, 1, 60.0, None)
+    assert asked.lasting is (kind != "socket")
     inside.asking.answer(1, "once")
     assert isinstance(got[0].decide(access), Allow)
     assert isinstance(got[0].decide(neighbour), Deny)
@@ -133,7 +134,7 @@ def test_a_yes_is_for_what_was_shown_and_not_for_its_neighbour(access: Any, kind
     assert [event.answer for event in inside.events] == ["once", "session", "no"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUESTIONS)
 def test_what_is_not_a_kind_to_be_asked_about_is_refused(kind: str) -> None:
     inside = Inside(limited().replace(unix_sockets=(SocketRule("/s", HERE, "ssh-agent", ("a",)),)), kind)
     accesses = {
@@ -186,7 +187,7 @@ def test_other_rules_keep_what_was_allowed_and_ask_again_about_what_was_not() ->
     one, two = Connect("one.example", "", 443), Connect("two.example", "", 443)
     for access, answer in ((one, "session"), (two, "no")):
         inside.ask(access)
-        inside.asking.answer(len(inside.told), answer)
+        inside.asking.answer(len(inside.sent), answer)
     inside.asking.follow(limited())
     assert isinstance(inside.asking.decide(one), Allow)
     assert isinstance(inside.asking.decide(two), Ask)
@@ -220,7 +221,7 @@ def test_a_look_up_waits(answer: str, code: int, records: int) -> None:
     later: list[bytes | None] = []
     for kind in (1, 28):  # one question for both
         assert answerer.answer(query("a.example", kind), later.append) == b""
-    assert [line["ask"]["access"] for line in inside.told] == [{"kind": "NameQuery", "name": "a.example", "type": "A"}]
+    assert [asked.access for asked in inside.sent] == [{"kind": "NameQuery", "name": "a.example", "type": "A"}]
     assert answerer.answer(query("b.example"))[3] & 15 == 3  # type: ignore[index]  # who cannot wait is refused
     inside.asking.answer(1, answer)
     assert len(later) == 2
@@ -439,10 +440,10 @@ def test_several_questions_at_once_are_answered_in_any_order() -> None:
     )
     access = {"kind": "Connect", "host": "a", "port": 1}
     for number in (1, 2, 3):
-        questions.take({"ask": {"number": number, "kind": "connection", "access": access, "rule": ""}})
+        questions.take(messages.Asked(number, "connection", access, "", True, None, 1.0))
     assert [question.number for question, _ in shown] == [1, 2]
     shown[1][1]("once")
-    questions.take({"withdrawn": 1})
+    questions.withdraw(1)
     shown[0][1]("session")
     shown[2][1]("no")
     assert (sent, ended) == ([(2, "once"), (3, "no")], [1])

@@ -76,7 +76,8 @@ class Logins:
         secrets: all that the session holds; new ones are appended.
         logins: as they are at the start.
         random: gives that many random bytes.
-        told: is called with what the supervisor is to know of a renewal, before the new secrets are in ``secrets``.
+        renewed: is called with the name of the secret that the refresh token was, for each member of the answer its new
+            secret, and the seconds that it lasts (0: unknown), before those are in ``secrets``.
         changed: is called when they are.
     """
 
@@ -86,11 +87,11 @@ class Logins:
         logins: Sequence[Login],
         *,
         random: Callable[[int], bytes],
-        told: Callable[[dict[str, Any]], None],
+        renewed: Callable[[str, dict[str, Secret], int], None],
         changed: Callable[[], None],
     ) -> None:
         self._secrets, self._logins = secrets, logins
-        self._random, self._told, self._changed = random, told, changed
+        self._random, self._report, self._changed = random, renewed, changed
         self._trades = 0
 
     def is_renewed_at(self, host: str) -> bool:
@@ -143,9 +144,7 @@ class Logins:
         if "access_token" not in found:
             return None
         lasts = answer.get("expires_in")
-        tokens = {member: [secret.name, secret.value.decode("ascii")] for member, secret in found.items()}
-        number = lasts if isinstance(lasts, int) and not isinstance(lasts, bool) else 0
-        self._told({"login": old.name, "tokens": tokens, "expires_in": number})
+        self._report(old.name, found, lasts if isinstance(lasts, int) and not isinstance(lasts, bool) else 0)
         new = [secret for secret in found.values() if secret.value not in known]
         login.secrets += new
         self._secrets += new

@@ -22,6 +22,7 @@ from membrane.gateway.http.redact import (
     redact_query,
 )
 from membrane.gateway.journal import EventQueue
+from membrane.gateway.messages import Failed
 
 TOKEN = "ghp_" + "A1b2" * 9
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXRoYXQtaXMtbG9uZw"
@@ -140,7 +141,7 @@ def test_held_secrets_leave_every_field_of_an_event() -> None:
     journal = EventQueue("s")
     journal.mask = MASK
     journal.emit(event)
-    journal.note({"error": f"it failed on {text}"})
+    journal.send(Failed(f"it failed on {text}"))
     assert text.encode() not in bytes(journal.pending()) and REDACTED.encode() in bytes(journal.pending())
     assert "REAL" not in repr(MASK)
 

@@ -118,6 +118,7 @@ class ConnectionClosed(Event, by=("network",)):
     bytes_down: int
     duration_ms: float
     error: str = ""
+    reached: bool = True
     source: Source = "network"
 
 

@@ -673,7 +673,9 @@ def test_a_failed_upstream_is_a_reset_or_a_502(kind, outside) -> None:
     assert answer.startswith(b"HTTP/1.1 502 ")
     assert_reset(net.connect("down.test", port))
     net.event("ConnectionOpened", host="down.test")
-    error = net.event("ConnectionClosed")["error"]
+    closed = net.event("ConnectionClosed")
+    error = closed["error"]
+    assert closed["reached"] is False
     assert ("refused" if kind == "refused" else "no such name") in error
 
 
@@ -869,6 +871,7 @@ def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
         assert sum(event["count"] for event in denied if event["access"]["address"] == "198.51.100.7") == 200
         assert [event["count"] for event in denied if event["access"]["address"] == "198.51.100.8"] == [1]
         (closed,) = [event for event in net.seen if event.get("event") == "ConnectionClosed"]
+        assert closed["reached"] is True
         told = (arrived, closed["bytes_up"], closed["error"])
         assert told in ((b"yes", 3, "session ended"), (b"", 0, "session ended: 1 datagrams were not sent")), told
 

@@ -221,7 +221,7 @@ class Connection(ABC):
             if self._owner.verbose:
                 self._owner.emit(self._opening())
 
-    def emit_closed(self, error: str) -> None:
+    def emit_closed(self, error: str, *, reached: bool = True) -> None:
         """Report that it has ended, and before that, if it was not, that it was there; once."""
         self.emit_opened()
         if self._reported != REPORTED:
@@ -232,4 +232,4 @@ class Connection(ABC):
             up = self._up.moved if self._up is not None else self.bytes_up
             down = self._down.moved if self._down is not None else self.bytes_down
             duration = round((owner.reactor.now - self._started) * 1000, 3)
-            owner.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))
+            owner.emit(ConnectionClosed(self.id, up, down, duration, error, reached))

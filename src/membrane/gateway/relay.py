@@ -396,7 +396,7 @@ class TcpConnection(Connection):
         if self._inspection is not None:
             self._inspection.unreached(reason)
             return
-        self.emit_closed(reason)
+        self.emit_closed(reason, reached=False)
         self._start_to_explain(reason)
 
     def barred(self, refusal: Refusal) -> None:

@@ -339,7 +339,7 @@ class UdpRelay:
             return
         try:
             if not answer.addresses:
-                self._end(flow, answer.error)
+                self._end(flow, answer.error, reached=False)
                 return
             allowed = flow.router.candidates(flow.route, answer.addresses)
             if isinstance(allowed, Refusal):
@@ -372,7 +372,7 @@ class UdpRelay:
             for data in waiting:
                 self._send(flow, data)
             return
-        self._end(flow, error)
+        self._end(flow, error, reached=False)
 
     def _send(self, flow: _Flow, data: bytes) -> None:
         refusal = self._ledger.meter(flow.route.budgets).spend(len(data))
@@ -414,13 +414,13 @@ class UdpRelay:
             self._reactor.close_later(flow.upstream)
             flow.upstream = None
 
-    def _end(self, flow: _Flow, error: str) -> None:
+    def _end(self, flow: _Flow, error: str, *, reached: bool = True) -> None:
         if self._flows.get(flow.key) is not flow:
             return
         if not flow.address:
             self._emit_opened(flow)
         duration = round((self._reactor.now - flow.started) * 1000, 3)
-        self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error))
+        self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error, reached))
         self._forget(flow)
 
     def _emit_opened(self, flow: _Flow) -> None:

@@ -214,11 +214,15 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
-OVERLAY = "mount an overlay"  # a step whose failure is a rule that cannot be bound (``overlay.CannotOverlay``)
+# Steps whose failure has a meaning of its own (``launch``).
+OVERLAY = "mount an overlay"  # a rule that cannot be bound (``overlay.CannotOverlay``)
+USER_NAMESPACE = "make a user namespace"
+TREE = "show a tree in the sandbox"
+PROC = "mount proc"
 
 
 class Step:
-    """Names the step for the report: ``with Step(channel, "mount proc"): ...``"""
+    """Names the step for the report: ``with Step(channel, "make a pid namespace"): ...``"""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel, self.name = channel, name

@@ -18,7 +18,18 @@ from ..errors import HostError, InternalError
 from ..messages import Failure
 from ..plan.model import Overlay
 from . import messages as m
-from .channel import HELD_DURING_FORK, OVERLAY, SIGKILL, failure, named_pair, pair, run_child
+from .channel import (
+    HELD_DURING_FORK,
+    OVERLAY,
+    PROC,
+    SIGKILL,
+    TREE,
+    USER_NAMESPACE,
+    failure,
+    named_pair,
+    pair,
+    run_child,
+)
 from .start import Late, operation
 
 TYPE_CHECKING = False
@@ -118,7 +129,7 @@ class Launch:
         try:
             trees.pass_in(self.launcher, self.plan, userns)
         except OSError as error:
-            step = getattr(error, "step", "show a tree in the sandbox")
+            step = getattr(error, "step", TREE)
             raise self._error(failure(step, error)) from None
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
@@ -321,7 +332,7 @@ def _host_error(told: Failure) -> HostError:
     if another() is not None:  # whatever else is in the way as well
         seen, advice = confined()
         cause, fix = f"{cause} ({seen})", (advice,)
-    elif step == "make a user namespace":
+    elif step == USER_NAMESPACE:
         from .facts import CAP_SETFCAP, effective_capabilities
 
         if number in (errno.EPERM, errno.EACCES):
@@ -341,11 +352,11 @@ def _host_error(told: Failure) -> HostError:
         elif number in (errno.ENOSPC, errno.EUSERS):
             cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
-    elif step == "build the view" and cause.startswith("mount proc"):
+    elif step == PROC:
         fix = (
             "in a container, uncover /proc (--security-opt systempaths=unconfined): membrane setup container docker",
         )
-    elif step == "show a tree in the sandbox" and number in (errno.EINVAL, errno.EPERM):
+    elif step == TREE and number in (errno.EINVAL, errno.EPERM):
         fix = (
             "run membrane as an ordinary user",
             "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",

@@ -44,6 +44,7 @@ from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
     SIGKILL,
+    USER_NAMESPACE,
     LaunchFailed,
     Step,
     default_signals,
@@ -78,7 +79,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     _close_all_but(keep)
     sc.erase_environment()
     os.umask(0o022)  # modes of our own files are exact; the command gets the caller's mask back
-    with Step(channel, "make a user namespace"):
+    with Step(channel, USER_NAMESPACE):
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNET)
     begin = channel.receive()
     if not isinstance(begin, m.Begin):
@@ -87,7 +88,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     plan = start.plan
     root = bool(plan.base_kuid)
     trees: dict[int, int] = {}
-    with Step(channel, "make a user namespace"):
+    with Step(channel, USER_NAMESPACE):
         if not root:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")

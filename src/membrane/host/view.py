@@ -41,6 +41,7 @@ from ..plan.model import (
 from ..plan.mounts import MASK_SOURCE
 from . import layers, overlay
 from . import syscalls as sc
+from .channel import PROC
 from .clones import DEVICE, OverlayFailed, clone_trees, instead_key, sources, tree_key
 
 TYPE_CHECKING = False
@@ -409,7 +410,10 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
     elif isinstance(op, Mask):
         _cover(op.target, root)
     elif isinstance(op, Proc):
-        _mount("proc", op.target, root, _PROC)
+        try:
+            _mount("proc", op.target, root, _PROC)
+        except OSError as error:
+            raise CannotMountProc(error.errno, error.strerror, error.filename) from None
         if op.freeze_settings:
             _freeze_settings(NEW_ROOT + op.target)
     elif isinstance(op, Devices):
@@ -456,6 +460,12 @@ def _bind_made(op: Bind, tree: int, root: _Root) -> None:
     finally:
         os.close(aside)
         os.close(tree)
+
+
+class CannotMountProc(OSError):
+    """As where parts of the caller's proc(5) are covered (fs/namespace.c, mount_too_revealing)."""
+
+    step = PROC
 
 
 def _mount(kind: str, target: str, root: _Root, flags: int, data: str | None = None) -> None:

@@ -265,7 +265,7 @@ def bound_by(access: Access, verdict: Verdict) -> tuple[str, ...]:
         return ("DNS name",)
     if isinstance(access, Connect):
         return _bound_host(access.host, isinstance(verdict, Allow) and verdict.inspect)
-    if isinstance(access, SocketAccess) or verdict.reason in (reasons.NOT_IN_THE_VIEW, "in the view", "mounted"):
+    if isinstance(access, SocketAccess) or verdict.reason == reasons.NOT_IN_THE_VIEW:
         return ("mount namespace",)
     if isinstance(verdict, Deny) and verdict.reason == reasons.HIDDEN:
         return ("mount mask (live)", "re-mask on replacement")

@@ -16,7 +16,6 @@ import errno
 import os
 import stat
 import time
-from _socket import AF_INET, AF_INET6, inet_pton
 
 from .. import clock
 from ..errors import HostError, InternalError
@@ -73,21 +72,6 @@ def open_for_caller(path: str, flags: int, mode: int) -> int:
 def now() -> str:
     """The time of the session as ISO 8601 with microseconds, UTC."""
     return clock.iso(clock.time_ns())
-
-
-def is_unreached(error: str) -> bool:
-    """Does the ``error`` of a closed connection say that the other side was not reached (``gateway.upstream``)?
-
-    What is not known to say so is a refusal, which has an event of its own, or the end of a conversation.
-    """
-    if error.startswith(("no such name: ", "look-up ", "proxy ", "proxy: ")):
-        return True
-    address = error.partition(": ")[0]
-    try:
-        inet_pton(AF_INET6 if ":" in address else AF_INET, address)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 class Journal:
@@ -182,9 +166,8 @@ class Journal:
                 self.bytes_up = max(self.bytes_up, self._closed_up)
                 self.bytes_down = max(self.bytes_down, self._closed_down)
                 place = self._open.pop(int(record.get("id", 0)), None)
-                error = str(record.get("error", ""))
-                if place and not record["bytes_up"] and not record["bytes_down"] and is_unreached(error):
-                    self._keep_failure(*place, error)
+                if place and record.get("reached") is False:
+                    self._keep_failure(*place, str(record.get("error", "")))
             elif kind == "DefectSeen":
                 self._tell_defect(record)
             self._count(str(kind))

@@ -327,9 +327,13 @@ class Control(Hooks):
         try:
             settings = srt.read(line.decode(), "--control-fd")
             converted = srt.convert(settings, environ=dict(os.environ), home=self._home, base=self._base)
+        except (UnicodeDecodeError, PolicyError, HostError):
+            _note("--control-fd: a line was left out: it is not valid; the settings stay as they are")
+            return
+        try:
             session.update_network(converted.policy)
-        except (UnicodeDecodeError, PolicyError, HostError) as error:
-            cause = "it cannot be applied while the command runs" if "fixed when" in str(error) else "it is not valid"
+        except (PolicyError, HostError):
+            cause = "it cannot be applied while the command runs"
             _note(f"--control-fd: a line was left out: {cause}; the settings stay as they are")
             return
         self._reasons = dict(converted.reasons)

@@ -1,11 +1,11 @@
-"""What no rule decides waits for an answer of somebody outside (``--ask``, the library's ``on_ask``).
+"""What no rule decides waits for a person's answer (``--ask``, the library's ``on_ask``).
 
 Theory of operation
 -------------------
-``decide`` stands in front of the policy's decision and turns a refusal that no rule made into ``Ask``.  Whoever
-enforces holds the access - a connection unread, a datagram, a request's head, a message to a service, a resolver's
-query - and all others go on.  Where look-ups are not asked about, names are answered, because a fake address tells
-nobody outside anything, and the question is asked when the name is connected to: a connection waits longer than a
+``decide`` stands in front of the policy's decision and turns a refusal that no rule made into ``Ask``.  The
+enforcer holds the access - a connection unread, a datagram, a request's head, a message to a service, a resolver's
+query - and all others go on.  Where look-ups are not asked about, names are answered, because a fake address shows
+nothing to any server, and the question is asked when the name is connected to: a connection waits longer than a
 resolver.
 
 An answer becomes the rule that was shown, in a policy of its own (``once``: for what waited for it) or of the
@@ -69,7 +69,7 @@ _ORIGIN = Origin("command line", "answer to --ask")
 
 
 def kind_of(access: Access) -> Kind | None:
-    """What sort of question this is; ``None``: nobody is asked about such a thing."""
+    """What sort of question this is; ``None``: such a thing is not asked about."""
     if isinstance(access, Connect):
         return "connection" if access.protocol == "tcp" else "datagram"
     if isinstance(access, HttpRequest):
@@ -128,7 +128,7 @@ class Asking:
         self._decider = Decider(self._policy, addresses)
 
     def decide(self, access: Access) -> Verdict:
-        """The policy's verdict; ``Ask`` where no rule decides and somebody can be asked."""
+        """The policy's verdict; ``Ask`` where no rule decides and a person can be asked."""
         verdict = self._decider.decide(access)
         if not isinstance(verdict, Deny) or verdict.rule is not None or not verdict.reason.askable:
             return verdict

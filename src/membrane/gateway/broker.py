@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A listening socket stands in the view where the host's socket stands outside; it was made inside and passed out.  For
+In the view there is a listening socket where outside the host's is; it was made inside and passed out.  For
 each connection that is accepted here, the host's socket is opened as it is now: without symbolic links, a socket, of
 the owner that it had when the run was planned.  Then bytes are copied through an adapter (``adapters``).  They are
 read with recv(2) and written with send(2), so descriptors and credentials in control messages (unix(7)) never cross:
@@ -87,7 +87,7 @@ class Broker(Connections):
         self.again = reactor.wait(_AGAIN, BrokeredConnection.dial)
 
     def listen(self, listener: Socket, rule: SocketRule, source: str, owner: int) -> None:
-        """Serve a listening socket of the view, behind which ``Door`` stands."""
+        """Serve a listening socket of the view, behind which ``Door`` is."""
         door = Door(rule, source, owner, {})
         Listener(self.reactor, listener, lambda client, _peer: self._arrived(client, door), self.pause.begin).start()
 
@@ -179,7 +179,7 @@ class BrokeredConnection(Connection):
 
     @guarded
     def _answered(self, access: SocketAccess, allowed: bool) -> None:
-        """Somebody was asked about the message that waits, or cannot be."""
+        """The message that waits was answered for, or cannot be asked about."""
         self._answers[access] = allowed
         if not self._adapter.parked or self.dead:
             return
@@ -203,7 +203,7 @@ class BrokeredConnection(Connection):
             self._read(socket, side, client)
         if mask & (HUP | ERR) and side.ended and not self.dead and not side.gone:
             side.gone = True
-            self._broker.reactor.unwatch(socket.fileno())  # else the kernel tells so again and again
+            self._broker.reactor.unwatch(socket.fileno())  # else the kernel reports it again and again
         self._flush()
 
     def _read(self, socket: Socket, side: _Side, client: bool) -> None:

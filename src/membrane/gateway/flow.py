@@ -72,7 +72,7 @@ class Flow:
         self.large = 0  # large reads in a row
         self.bulk = False
         self.ended = False  # the source has no more
-        self.closed = False  # and the sink was told
+        self.closed = False  # and the sink was shut down
         self.moved = 0  # bytes taken from the source
         self.quota = -1  # bytes that may be taken before more is known; negative: all
 
@@ -108,7 +108,7 @@ class Pump:
         Args:
             flow: the direction.
             upward: it is the client's.
-            last: the other direction has ended, so closing will tell the sink what shutdown(2) would.
+            last: the other direction has ended, so closing will say to the sink what shutdown(2) would.
             fresh: the source has just become readable and announced neither an end nor urgent data, so a read that
                 does not fill the buffer has emptied it: what comes later is a new edge (epoll(7), question 9).
 

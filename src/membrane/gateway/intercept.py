@@ -302,7 +302,7 @@ class Inspection:
 
     @guarded
     def idle_late(self) -> None:
-        """Nobody asks for anything any more."""
+        """No request comes any more."""
         if self._core is not None:
             self._carry_out(self._core.client_eof())
 
@@ -714,7 +714,7 @@ class Inspection:
         self._end_waits()
         self._connection.linger()
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ events
 
     def _emit_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""

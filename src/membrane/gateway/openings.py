@@ -8,7 +8,7 @@ header, with another record version, after padding), so what is not *known* to b
 client's first bytes must be those of a protocol in ``OPENINGS``, unless the server spoke first, which no TLS server
 does (SMTP, FTP, IMAP, MySQL, ...), or the rule says ``protocol: raw``.  HTTP is read by ``sniff`` itself.
 
-Left out on purpose: SOCKS and the PROXY protocol, which lead to a connection of somebody else; protocols whose first
+Left out on purpose: SOCKS and the PROXY protocol, which lead to a connection elsewhere; protocols whose first
 bytes are arbitrary (WHOIS, Thrift, DNS over TCP, text of one's own).  No opening begins like a TLS record (0x14 to
 0x18) without bytes that a hello cannot have, so none can be both; the tests hold ``sniff`` against the table.
 

@@ -390,7 +390,7 @@ class TcpConnection(Connection):
         self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
     def unreached(self, reason: str) -> None:
-        """Every address failed: report it, and tell the client."""
+        """Every address failed: report it, and answer the client."""
         self.engine.failed += 1
         self._dial = None
         if self._inspection is not None:
@@ -414,7 +414,7 @@ class TcpConnection(Connection):
             self._dial = None
 
     def _open_towards_client(self) -> None:
-        """Tell a client of a proxy that it may go on."""
+        """Answer a client of a proxy that it may go on."""
         if self._replies is not None:
             opening, self._replies = self._replies.opening, None
             self.client.send(opening)

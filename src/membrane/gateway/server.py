@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _DNS_PORT = 53
 _READ = 65536
-_CRASHES_TOLD = 10
+_CRASHES_REPORTED = 10
 _CONNECTIONS, _FLOWS = 4096, 256  # at a time
 _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
@@ -79,7 +79,7 @@ _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
-_LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
+_LAST_ROUND = 0.5  # seconds at the end to take what is still in the sockets, and
 _LAST_COUNT = 0.2  # seconds to count what is left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
@@ -233,7 +233,7 @@ class Service:
         self._blocked = False
         self._listens = IN  # to the control socket
         self._crashes = 0
-        self._last_crash: DefectSeen | None = None  # of those that are not told one by one
+        self._last_crash: DefectSeen | None = None  # of those that are not reported one by one
         policy = setup.policy
         self._reactor = reactor = Reactor()
         names = Names(setup.names or MOST_NAMES)
@@ -310,19 +310,19 @@ class Service:
             for ports in rule.ports
         )
         mint = [socket for role, socket in sockets if role == "mint"]
-        told = journal.emit, self._crashed, engine.number
-        self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
-        self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
+        common = journal.emit, self._crashed, engine.number
+        self._exposed = Exposed(reactor, mint[0], *common, room=engine.room) if mint else None
+        self._broker = Broker(reactor, decide, *common, budget=ledger.session, room=engine.room)
         self._broker.asking = self._asking
         self._unix_sockets = policy.unix_sockets
         self._doors = {number: (path, owner) for number, path, owner in setup.doors}
         self._sockets = sockets
         self._names = names
-        self._repetitions = reactor.wait(1.0, self._tell_repetitions)
+        self._repetitions = reactor.wait(1.0, self._report_repetitions)
         self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
         self._totals = reactor.wait(_TOTALS, self._report_totals)
-        self._bytes_told = 0
-        self._tells_totals = setup.totals
+        self._bytes_reported = 0
+        self._sends_totals = setup.totals
         self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
         for role, socket in sockets:
@@ -393,7 +393,7 @@ class Service:
         return Logins(secrets, found, random=os.urandom, renewed=renewed, changed=changed)
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until it is stopped."""
         self._journal.send(m.Ready())
         if self._ca:
             self._journal.send(m.Certificate(self._ca))
@@ -415,7 +415,7 @@ class Service:
             self._refused.close()
         if self._last_crash is not None:
             self._journal.emit(self._last_crash)
-        self._journal.tell_repetitions(everything=True)
+        self._journal.report_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
         stats = {
@@ -445,9 +445,9 @@ class Service:
             socket.close()
 
     def _last_round(self) -> None:
-        """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
+        """What the command did last may still be in the sockets: it is judged, reported and sent, for a bounded time.
 
-        Nobody sends any more, so there is an end to it; what is left then is counted as lost.
+        Nothing is sent any more, so there is an end to it; what is left then is counted as lost.
         """
         self._listens = 0  # the end of the control socket is known
         self._reactor.change(self._control.fileno(), 0)
@@ -505,10 +505,10 @@ class Service:
     def _crashed(self, error: BaseException) -> None:
         """A connection or a datagram failed by a defect of ours; the caller refuses it."""
         self._crashes += 1
-        if self._crashes <= _CRASHES_TOLD:
+        if self._crashes <= _CRASHES_REPORTED:
             self._journal.emit(defect(error))
         else:
-            self._last_crash = defect(error, self._crashes - _CRASHES_TOLD)
+            self._last_crash = defect(error, self._crashes - _CRASHES_REPORTED)
 
     def _on_control(self, mask: int) -> None:
         if mask & OUT:
@@ -535,7 +535,7 @@ class Service:
             elif isinstance(message, m.Follow):
                 self._follow(message.policy)
             elif isinstance(message, m.Sync):
-                self._journal.tell_repetitions(everything=True)
+                self._journal.report_repetitions(everything=True)
                 self._journal.send(m.Synced(message.number))
                 self._write()
             elif isinstance(message, m.Stop):
@@ -569,8 +569,8 @@ class Service:
             self._decider = Decider(self._decider.policy, self._own.current)
         self._router.forget()
 
-    def _tell_repetitions(self, _item: None) -> None:
-        self._journal.tell_repetitions()
+    def _report_repetitions(self, _item: None) -> None:
+        self._journal.report_repetitions()
 
     def _bytes(self) -> tuple[int, int]:
         """Bytes relayed so far, up and down."""
@@ -579,13 +579,13 @@ class Service:
 
     def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
-        self._bytes_told = up + down
+        self._bytes_reported = up + down
         self._journal.send(m.Totals(up, down))
 
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
         journal = self._journal
-        if self._tells_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+        if self._sends_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_reported:
             self._totals.begin(None)
         if journal.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)

@@ -8,7 +8,7 @@ answer leaves from that address by the same means, so that connected clients tak
 
 A *flow* is one client address and one destination.  It is judged once, has one connected socket outside, and ends
 after ``IDLE`` seconds of silence in both directions.  Datagrams that come while the name is being looked up wait, a
-few of them, and so do those of a flow that somebody is asked about; more are dropped, as UDP may.  What is refused
+few of them, and so do those of a flow that is asked about; more are dropped, as UDP may.  What is refused
 is dropped: there is no answer that a client would expect.
 """
 
@@ -186,7 +186,7 @@ class UdpRelay:
         self.asking: Asking | None = None  # without one, what no rule decides is refused
         self.clients: Clients | None = None  # as of the engine
         self.opens_dns = False  # a rule may open a resolver
-        self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
+        self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that are asked about
 
     def listen(self, socket: Socket, port: int) -> None:
         """Route what arrives on a wildcard socket of ``port``."""
@@ -220,7 +220,7 @@ class UdpRelay:
         return True
 
     def asker(self, socket: Socket, target: bytes, client: Any) -> Callable[[], Client]:
-        """Tells who asked the resolver ``target``: that is not looked at unless it is refused."""
+        """Finds who asked the resolver ``target``: that is not looked at unless it is refused."""
         return lambda: self._client(client, inet_ntop(socket.family, target), _DNS_PORT)
 
     def pending(self) -> bool:
@@ -232,7 +232,7 @@ class UdpRelay:
         return {flow.route.host for flow in self._flows.values()}
 
     def close(self) -> None:
-        """End every flow; what could not be sent is told."""
+        """End every flow; what could not be sent is reported."""
         for flow in list(self._flows.values()):
             left = len(flow.waiting or ())
             self._end(flow, f"session ended: {left} datagrams were not sent" if left else "session ended")

@@ -69,10 +69,10 @@ def test_the_first_refusal_is_told_at_once_and_the_others_are_counted() -> None:
     journal.emit(denied("other.test"))
     journal.emit(denied(reason="name malformed"))
     assert [line["count"] for line in lines(journal)] == [1, 1, 1]
-    journal.tell_repetitions()
+    journal.report_repetitions()
     assert lines(journal) == []
     clock.now += WINDOW + 1
-    journal.tell_repetitions()
+    journal.report_repetitions()
     assert [(line["access"]["name"], line["count"]) for line in lines(journal)] == [("evil.test", 3)]
     journal.emit(denied())
     assert [line["count"] for line in lines(journal)] == [1]
@@ -84,7 +84,7 @@ def test_a_flood_of_different_refusals_is_bounded() -> None:
     for number in range(5000):
         journal.emit(denied(f"n{number}.test"))
         journal.emit(denied(f"n{number}.test"))
-    journal.tell_repetitions(everything=True)
+    journal.report_repetitions(everything=True)
     assert sum(line["count"] for line in lines(journal) if line["event"] == "AccessDenied") + journal.lost == 10000
     assert not journal.counting()
 
@@ -99,7 +99,7 @@ def test_different_refusals_are_told_at_a_bounded_rate() -> None:
             clock.now += 0.005
             journal.emit(denied(f"n{second}-{number}.test"))
         told += lines(journal)
-        journal.tell_repetitions()
+        journal.report_repetitions()
         told += lines(journal)
     kinds = [line["event"] for line in told]
     assert BURST <= kinds.count("AccessDenied") <= BURST + 100 * RATE + 1

@@ -137,7 +137,7 @@ def answer_frames(stream: int, refused: Refused, *, grpc: bool, room: int, first
     """Our own answer to a request, and how many bytes of content it has.
 
     Args:
-        room: bytes of content that the windows admit; an answer with more tells its reason in a field instead.
+        room: bytes of content that the windows admit; an answer with more has its reason in a field instead.
         first: it is the first field section towards this client.
     """
     status, body = b"200", b""

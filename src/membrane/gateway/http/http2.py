@@ -7,13 +7,13 @@ buffered and gRPC and server-sent events stream.  Only what the client says abou
 sections are decoded, judged by the ``Gate`` and encoded anew without a dynamic table.
 
 A refused request never reaches the server.  Its answer is put between two frames of the server, and what the client
-still sends on that stream is dropped and credited, at most ``DRAINED`` bytes before it is told to stop.
+still sends on that stream is dropped and credited, at most ``DRAINED`` bytes before it is stopped with RST_STREAM.
 
 The content of such an answer comes out of the client's window for the connection, of which the server does not know.
 So the first ``RESERVE`` bytes of window that the client grants are kept back for it; without reserve the answer has
 no content, and its reason is in a field.
 
-While somebody is asked about a request nothing more of the client is read: streams must be opened in their order
+While a request waits for an answer nothing more of the client is read: streams must be opened in their order
 (RFC 9113 section 5.1.1).  What the server sends goes on.
 
 Rules
@@ -343,7 +343,7 @@ class Http2(AnswerSide):
             if known is not None:
                 self._send(frame(RST_STREAM, 0, stream, payload))
                 if not known.server_ended:
-                    self._told(known, error="the client reset the stream")
+                    self._record(known, error="the client reset the stream")
                     if not known.status:
                         self._patience -= 1
                         if self._patience < 0:
@@ -543,7 +543,7 @@ class Http2(AnswerSide):
         exchange.status = refused.status
         if self._recorded:
             exchange.asked = tuple(zip(asked.names, asked.values, strict=True))
-        self._told(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
+        self._record(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
         self._answer(number, refused, ended, asked.grpc)
 
     def _go_away(self, code: int, cause: str) -> None:

@@ -13,7 +13,7 @@ Rules
 1. A real token is put into a request for new tokens only: POST to exactly that URL without a query, one content type,
    the members of ``_MEMBERS`` and no other, none twice, ``grant_type`` is ``refresh_token``, and the placeholder
    stands in ``refresh_token`` and nowhere else.  So what is renewed is the person's log-in and no other: an answer to
-   somebody else's token would be written to the person's file.  What is not of this form goes up unchanged.
+   another person's token would be written to the person's file.  What is not of this form goes up unchanged.
 2. An answer to such a request is passed on when each of its tokens was found and replaced.  Else its letters and digits
    are overwritten.
 3. Placeholders that were given out stay good for what they stood for.
@@ -250,7 +250,7 @@ class Renewal:
         return Scrubber(Spellings(pairs)).whole(shown)
 
     def whole(self, data: bytes) -> bytes:
-        """Trailers: nobody needs them."""
+        """Trailers: no client needs them."""
         return data.translate(_HIDDEN)
 
 
@@ -272,8 +272,8 @@ def _members(data: bytes, kind: str) -> dict[str, Any] | None:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError: a name stands twice."""
+    """Raises ValueError: a name is there twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a member stands twice")
+        raise ValueError("a member is there twice")
     return found

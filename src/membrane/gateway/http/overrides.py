@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A request asks its server for a method and a path in its first line.  Frameworks and proxies also look for them
-elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones nobody can list,
+elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones cannot be listed,
 so a field is judged by what its name *looks like*, in the spelling that the most lenient family of servers makes of it
 (``as_variable``); the request must then be allowed as each of the requests that it may be read as (``readings``), and
 is malformed when the value is neither a method nor a path.  Names that hold such a word and mean something else
@@ -110,7 +110,7 @@ def _kind_of(name: bytes) -> Kind:
         return "prefix" if marked else ""
     if not _PATH_WORDS.isdisjoint(words):
         return "path" if marked else ""
-    # What is not all made of such words is somebody's own field, unless it says what it overrides.
+    # What is not all made of such words is a field of one service, unless it says what it overrides.
     return "either" if not _OVERRIDES.isdisjoint(words) and _TELLING.issuperset(words) else ""
 
 
@@ -161,7 +161,7 @@ def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[H
         return [request.replace(path=_path(request, value, name))]
     if value in (b"", b"/"):
         return []
-    # A prefix is cut off by some, at the first place where it stands, and put before the path by others.
+    # A prefix is cut off by some, at the first place where it is, and put before the path by others.
     prefix = _path(request, value, name, relative=True)
     joined = request.replace(path=_path(request, prefix.encode() + request.path.encode(), name))
     out = [joined, request.replace(path=prefix)]

@@ -100,7 +100,7 @@ def _refusal(cause: str) -> Deny:
 
 
 class _Held:
-    """Room for content that waits; given back when nobody waits for it any more."""
+    """Room for content that waits; given back when nothing waits for it any more."""
 
     __slots__ = ("_octets", "_signers")
 

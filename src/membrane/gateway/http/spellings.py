@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A server echoes a value in a spelling that nobody can list: each character may be escaped or not, in either case, more
+A server echoes a value in a spelling that no list can hold: each character may be escaped or not, in either case, more
 than once.  So the text is *decoded* and the value is looked for in what comes out.  A reading of a piece of text gives
 the readings that it has in turn:
 
@@ -22,8 +22,8 @@ Bounds
   that counts as bad: its letters and digits are overwritten.
 * In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` bytes for each of the value.
   Within an encoding two characters of the value must have come for that, else every third piece of base64 would be held
-  up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or whoever
-  makes a server show guesses would have fewer of them to try.
+  up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or a command
+  that makes a server show guesses would have fewer of them to try.
 
 Not recognised: a part of a value, decimal codes of characters in a list, other character sets than those that agree
 with ASCII (UTF-16 and UTF-32 aside), and whatever else has to be computed (reversed, compressed, encrypted).
@@ -86,28 +86,28 @@ class Spellings:
     """Texts that are looked for, and what each becomes.
 
     Args:
-        pairs: a text of visible ASCII, and what of the same length stands for it.
+        pairs: a text of visible ASCII, and what of the same length replaces it.
     """
 
     __slots__ = ("_class", "_hexes", "_left", "_needles", "_run", "_separated", "longest")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         needles: dict[bytes, bytes] = {}
-        for value, told in pairs:
-            needles.setdefault(value, told)
+        for value, shown in pairs:
+            needles.setdefault(value, shown)
             # Text is read with all its escapes undone: a value that looks like one is undone as well.
             for _ in range(UNESCAPED):
-                shorter, other = _TOKEN.sub(_meaning, value), _TOKEN.sub(_meaning, told)
+                shorter, other = _TOKEN.sub(_meaning, value), _TOKEN.sub(_meaning, shown)
                 if shorter == value or len(shorter) <= _FREE + _EAGER:
                     break
-                value, told = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
-                needles.setdefault(value, told)
-        for value, told in list(needles.items()):
+                value, shown = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
+                needles.setdefault(value, shown)
+        for value, shown in list(needles.items()):
             # With what follows it the end of a value can read as an escape: all but that is looked for as well.
             begun = _UNFINISHED.search(value)
             if begun is not None and begun.start() > _FREE + _EAGER:
-                needles.setdefault(value[: begun.start()], told[: begun.start()])
-        self._needles = [(value.lower(), value, told) for value, told in needles.items()]
+                needles.setdefault(value[: begun.start()], shown[: begun.start()])
+        self._needles = [(value.lower(), value, shown) for value, shown in needles.items()]
         self._needles.sort(key=lambda each: len(each[0]), reverse=True)  # one may be a part of another
         shortest = min(len(value) for value, _, _ in self._needles) - _FREE
         self.longest = LONGEST * max(len(value) for value, _, _ in self._needles)
@@ -259,7 +259,7 @@ class Spellings:
         if more:
             for value, _, _ in self._needles:
                 hold = min(hold, size - _beginning(low, value, 1 if exact else _EAGER))
-        for value, written, told in self._needles:
+        for value, written, instead in self._needles:
             core = value[_FREE:]
             at = low.find(core)
             while at >= 0:
@@ -271,7 +271,7 @@ class Spellings:
                 if known and begin < hold:  # what is held back is read again, and may be a longer value
                     text = (
                         text[:begin]
-                        + _in_case(text[begin:end], written[begin - end :], told[begin - end :])
+                        + _in_case(text[begin:end], written[begin - end :], instead[begin - end :])
                         + text[end:]
                     )
                 at = low.find(core, end)
@@ -361,11 +361,11 @@ def _beginning(text: bytes, value: bytes, least: int) -> int:
     return 0
 
 
-def _in_case(text: bytes, value: bytes, told: bytes) -> bytes:
-    """``told`` with letters in the case of ``text``, which is ``value`` in some case."""
+def _in_case(text: bytes, value: bytes, shown: bytes) -> bytes:
+    """``shown`` with letters in the case of ``text``, which is ``value`` in some case."""
     if text == value:
-        return told
-    return told.lower() if text.islower() else told.upper() if text.isupper() else told
+        return shown
+    return shown.lower() if text.islower() else shown.upper() if text.isupper() else shown
 
 
 def _may_be_quoted(text: bytes) -> bool:
@@ -396,7 +396,7 @@ _MEANINGS: dict[bytes, bytes] = {}  # of tokens that were seen
 
 
 def _meaning(found: re.Match[bytes]) -> bytes:
-    """What an escape stands for; itself when that is no byte of ASCII."""
+    """The byte that an escape writes; itself when that is no byte of ASCII."""
     token = found[0]
     known = _MEANINGS.get(token)
     if known is None:
@@ -594,7 +594,7 @@ def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
 BASE64 = Coding(_BASE64, 6, 4, _base64)
 HEX = Coding(_HEX, 4, 2, _hex)
 BASE32 = Coding(_BASE32_LETTERS, 5, 8, _base32)
-CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32))  # nobody mixes the cases of base32
+CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32))  # no program mixes the cases of base32
 
 
 # ---------------------------------------------------------------- a stream

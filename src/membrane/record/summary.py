@@ -132,13 +132,13 @@ def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:
         out = f"moved out of the workspace, to {visible(where.rsplit('/', 2)[0])}"
         places.setdefault(out if where else "removed: there was no room to rename it", []).append(name)
     for place, names in places.items():
-        told = ", ".join(shorten(name) for name in names[:NAMED])
+        listed = ", ".join(shorten(name) for name in names[:NAMED])
         if len(names) > NAMED:
-            told += f" and {len(names) - NAMED} more"
+            listed += f" and {len(names) - NAMED} more"
         if len(names) == 1:
-            yield f"a protected name was {place}: {told}"
+            yield f"a protected name was {place}: {listed}"
         else:
-            yield f"{len(names)} protected names were {place}: {told}"
+            yield f"{len(names)} protected names were {place}: {listed}"
 
 
 def failures(

@@ -151,7 +151,7 @@ def payload_of(token: str) -> str | None:
 
 
 def fake_token(token: str, mint: Callable[[str], str]) -> str:
-    """A token of the same header and length, with no claim of the real one and a signature of nobody's.
+    """A token of the same header and length, with no claim of the real one and a signature that no key made.
 
     Args:
         mint: a placeholder of the same length and alphabet.
@@ -202,7 +202,7 @@ def mask_claims(
 
 
 def _members(text: str) -> list[tuple[str, int, int, object]]:
-    """The members of a JSON object: name, where the value stands, and the value."""
+    """The members of a JSON object: name, where the value is, and the value."""
     import json
 
     decoder = json.JSONDecoder()

@@ -139,7 +139,7 @@ def _resolve(path: str) -> str:
 def canonical_path_pattern(raw: str) -> str:
     """The canonical form of a path in a rule: as ``canonical_path``, without the trailing slash.
 
-    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.  A
+    ``*`` matches any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.  A
     ``#`` at the end stays: it says that nothing below is meant.
 
     Raises:
@@ -156,7 +156,7 @@ def canonical_path_pattern(raw: str) -> str:
 
 
 def path_matcher(pattern: str) -> Callable[[str], bool]:
-    """Compile a canonical path pattern; the result tells whether it admits a canonical path.
+    """Compile a canonical path pattern; the result says whether it admits a canonical path.
 
     A pattern admits the path itself and everything below it, at a ``/`` boundary; one with the end mark the path
     itself only, without a slash at its end.  A path with encoded slashes is admitted only by a pattern with as many.

@@ -81,7 +81,7 @@ class Processes:
         self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._epoll = select.epoll()
         # Reported is then only that it was waited for (EPOLLHUP); an older kernel reports that it ended, and not how.
-        self._events = select.EPOLLET if notify.tells_exits() else select.EPOLLIN | select.EPOLLET
+        self._events = select.EPOLLET if notify.reports_exits() else select.EPOLLIN | select.EPOLLET
 
     def fileno(self) -> int:
         """Readable when a process has ended."""

@@ -221,7 +221,7 @@ class Supervisor(Boundary):
     def _exit_status(self) -> tuple[int, int]:
         return (125, 0) if self.failure else (0, 0)
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         channel = self._main.channel
         try:
             channel.socket.settimeout(SYNC)

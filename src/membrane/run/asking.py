@@ -5,7 +5,7 @@ Theory of operation
 The gateway sends ``Asked`` and holds the access (``gateway.asking``).
 ``Questions`` hands one question after another, or ``at_once`` of them, to ``begin``, which calls back whenever it
 likes.  An answer that comes after the gateway has withdrawn the question, a second answer, and an exception all
-count as "no": whoever answers can be slow or broken, and nothing opens for that.
+count as "no": the one that answers can be slow or broken, and nothing opens for that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST = 32  # questions in the queue
 
 
 class Question(Value):
-    """What somebody is asked.  All text is from inside the sandbox: ``escape`` it before it is shown.
+    """What a person is asked.  All text is from inside the sandbox: ``escape`` it before it is shown.
 
     ``host`` is a canonical name or a literal address, ``port`` 0..65535 (0 where there is none), ``path`` the canonical
     path of a request without its query, ``socket`` the host's path of a unix socket, ``operation`` what is asked of the

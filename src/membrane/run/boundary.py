@@ -1,4 +1,4 @@
-"""One sandbox: acquire in order, release in reverse, tell what happened.
+"""One sandbox: acquire in order, release in reverse, report what happened.
 
 Theory of operation
 -------------------
@@ -13,7 +13,7 @@ Rules
 -----
 1. No partial start: everything that can fail has been done before a command is released.
 2. If the gateway, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
-3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
+3. Each source of events says at the end that it has sent them all.  Without that the record is incomplete: one
    ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
 
 One file of over 800 lines: one lifetime, in the order in which it is acquired and released.
@@ -107,11 +107,11 @@ class Boundary(ABC):
         self._tracer: Tracer | None = None
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
-        self._lacking: list[str] = []  # why the record may lack events that nobody counted
+        self._lacking: list[str] = []  # why the record may lack events that were not counted
         self._reads: Reads | None = None  # of hidden files that are empty
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
-        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
+        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until another process has them
         self._recording = False  # from the opening of the journal to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
@@ -172,7 +172,7 @@ class Boundary(ABC):
         """(exit status, signal) of ``SessionEnded``."""
 
     @abstractmethod
-    def _told(self) -> None:
+    def _report(self) -> None:
         """The record is closed: say what is to be said."""
 
     @abstractmethod
@@ -412,7 +412,7 @@ class Boundary(ABC):
             self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(handle, roots, reviewed)
         if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
-            said = "new names are not refused, as nothing here tells that they are made; they are held back by apply"
+            said = "new names are not refused, as nothing here reports that they are made; they are held back by apply"
             self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, some_empty) if not reads else ()
@@ -475,7 +475,7 @@ class Boundary(ABC):
         return editable(found.hits, found.pins)
 
     def _emptied(self, root: str, rules: tuple[PathRule, ...], found: ScanResult) -> frozenset[str]:
-        """Hidden names that are empty and can be read; git is told of them.
+        """Hidden names that are empty and can be read; git's excludes list them.
 
         Rules over the host's tree (``files``) promise that what they hide cannot be opened.
         """
@@ -495,7 +495,7 @@ class Boundary(ABC):
         return made.paths
 
     def _configure_git(self, root: str, lines: Iterable[bytes]) -> None:
-        """Tell git inside who the caller is, and what is hidden and empty."""
+        """Have git inside know who the caller is, and what is hidden and empty."""
         from ..workspace import callers, emptied
 
         settings, patterns = "", b""
@@ -509,7 +509,7 @@ class Boundary(ABC):
         self.plan = self.plan.replace(environment=environment)
 
     def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
-        """First reads of hidden files that are empty are told from now on; what is not, though it should be."""
+        """First reads of hidden files that are empty are reported from now on; what is not, though it should be."""
         if self.cell.reads is None:
             return (walls.FIRST_READS,) if needed else ()
         from ..workspace.reads import Reads
@@ -560,7 +560,7 @@ class Boundary(ABC):
         if not directory:
             return
         if not self.cell.traces:
-            why = "nothing here tells what the command does"
+            why = "nothing here reports what the command does"
             if self.policy.trace.mode != "auto":
                 raise PolicyError(
                     "bind the policy",
@@ -638,7 +638,7 @@ class Boundary(ABC):
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.cell.sockets()
         self._tables = [fd for role, fd in sockets if role == "table"]
-        if self.policy.open_sockets:  # nobody's are out of reach
+        if self.policy.open_sockets:  # none are out of reach
             while self._tables:
                 os.close(self._tables.pop())
         sockets = [pair for pair in sockets if pair[0] != "table"]
@@ -720,7 +720,7 @@ class Boundary(ABC):
                 found.linked[0],
                 fix=("remove the other names of the file (find DIR -samefile FILE)", "hard_links: warn"),
             )
-        for warning in found.linked:  # a rule that does not hold: said also to whoever wants to hear nothing
+        for warning in found.linked:  # a rule that does not hold: said also with --quiet
             self._unheld.append(Binding("hard links", warning, "partial", False))
             say(f"warning: {escape(warning)}")
         return found
@@ -897,7 +897,7 @@ class Boundary(ABC):
             self._lacks(", ".join(self._tracer.sources) or "tracer", f"the tracer ended without its last word{cause}")
 
     def _lacks(self, source: str, why: str) -> None:
-        """Nobody knows whether ``source`` has told everything: one event, one line, and the record is incomplete."""
+        """It is not known whether ``source`` has sent everything: one event, one line, and the record is incomplete."""
         self._lacking.append(f"{source}: {why}")
         self.journal.add(EventsLost(source, 0, now(), now(), "session", why))
         what = "the record is incomplete" if self.journal.wants_all else "refusals may be missing"
@@ -942,7 +942,7 @@ class Boundary(ABC):
         self.journal.close()
         if writer is not None:
             self._after_record(writer)
-        self._told()
+        self._report()
         return status
 
     def _after_record(self, writer: record.Writer) -> None:

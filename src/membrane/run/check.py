@@ -147,7 +147,7 @@ def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Ver
             if operation == "write":
                 return Deny(None, reasons.READ_ONLY)
             continue
-        if isinstance(op, Overlay):  # what is written lies in a layer: the caller's stays
+        if isinstance(op, Overlay):  # what is written is in a layer: the caller's stays
             return Allow(MountRule(op.target, "rw" if op.layer else "ro", built_in), "in the view")
         if isinstance(op, Mask) or not isinstance(op, Bind):
             break

@@ -2,12 +2,12 @@
 
 Events of the gateway come as JSON lines that are already escaped; they get their number here, so that one
 order joins all sources.  A line is read to know what it is and then passed on as it came, with its number put in.
-Nothing is made that nobody reads: without a record and a file the gateway tells its refusals and totals only.
+Nothing is made that is not read: without a record and a file the gateway sends its refusals and totals only.
 Who sends an event may send events of its own kinds only (``Event.senders``): a broken gateway does not write
 that the session ended.
 
 Nothing here waits for who reads the events file.  It is opened without waiting, and so is a FIFO whose reader comes
-later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and told in its place.
+later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and reported in its place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..record.writer import Writer
 
 MOST_KEPT = 256  # distinct refusals kept for the summary
-MOST_OPEN = 4096  # connections whose failure can be told in the summary; that of others is on the record
+MOST_OPEN = 4096  # connections whose failure can be in the summary; that of others is on the record
 LONGEST_WHY = 400  # characters
 ROOM = 4 << 20  # bytes of events that wait for a slow reader of the events file
 LARGEST_WRITE = 64 << 10  # bytes
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def open_for_caller(path: str, flags: int, mode: int) -> int:
-    """Open a file that the caller named for what a run tells, for writing; it is made if it is not there.
+    """Open a file that the caller named for what a run writes, for writing; it is made if it is not there.
 
     The last component may not be a symbolic link, unless it is the system's (``/dev/stderr``): an earlier command may
     have left one in the workspace, and what is written came from inside.
@@ -95,7 +95,9 @@ class Journal:
         self.denied: dict[tuple[str, str], AccessDenied] = {}
         self.failed: dict[tuple[str, int, str, str], None] = {}  # (host, port, protocol, why): see ``_keep_failure``
         self.more_failed = False  # than were kept
-        self._open: dict[int, tuple[str, int, str]] = {}  # connections that were told as opened: (host, port, protocol)
+        self._open: dict[
+            int, tuple[str, int, str]
+        ] = {}  # connections that were reported as opened: (host, port, protocol)
         self.refused = 0
         self.lost = 0
         self.defects = 0  # failures of the gateway by a defect of ours
@@ -109,12 +111,12 @@ class Journal:
 
     @property
     def wants_all(self) -> bool:
-        """Does somebody keep the events that are no refusals?"""
+        """Is there a reader of the events that are no refusals?"""
         return self.record is not None or self._stream is not None or self.on_line is not None
 
     @property
     def waits(self) -> bool:
-        """Does somebody read the events file slower than they come?  ``flush`` is to be called again then."""
+        """Is the events file read slower than they come?  ``flush`` is to be called again then."""
         return self._stream is not None and self._stream.waits
 
     def add(self, event: Event) -> None:
@@ -169,7 +171,7 @@ class Journal:
                 if place and record.get("reached") is False:
                     self._keep_failure(*place, str(record.get("error", "")))
             elif kind == "DefectSeen":
-                self._tell_defect(record)
+                self._report_defect(record)
             self._count(str(kind))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             whose = "gateway" if sender == "network" else sender
@@ -202,8 +204,8 @@ class Journal:
         if self._stream is not None:
             self._stream.offer()
 
-    def _tell_defect(self, record: dict[str, Any]) -> None:
-        """The first few one by one; at the end the gateway tells the rest in one event."""
+    def _report_defect(self, record: dict[str, Any]) -> None:
+        """The first few one by one; at the end the gateway sends the rest in one event."""
         count, where = int(record["count"]), [str(frame) for frame in record["where"]]
         self.defects += count
         times = f" ({count} more times)" if count > 1 else ""
@@ -274,7 +276,7 @@ class Stream:
         )  # events that found no room: how many, since when, the last's seq
         self._unread = 0  # all of them
         self._fd = -1
-        self._fifo = -1  # that nobody read when it was opened
+        self._fifo = -1  # that had no reader when it was opened
         self._polled = False  # the descriptor may block: it is asked before each piece
         self._failed = False
         try:
@@ -292,7 +294,7 @@ class Stream:
         if self._failed:
             return
         if self._lost or len(self._buffer) + len(line) > ROOM:
-            # Also when there is room again: what was lost is told before it.
+            # Also when there is room again: what was lost is reported before it.
             self._since = self._since or now()
             self._lost += 1
             self._last = number
@@ -313,11 +315,11 @@ class Stream:
         except OSError as error:
             self._fail(error.strerror or str(error))
         if self._lost and len(self._buffer) < ROOM // 2:
-            self._tell_loss()
+            self._report_loss()
         return taken > 0
 
     def close(self) -> None:
-        """Offer what is left for a short while, tell what was not read, and close."""
+        """Offer what is left for a short while, report what was not read, and close."""
         import select
 
         end = time.monotonic() + LAST_OFFERS
@@ -330,7 +332,7 @@ class Stream:
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll(1000 * max(0.0, min(end, patience) - time.monotonic()))
             else:
-                break  # a FIFO that nobody reads
+                break  # a FIFO without a reader
         left = self._unread + self._lost + self._buffer.count(b"\n")
         if left and not self._failed:
             say(f"{left} events were not read from {escape(self._path)} and are not in it")
@@ -357,7 +359,7 @@ class Stream:
                 self._fifo = os.open(self._path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
                 if not stat.S_ISFIFO(os.fstat(self._fifo).st_mode):
                     raise
-            # Nobody reads the FIFO yet (fifo(7)): it is tried again.
+            # The FIFO has no reader yet (fifo(7)): it is tried again.
 
     def _write(self) -> int:
         """How much is taken now."""
@@ -373,7 +375,7 @@ class Stream:
         except BlockingIOError:
             return 0
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         """In the place of what is not there; only here, for the record has it."""
         cause = "who reads the events file was too slow"
         at = now()

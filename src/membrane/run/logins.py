@@ -8,8 +8,8 @@ sandbox has none of its own: who has logged in inside stays logged in as that.
 
 The agent inside renews its tokens as always, through the gateway (``gateway.http.logins``), and writes placeholders to
 its copy.  The new tokens come here, and go into the file outside in the place of the old ones, member by member: what
-else is in it stays as it is, and if it does not hold the old refresh token any more, somebody else has renewed it, and
-nothing is written.
+else is in it stays as it is, and if it does not hold the old refresh token any more, another program has renewed it,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
 
 
 def _kind(path: str) -> str:
-    """Of what stands at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
+    """Of what is at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -117,7 +117,7 @@ def _write(path: str, old: str, new: dict[str, str], lasts: int) -> bool:
         renewed = _renewed(text, old, new, lasts)
         if renewed is None:
             return False
-        # In place: what covers the file in somebody's view stays over it, and its owner and mode stay.
+        # In place: what covers the file in a sandbox's view stays over it, and its owner and mode stay.
         data = renewed.encode("utf-8", "surrogateescape")
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))

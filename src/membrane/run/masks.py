@@ -1,4 +1,5 @@
-"""Credentials in files and variables: the copies with placeholders that the command sees, and what stands for what.
+"""Credentials in files and variables: the copies with placeholders that the command sees, and which placeholder is for
+which value.
 
 Theory of operation
 -------------------
@@ -112,7 +113,7 @@ def gather(
             rule = rule.replace(unmatched="deny")
         shown = _masked(rule, before, mint)
         if shown is None and rule.login:
-            continue  # nobody is logged in with it
+            continue  # no one is logged in with it
         if shown is None:
             out.hidden.append(path)
         elif shown != before:
@@ -221,13 +222,13 @@ class _Mint:
         """
         from ..policy.grammar import destinations
 
-        octets = value.encode("utf-8", "surrogateescape")
+        data = value.encode("utf-8", "surrogateescape")
         to = [list(each) for each in destinations(rule.to, wildcards=True)]
-        row = self._known.get(octets)
+        row = self._known.get(data)
         if row is None:
             placeholder = (shown or self.noise(value)).encode("ascii")
-            row = [f"{rule.source}#{len(self._known)}", octets, placeholder, "*", []]
-            self._known[octets] = row
+            row = [f"{rule.source}#{len(self._known)}", data, placeholder, "*", []]
+            self._known[data] = row
             self._rows.append(row)
         row[3] = " ".join(dict.fromkeys((*row[3].split(), *rule.header.split())))
         row[4] += [each for each in to if each not in row[4]]

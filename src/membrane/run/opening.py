@@ -64,7 +64,7 @@ class Opening:
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         layers: where changes of toolchains go.
         notes: what to say of a first run.
-        logins: files with log-ins that the command gets a copy of, and where that stands in the view.
+        logins: files with log-ins that the command gets a copy of, and where that is in the view.
         changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``Session`` is a ``boundary.Boundary`` that ends with its command.  It watches the command, the terminal and the signals
-of the caller, gives the word, and tells what was refused.
+of the caller, releases the command, and reports what was refused.
 
 Rules
 -----
@@ -65,7 +65,7 @@ class Session(Boundary):
     def __init__(self, opening: Opening, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
         super().__init__(opening)
-        self.told: int = 0  # the last signal that asked us to end
+        self.asked_to_end: int = 0  # the last signal that asked us to end
         self.wait_status: int | None = None
         self._interrupts: list[float] = []
         self._kill_at = 0.0
@@ -110,7 +110,7 @@ class Session(Boundary):
 
     def _launcher_ended(self) -> None:
         if self.wait_status is None:
-            # It ends after the command does; if that told its status first, the news is already waiting.
+            # It ends after the command does; if that sent its status first, the news is already waiting.
             if select.select([self.cell.command], [], [], 1)[0]:
                 self._on_command()
             if self.wait_status is None:
@@ -147,7 +147,7 @@ class Session(Boundary):
     # ------------------------------------------------------------ start
 
     def _asks(self) -> tuple[float, tuple[str, ...]] | None:
-        """Without a terminal of our own job there is nobody to ask."""
+        """Without a terminal of our own job there is no one to ask."""
         if not self.options.ask:
             return None
         from .asking import KINDS, SECONDS
@@ -199,10 +199,10 @@ class Session(Boundary):
                 if self._relay:
                     self._resume_terminal()
             elif number in FORWARDED:
-                self._told_to_end(number)
+                self._ask_to_end(number)
 
-    def _told_to_end(self, number: int) -> None:
-        self.told = number
+    def _ask_to_end(self, number: int) -> None:
+        self.asked_to_end = number
         self._signal_command(number)
         now_ = time.monotonic()
         if number in (SIGTERM, SIGHUP):
@@ -225,7 +225,7 @@ class Session(Boundary):
         elif isinstance(news, Failed):
             self.failure = ": ".join((str(news.errno), news.step, news.cause, news.target))
         elif isinstance(news, Ended) and self.wait_status is None:
-            # What keeps it was killed (out of memory, or by somebody outside), and everything else with it.
+            # What keeps it was killed (out of memory, or by a process outside), and everything else with it.
             self.wait_status = SIGKILL
 
     def _on_hook(self) -> None:
@@ -236,7 +236,7 @@ class Session(Boundary):
 
     def end(self, number: int) -> None:
         """Ask the command to end, as if the signal ``number`` had come from outside."""
-        self._told_to_end(number)
+        self._ask_to_end(number)
 
     # ------------------------------------------------------------ terminal
 
@@ -251,7 +251,7 @@ class Session(Boundary):
         assert self._relay is not None
         if not self._relay.from_keyboard():
             self._unwatch(self._relay.keyboard)
-            self._told_to_end(SIGHUP)
+            self._ask_to_end(SIGHUP)
         else:
             self._watch_terminal()
 
@@ -271,7 +271,7 @@ class Session(Boundary):
     def _suspend(self) -> None:
         """Stop like any job; what follows runs when the shell continues us."""
         if self._desk is not None:
-            self._desk.clear("this job was stopped: nobody answers")
+            self._desk.clear("this job was stopped: no answer can come")
         if self._relay:
             self._unwatch(self._relay.keyboard)
             self._relay.restore()
@@ -288,7 +288,7 @@ class Session(Boundary):
     # ------------------------------------------------------------ questions
 
     def _pause_relay(self) -> None:
-        """Copy neither output nor keys: the terminal is a question's.  What was printed before stands above it."""
+        """Copy neither output nor keys: the terminal is a question's.  What was printed before is above it."""
         if self._relay is not None:
             self._relay.flush()
             for _ in range(PRINTED_BEFORE):
@@ -304,7 +304,7 @@ class Session(Boundary):
 
     # ------------------------------------------------------------ end
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         for line in self._desk.finish() if self._desk is not None else ():
             say(line)
         if self.failure:
@@ -313,12 +313,12 @@ class Session(Boundary):
             say(f"the time limit of {self.policy.limits.time} s ended the command")
         for path in (path for guard in self.guards for path in guard.left):
             say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
-        self._tell_changes()
+        self._report_changes()
         if not self.options.quiet:
-            self._tell_refusals()
-            self._tell_failures()
+            self._report_refusals()
+            self._report_failures()
         pairs = [pair for guard in self.guards for pair in guard.moved]
-        if pairs:  # said also to who wants to hear nothing: what a program was told exists is gone
+        if pairs:  # said also to who wants to hear nothing: what a program saw exist is gone
             from ..record.summary import moved
 
             for line in moved(pairs, os.path.join(self.state, "quarantine")):
@@ -338,9 +338,9 @@ class Session(Boundary):
         code = os.waitstatus_to_exitcode(self.wait_status)
         if code < 0:
             return 128 - code, -code
-        # Told to end and gone without a complaint: the caller must still see that it did not finish.
-        if code == 0 and self.told in (SIGTERM, SIGHUP):
-            return 128 + self.told, self.told
+        # Asked to end and gone without a complaint: the caller must still see that it did not finish.
+        if code == 0 and self.asked_to_end in (SIGTERM, SIGHUP):
+            return 128 + self.asked_to_end, self.asked_to_end
         return code, 0
 
     def _where_the_record_is(self) -> str:
@@ -348,7 +348,7 @@ class Session(Boundary):
             return "membrane trace show @last --denied"
         return self.options.events if self.options.events != "stderr" else ""
 
-    def _tell_changes(self) -> None:
+    def _report_changes(self) -> None:
         changes = self.opening.changes
         if changes is None:
             return
@@ -376,7 +376,7 @@ class Session(Boundary):
             self.opening.changes = None
             changes.close()
 
-    def _tell_refusals(self) -> None:
+    def _report_refusals(self) -> None:
         if not self.journal.denied:
             return
         from ..record.summary import refusals
@@ -390,7 +390,7 @@ class Session(Boundary):
         ):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         if not self.journal.failed:
             return
         from ..record.summary import failures

@@ -240,7 +240,7 @@ class Control(Hooks):
             self._write(violation(event, self._reasons))
 
     def finish(self, record: str) -> None:
-        """Write what only the record holds: what the kernel refused, which it tells of afterwards.
+        """Write what only the record holds: what the kernel refused, which is known afterwards.
 
         Args:
             record: its directory.
@@ -252,7 +252,7 @@ class Control(Hooks):
         from ..policy.model import Deny, PathAccess
         from ..record import query, reader
 
-        told = {line.partition(" (")[0] for line in self._written}
+        written = {line.partition(" (")[0] for line in self._written}
         for event in query.chosen(reader.Record(record).events(), query.Filter(denied=True)):
             if isinstance(event.event, AccessDenied):
                 line = violation(event.event, self._reasons)
@@ -267,8 +267,8 @@ class Control(Hooks):
             else:
                 continue
             what = line.partition(" (")[0]
-            if what not in told and what.replace(f"{self._base}/", "") not in told:
-                told.add(what)
+            if what not in written and what.replace(f"{self._base}/", "") not in written:
+                written.add(what)
                 self._write(line)
 
     def _write(self, line: str) -> None:
@@ -478,7 +478,7 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
         policy = policy.replace(env=(*policy.env, EnvRule("TMPDIR", directory, origin)))
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
-    if arguments.log:  # reads are told as well
+    if arguments.log:  # reads are reported as well
         policy = policy.replace(trace=policy.trace.replace(mode="full"))
     control = Control(arguments, argv, converted, home, base)
     options = opening.RunOptions(debug=debug, quiet=not debug)

@@ -100,7 +100,7 @@ def _silence_stdout() -> None:
     try:
         fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return  # then the flush fails again, and is told again
+        return  # then the flush fails again, and is reported again
     try:
         os.dup2(fd, 1)
     finally:

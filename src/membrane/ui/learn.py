@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The command runs as always: confined, by the policy in force, and nobody is asked.  Its record is read afterwards and
+The command runs as always: confined, by the policy in force, and no one is asked.  Its record is read afterwards and
 ``record.learn`` makes the policy.  ``--observe`` is the exception that has to be asked for: every host is allowed and
 requests are looked at, so that one run shows everything; the environment then has no secrets and no variable beyond
 the usual ones, and files stay as confined as ever.

@@ -41,7 +41,7 @@ def own_addresses() -> frozenset[tuple[int, int]]:
                 if "|--" in line:
                     address = line.rpartition(" ")[2].strip()
                 elif "/32 host LOCAL" in line:
-                    found.add((4, int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")))
+                    found.add((4, int.from_bytes(bytes(int(part) for part in address.split(".")), "big")))
     except OSError:
         pass  # not mounted; private addresses are refused anyway
     return frozenset(found)

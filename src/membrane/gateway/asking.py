@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-``decide`` stands in front of the policy's decision and turns a refusal that no rule made into ``Ask``.  The
+``decide`` comes before the policy's decision and turns a refusal that no rule made into ``Ask``.  The
 enforcer holds the access - a connection unread, a datagram, a request's head, a message to a service, a resolver's
 query - and all others go on.  Where look-ups are not asked about, names are answered, because a fake address shows
 nothing to any server, and the question is asked when the name is connected to: a connection waits longer than a

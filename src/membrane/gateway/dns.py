@@ -47,7 +47,7 @@ _TYPES = {
     A: "A", 2: "NS", 5: "CNAME", 6: "SOA", 10: "NULL", PTR: "PTR", 13: "HINFO", 15: "MX", 16: "TXT", AAAA: "AAAA",
     33: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
 }  # fmt: skip
-_V4_BASE = int.from_bytes(bytes(int(octet) for octet in FAKE_V4[0].split(".")), "big")
+_V4_BASE = int.from_bytes(bytes(int(part) for part in FAKE_V4[0].split(".")), "big")
 _V6_PREFIX = b"".join(int(group, 16).to_bytes(2, "big") for group in FAKE_V6.removesuffix("::").split(":"))
 _TTL = 60  # seconds; of no consequence, the address never changes
 _RESERVED = 16  # the first addresses of the range are the sandbox's own and the resolver's
@@ -162,7 +162,7 @@ class Names:
         return number < _END
 
     def v4(self, number: int) -> str:
-        return ".".join(str(octet) for octet in (_V4_BASE + number).to_bytes(4, "big"))
+        return ".".join(str(part) for part in (_V4_BASE + number).to_bytes(4, "big"))
 
     def v6(self, number: int) -> str:
         high, low = number >> 16, number & 0xFFFF
@@ -179,7 +179,7 @@ def is_fake(address: str) -> bool:
     """Is a literal (as inet_ntop writes it) in the ranges that only we give out, or one of our own addresses?"""
     if ":" in address:
         return address.startswith(FAKE_V6.rsplit(":", 3)[0] + ":")  # the /48 holds our own addresses as well
-    number = int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")
+    number = int.from_bytes(bytes(int(part) for part in address.split(".")), "big")
     return number >> (32 - FAKE_V4[1]) == _V4_BASE >> (32 - FAKE_V4[1])
 
 

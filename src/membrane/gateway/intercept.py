@@ -137,7 +137,7 @@ class Inspector:
         return Inspection(self, connection)
 
     def warm_up(self) -> None:
-        """Do what takes time the first time, before anybody waits for it: read authorities, issue a certificate."""
+        """Do what takes time the first time, before a client waits for it: read authorities, issue a certificate."""
         self.towards_server(_PROTOCOLS)
         self.authority.server_context("warm-up.invalid")
 
@@ -457,8 +457,8 @@ class Inspection:
 
         limited = ledger.meter().limited
 
-        def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
-            return ledger.meter(rules).spend(octets) if rules or limited else None
+        def spend(rules: tuple[HostRule, ...], size: int) -> Deny | None:
+            return ledger.meter(rules).spend(size) if rules or limited else None
 
         vault = Vault(inspector.secrets, bound, inspector.signers, inspector.logins) if inspector.secrets else None
         recorded = inspector.full and engine.verbose

@@ -67,7 +67,7 @@ OPENINGS: tuple[tuple[str, str, tuple[bytes | str, ...]], ...] = (
 def _form(form: bytes | str) -> tuple[tuple[int, int], ...]:
     """Of each byte the least and the greatest value."""
     if isinstance(form, bytes):
-        return tuple((octet, octet) for octet in form)
+        return tuple((byte, byte) for byte in form)
     out = []
     for word in form.split(" "):
         low, _, high = ("00-ff" if word == ".." else word).partition("-")
@@ -82,7 +82,7 @@ def recognise(data: bytes) -> str | None:
     """The protocol that a client's first bytes open; empty when none, ``None`` while more bytes could open one."""
     open_ = False
     for name, form in _FORMS:
-        if all(low <= octet <= high for octet, (low, high) in zip(data, form, strict=False)):
+        if all(low <= byte <= high for byte, (low, high) in zip(data, form, strict=False)):
             if len(data) >= len(form):
                 return name
             open_ = True

@@ -68,7 +68,7 @@ class Wait:
         return item in self._due
 
     def waiting(self) -> bool:
-        """Does anybody wait?"""
+        """Does anything wait?"""
         return bool(self._due)
 
     def expire(self, now: float) -> float:

@@ -74,8 +74,8 @@ def mount_points() -> list[tuple[str, str]]:
             if b"-" in fields:
                 place = fields[4]
                 if b"\\" in place:
-                    for escaped, octet in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-                        place = place.replace(escaped, octet)
+                    for escaped, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+                        place = place.replace(escaped, byte)
                 out.append((os.fsdecode(place), fields[fields.index(b"-") + 1].decode("ascii", "replace")))
     return out
 

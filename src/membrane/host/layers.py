@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FLAGS = sc.MS_NOSUID | sc.MS_NODEV
 # Of our directories, which are shown as the tree's own.  No process may write there, as outside: else the tracer would
-# take what anybody is refused for a refusal of ours.
+# take what every user is refused for a refusal of ours.
 _SHOWN = 0o555
 
 

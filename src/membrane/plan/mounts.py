@@ -498,7 +498,7 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
         for path in _toolchain_secrets(facts)
         if any(inside(path, tree) for tree in bound) and not any(inside(tree, path) for tree in named)
     ]
-    # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
+    # A read-only mount does not keep a program from connecting: what listens in the host's trees now is covered.
     named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     private = ["/dev", "/proc", "/sys", *(() if policy.open_files else ("/run",))]  # other file systems in the view
     if policy.file_rules is None:

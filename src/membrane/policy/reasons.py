@@ -84,7 +84,7 @@ CALLER_UNREADABLE = Reason(
 NOT_RELAYED = Reason("protocol not relayed", floor="only TCP, and UDP where a rule opens the port, leave the sandbox")
 # Outside, each user who executes it gets the caller's group.
 SET_GROUP_ID = Reason(
-    "set-group-ID file", floor="outside, whoever executes it would get your group; a directory may have the bit"
+    "set-group-ID file", floor="outside, any user who executes it would get your group; a directory may have the bit"
 )
 # chown(2) of a root caller's command (``tracer.owners``).
 OWNER_KEPT = Reason(

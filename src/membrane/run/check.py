@@ -218,7 +218,7 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
     access = PathAccess(relative or ".", "write" if write else "read", directory)
     verdict = decide(policy, access) if relative else Allow(None, "in the view")
     if policy.workspace == "review":
-        return access, verdict  # nothing is anybody's to obey before it is applied
+        return access, verdict  # no program obeys it before it is applied
     if write and relative and isinstance(verdict, Allow) and _protected(root, relative, policy.open_git_config):
         verdict = Deny(None, reasons.PROTECTED_NAME)
     return access, verdict

@@ -195,7 +195,7 @@ def collect_dead(state: str) -> None:
 
 
 def collect_traces() -> int:
-    """Empty the slots of eBPF tracers that were killed: how many there were.  Nothing for anybody but root."""
+    """Empty the slots of eBPF tracers that were killed: how many there were.  Nothing for callers other than root."""
     if os.geteuid():
         return 0
     from ..tracer import ebpf

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Watched(Value):
-    """What is known only when the sandbox stands; as the fields of ``process.Scope``."""
+    """What is known only when the sandbox is set up; as the fields of ``process.Scope``."""
 
     roots: tuple[tuple[str, tuple[Row, ...]], ...]
     awaited: tuple[str, ...]

@@ -934,7 +934,7 @@ class Notifications:
         path = os.fsdecode(place.path)
         if result == "EROFS":
             there = place.status or place.above
-            # Python tries to cache each module that it imports, and goes on without: that is no refusal to anybody.
+            # Python tries to cache each module that it imports, and goes on without: that is no refusal to the program.
             ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
         elif result == "EACCES":
             ours = place.status is not None and _is_mask(place.status)

@@ -287,7 +287,8 @@ def _child(
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         kernel = why or _kernel_events()  # the supervisor goes on meanwhile
-        # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
+        # A root caller's sandbox has files that only another uid may look at; the tracer of any other caller needs
+        # none.
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
             keep |= CAP_BPF

@@ -607,7 +607,7 @@ def _open(root_fd: int, path: str, flags: int) -> int:
 
 
 def open_file(root_fd: int, path: str) -> int:
-    """A regular file or a fifo below ``root_fd``, for reading, without waiting for anybody.
+    """A regular file or a fifo below ``root_fd``, for reading, without waiting for its writer.
 
     Raises:
         OSError: it is not there, or a link is on the way.

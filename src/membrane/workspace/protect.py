@@ -70,8 +70,8 @@ GIT_OBJECTS = 11  # git packs and removes what is in its directories
 FIRST_PARENT = 12  # further contexts: directories of the table that hold protected names
 KIND = 0xFF
 # Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree, and is what
-# git does not write protected: anybody can plant HEAD, objects and refs in an ordinary directory, so a repository by
-# layout adds the names that git obeys and never takes any away.
+# git does not write protected: any program can plant HEAD, objects and refs in an ordinary directory, so a repository
+# by layout adds the names that git obeys and never takes any away.
 NAMED = 0x100
 
 GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)

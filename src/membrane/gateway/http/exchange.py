@@ -182,9 +182,9 @@ class Core(ABC):
         self._close_up: CloseUpstream | None = None
         self._close_down: CloseClient | None = None
 
-    def _beyond(self, exchange: Exchange, octets: int) -> Deny | None:
-        """Take ``octets`` that are about to go to the server; the refusal, and nothing taken, at a limit."""
-        return None if self._spend is None else self._spend(exchange.budgets, octets)
+    def _beyond(self, exchange: Exchange, size: int) -> Deny | None:
+        """Take ``size`` bytes that are about to go to the server; the refusal, and nothing taken, at a limit."""
+        return None if self._spend is None else self._spend(exchange.budgets, size)
 
     @property
     @abstractmethod

@@ -456,21 +456,21 @@ class Http1(Core):
     def _take_body(self, data: bytes, at: int) -> int:
         """Take bytes of the request's body; the position after them."""
         out: list[bytes] = []
-        before = self._body.octets
+        before = self._body.size
         flaw = ""
         try:
             end = self._body.feed(data, at, out)
         except Flaw as found:
             flaw, end = str(found), len(data)
         if self._state == _DISCARD:
-            if flaw or self._body.octets > DRAINED:
+            if flaw or self._body.size > DRAINED:
                 self._close()
             return end
         if self._state == _COLLECT:
             self._collected += out
             return end
         assert self._exchange is not None
-        self._exchange.up += self._body.octets - before
+        self._exchange.up += self._body.size - before
         if out:
             self._waits_for_100 = False
             if not self._allowance(sum(map(len, out))):
@@ -485,7 +485,7 @@ class Http1(Core):
     def _body_done(self) -> None:
         if self._state == _COLLECT:
             if self._exchange is not None:
-                self._exchange.up += self._body.octets
+                self._exchange.up += self._body.size
             self._sign()
             return
         discarded = self._state == _DISCARD
@@ -495,11 +495,11 @@ class Http1(Core):
         elif self._answer_state == _DONE:
             self._next()
 
-    def _allowance(self, octets: int) -> bool:
+    def _allowance(self, size: int) -> bool:
         """May so many bytes go to the server?  If not, the request ends here."""
         exchange = self._exchange
         assert exchange is not None
-        refusal = self._beyond(exchange, octets)
+        refusal = self._beyond(exchange, size)
         if refusal is None:
             return True
         exchange.verdict = refusal
@@ -644,14 +644,14 @@ class Http1(Core):
         exchange = self._exchange
         assert exchange is not None
         body = self._answer_body
-        before = body.octets
+        before = body.size
         try:
             end = body.feed(data, 0, out)
         except Flaw:
             self._down += out
             self._abort(NOT_HTTP)
             return
-        exchange.down += body.octets - before
+        exchange.down += body.size - before
         self._down += out
         if body.done:
             self._answered()

@@ -127,13 +127,13 @@ class Http2(AnswerSide):
 
     @property
     def wants_client(self) -> bool:
-        return not self.closed and self._question is None and self._waiting_octets < MOST_WAITING
+        return not self.closed and self._question is None and self._waiting_bytes < MOST_WAITING
 
     @property
     def held(self) -> int:
         """Bytes that came and cannot go on yet."""
         blocks = len(self._block or b"") + len(self._answer_block or b"")
-        return len(self._in) + len(self._answer_in) + blocks + self._waiting_octets
+        return len(self._in) + len(self._answer_in) + blocks + self._waiting_bytes
 
     @property
     def waiting(self) -> Waiting:
@@ -307,8 +307,8 @@ class Http2(AnswerSide):
         stream.verdict = verdict
         raise Broken(code, verdict.hint or verdict.reason)
 
-    def _allowance(self, stream: Http2Stream, octets: int) -> None:
-        if (refusal := self._beyond(stream, octets)) is not None:
+    def _allowance(self, stream: Http2Stream, size: int) -> None:
+        if (refusal := self._beyond(stream, size)) is not None:
             self._violated(stream, refusal, ENHANCE_YOUR_CALM)
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
@@ -391,13 +391,13 @@ class Http2(AnswerSide):
             if stream in self._streams:
                 self._send(frame(WINDOW_UPDATE, 0, stream, payload))
             return
-        octets = int.from_bytes(payload, "big") & 0x7FFF_FFFF
-        if not octets:
+        size = int.from_bytes(payload, "big") & 0x7FFF_FFFF
+        if not size:
             raise Broken(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-        kept = max(0, min(octets, RESERVE - self._reserve))
+        kept = max(0, min(size, RESERVE - self._reserve))
         self._reserve += kept
-        if octets > kept:
-            self._send(window_update(0, octets - kept))
+        if size > kept:
+            self._send(window_update(0, size - kept))
 
     # ------------------------------------------------------------ requests
 

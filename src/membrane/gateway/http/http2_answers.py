@@ -124,7 +124,7 @@ class AnswerSide(Core):
         self._reserve = 0
         self._credit = 0  # bytes that were dropped and are to be granted again
         self._for_client: list[bytes] = []
-        self._waiting_octets = 0
+        self._waiting_bytes = 0
 
     def upstream_data(self, data: bytes) -> list[Command]:
         """The server has sent ``data``."""
@@ -167,16 +167,16 @@ class AnswerSide(Core):
     def _inject(self, data: bytes) -> None:
         """Write frames of our own to the client, at the next border of a frame."""
         self._for_client.append(data)
-        self._waiting_octets += len(data)
+        self._waiting_bytes += len(data)
         self._flush()
-        if self._waiting_octets > 4 * MOST_WAITING:
+        if self._waiting_bytes > 4 * MOST_WAITING:
             raise Broken(ENHANCE_YOUR_CALM, "too many requests before the first answer")
 
     def _flush(self) -> None:
         if (self._for_client or self._credit) and self._at_border():
             self._down += self._for_client
             self._for_client.clear()
-            self._waiting_octets = 0
+            self._waiting_bytes = 0
             if self._credit:
                 self._down.append(window_update(0, self._credit))
                 self._credit = 0

@@ -131,15 +131,15 @@ class Logins:
                 continue
             if not isinstance(value, str):
                 return None
-            octets = value.encode("utf-8", "replace")
-            secret = known.get(octets)
+            token = value.encode("utf-8", "replace")
+            secret = known.get(token)
             if secret is None:
                 try:
                     placeholder = self._placeholder(value)
                 except ValueError:
                     return None
                 name = f"{old.name.partition(' ')[0]} {member} {self._trades}"
-                secret = Secret(name, octets, placeholder, login.place, login.destinations)
+                secret = Secret(name, token, placeholder, login.place, login.destinations)
             found[member] = secret
         if "access_token" not in found:
             return None
@@ -168,7 +168,7 @@ class Trade:
         self.logins, self.login = logins, login
         self._kind = kind
         self._held: list[bytes] | None = []  # None: it is no request for tokens
-        self._octets = 0
+        self._size = 0
         self.taken: Secret | None = None  # the refresh token that was put in
 
     def feed(self, data: bytes) -> bytes:
@@ -176,8 +176,8 @@ class Trade:
         if self._held is None:
             return data
         self._held.append(data)
-        self._octets += len(data)
-        if self._octets <= MOST:
+        self._size += len(data)
+        if self._size <= MOST:
             return b""
         data, self._held = b"".join(self._held), None
         return data
@@ -218,7 +218,7 @@ class Renewal:
     def __init__(self, trade: Trade, old: Secret) -> None:
         self._trade, self._old = trade, old
         self._held: list[bytes] = []
-        self._octets = 0
+        self._size = 0
         self._over = False
 
     def feed(self, data: bytes) -> bytes:
@@ -226,8 +226,8 @@ class Renewal:
         if self._over:
             return data.translate(_HIDDEN)
         self._held.append(data)
-        self._octets += len(data)
-        if self._octets <= MOST:
+        self._size += len(data)
+        if self._size <= MOST:
             return b""
         self._over = True
         return b"".join(self._held).translate(_HIDDEN)

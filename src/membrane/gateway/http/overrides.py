@@ -42,7 +42,7 @@ LONGEST_METHOD = 32
 _METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
-_VARIABLE = bytes(octet if octet in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2D for octet in range(256))
+_VARIABLE = bytes(byte if byte in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2D for byte in range(256))
 
 _METHOD_WORDS = frozenset([b"method", b"methods", b"verb"])
 _PATH_WORDS = frozenset([b"uri", b"url", b"path", b"pathinfo"])
@@ -232,4 +232,4 @@ def _parameter(name: bytes) -> tuple[bytes, ...]:
     return plain, mangled, plain.partition(b"[")[0].translate(_MANGLED), mangled.rstrip(b"_]")
 
 
-_MANGLED = bytes(0x5F if octet in b" .-[" else octet for octet in range(256))
+_MANGLED = bytes(0x5F if byte in b" .-[" else byte for byte in range(256))

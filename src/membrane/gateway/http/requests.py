@@ -313,9 +313,9 @@ class Gate:
             assert self._admit is not None
             length = next((value for name, value in zip(names, values, strict=True) if name == b"content-length"), b"")
             # Of the content as much as is announced; the framing is judged where the connection is read.
-            octets = int(length) if 0 < len(length) <= 18 and not length.translate(None, _DIGITS) else 0
-            octets += len(method) + len(target) + len(canonical) + sum(map(len, names)) + sum(map(len, values))
-            refusal = self._admit(verdict.budgets, octets)
+            size = int(length) if 0 < len(length) <= 18 and not length.translate(None, _DIGITS) else 0
+            size += len(method) + len(target) + len(canonical) + sum(map(len, names)) + sum(map(len, values))
+            refusal = self._admit(verdict.budgets, size)
             if refusal is not None:
                 return self.refused(request, refusal[0]).replace(retry_after=refusal[1])
         return Admitted(request, verdict, path.encode("ascii") + query, canonical, (request, *others))

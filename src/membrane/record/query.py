@@ -17,7 +17,7 @@ from .. import events as ev
 from ..value import Value
 from ..workspace.names import Protected
 from ..workspace.protect import PROTECTED, fold
-from . import walls
+from . import coverage
 from .recorded import Recorded, asked
 from .summary import target_of
 
@@ -486,8 +486,8 @@ class Summary:
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
 
     def silent(self) -> list[str]:
-        """The walls of whose refusals this record has no event, as the session said when it began."""
-        return [wall for binding in self._assurance(walls.RULE) for wall in binding.mechanism.split("; ")]
+        """The refusals of which this record has no event, as the session said when it began."""
+        return [refusal for binding in self._assurance(coverage.RULE) for refusal in binding.mechanism.split("; ")]
 
     def _assurance(self, rule: str) -> list[ev.Binding]:
         return [] if self.started is None else [each for each in self.started[1].assurance if each.rule == rule]

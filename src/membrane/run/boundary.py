@@ -37,7 +37,7 @@ from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import File, Layer, Listen, ReadOnly
-from ..record import walls
+from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
@@ -418,8 +418,8 @@ class Boundary(ABC):
         untold = self._watch_reads(facts.workspace, some_empty) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._gateway is not None and self._gateway.copies
-        quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
-        events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
+        quiet = (*coverage.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
+        events.append(Binding(coverage.RULE, "; ".join(quiet), "partial", False))
         self.journal.add(
             SessionStarted(
                 VERSION,
@@ -511,7 +511,7 @@ class Boundary(ABC):
     def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
         """First reads of hidden files that are empty are reported from now on; what is not, though it should be."""
         if self.cell.reads is None:
-            return (walls.FIRST_READS,) if needed else ()
+            return (coverage.FIRST_READS,) if needed else ()
         from ..workspace.reads import Reads
 
         fd, paths = self.cell.reads

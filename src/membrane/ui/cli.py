@@ -306,7 +306,7 @@ def _check(invocation: Invocation) -> int:
 
 def _plan(invocation: Invocation) -> int:
     from ..host.seccomp import program
-    from ..record import walls
+    from ..record import coverage
     from ..run import opening
     from . import show
 
@@ -324,7 +324,9 @@ def _plan(invocation: Invocation) -> int:
         "max_size": policy.trace.max_size,
         "keep": policy.trace.keep,
         # Which source it will be is known when the run begins; ``SessionStarted`` says it then.
-        **{f"no event of a refusal with {source}": "; ".join(walls.silent(source, reads=full)) for source in sources},
+        **{
+            f"no event of a refusal with {source}": "; ".join(coverage.silent(source, reads=full)) for source in sources
+        },
     }
     if invocation.has("json"):
         print(show.as_json(show.plan_data(made, policy, record, seccomp, _home())))

@@ -11,7 +11,7 @@ import pytest
 
 import membrane
 from membrane import clock
-from membrane.gateway.journal import EventQueue
+from membrane.gateway.event_queue import EventQueue
 from membrane.record import reader
 from membrane.record import writer as record
 from membrane.run import journal

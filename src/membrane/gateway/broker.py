@@ -11,7 +11,7 @@ the kernel drops them.
 Rules
 -----
 1. Only bytes that an adapter has put into ``up`` reach the service.
-2. A side is read only while little waits to be written: memory is bounded, by what ``room`` gives each
+2. A side is read only while little waits to be written: memory is bounded, by what ``memory`` gives each
    and what the adapter holds.
 3. Whatever goes wrong in a connection ends that connection only.
 """
@@ -29,7 +29,7 @@ from ..policy.sockets import SERVICES
 from ..value import Value
 from .adapters import Adapter, Asked, Broken
 from .connection import Connection, Connections, guarded
-from .journal import denial
+from .event_queue import denial
 from .listener import Listener
 from .reactor import ERR, HUP, IN, OUT
 from .upstream import connect_unix
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..policy.model import SocketRule, Verdict
     from .budgets import Budget
+    from .memory import MemoryBudget
     from .reactor import Reactor
-    from .room import Room
 
 CONNECTIONS = 256  # at once, to all sockets
 _CHUNK = 1 << 16  # bytes read at once
@@ -79,9 +79,9 @@ class Broker(Connections):
         *,
         budget: Budget,
         connections: int = CONNECTIONS,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
-        super().__init__(reactor, emit, crashed, connections, number=number, room=room)
+        super().__init__(reactor, emit, crashed, connections, number=number, memory=memory)
         self.decide, self.budget = decide, budget
         self.bytes_up = self.bytes_down = 0
         self.again = reactor.wait(_AGAIN, BrokeredConnection.dial)
@@ -156,7 +156,7 @@ class BrokeredConnection(Connection):
     def _release(self, error: str) -> None:
         broker = self._broker
         broker.again.end(self)
-        self._waits_in_all = broker.room.change(self._waits_in_all, 0)
+        self._waits_in_all = broker.memory.change(self._waits_in_all, 0)
         broker.failed += bool(error)
 
     def _judge(self, operation: str, names: tuple[str, ...]) -> bool:
@@ -232,7 +232,7 @@ class BrokeredConnection(Connection):
         adapter = self._adapter
         if client and (adapter.over() or adapter.parked):
             return False
-        enough = self._broker.room.each()
+        enough = self._broker.memory.each()
         return len(adapter.up) < enough and len(adapter.down) < enough
 
     def _flush(self) -> None:
@@ -242,7 +242,7 @@ class BrokeredConnection(Connection):
         adapter, inside, outside = self._adapter, self._inside, self._outside
         _send(self.upstream, adapter.up, outside.gone)
         _send(self.client, adapter.down, inside.gone)
-        self._waits_in_all = self._broker.room.change(self._waits_in_all, len(adapter.up) + len(adapter.down))
+        self._waits_in_all = self._broker.memory.change(self._waits_in_all, len(adapter.up) + len(adapter.down))
         if not adapter.down and (adapter.over() or outside.gone or (outside.ended and inside.passed_on)):
             self.finish()
             return

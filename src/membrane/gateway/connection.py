@@ -29,7 +29,7 @@ from itertools import count
 from ..events import ConnectionClosed
 from .flow import Pump
 from .listener import Listener
-from .room import Room
+from .memory import MemoryBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Connections:
         crashed: takes the exception of a connection that failed for a reason of ours.
         limit: how many may exist at once.
         number: gives the next connection number, shared with other kinds; without it they are counted here.
-        room: what may wait in memory, shared with others.
+        memory: what may wait in memory, shared with others.
         verbose: emit ``ConnectionOpened`` and ``ConnectionClosed``; two records for each connection cost as much
             as a quarter of the relaying.
     """
@@ -88,13 +88,13 @@ class Connections:
         limit: int,
         *,
         number: Callable[[], int] | None = None,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
         verbose: bool = True,
     ) -> None:
         self.reactor, self.emit, self.crashed, self.limit, self.verbose = reactor, emit, crashed, limit, verbose
         self.number = number or count(1).__next__
-        self.room = room or Room()
-        self.pump = Pump(self.room)
+        self.memory = memory or MemoryBudget()
+        self.pump = Pump(self.memory)
         self.asking: Asking | None = None  # without one, what no rule decides is refused
         self.accepted = self.refused = self.failed = 0
         self.connections: set[Connection] = set()

@@ -31,7 +31,7 @@ from ..events import AccessDenied, NameResolved, access_as_data
 from ..plan.model import FAKE_V4, FAKE_V6
 from ..policy import reasons
 from ..policy.model import Allow, Ask, HostRule, NameQuery
-from .journal import denial
+from .event_queue import denial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

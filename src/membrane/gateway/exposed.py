@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from .memory import MemoryBudget
     from .reactor import Reactor
-    from .room import Room
 
 CONNECTIONS = 512  # at once, to all ports
 CONNECT = 10.0  # seconds for a server inside to accept
@@ -68,9 +68,9 @@ class Exposed(Connections):
         number: Callable[[], int],
         *,
         connections: int = CONNECTIONS,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
-        super().__init__(reactor, emit, crashed, connections, number=number, room=room)
+        super().__init__(reactor, emit, crashed, connections, number=number, memory=memory)
         self.connect = reactor.wait(CONNECT, lambda connection: connection.abort("the server does not accept"))
         from ..host.channel import Channel  # here: most gateways expose nothing
         from ..host.messages import FROM_FACTORY, TO_FACTORY

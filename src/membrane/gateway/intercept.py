@@ -15,8 +15,8 @@ connection is bound to.  The server is reached first, with what the client offer
 exactly the protocol which the server chose; a server that cannot be reached is explained in a 502.
 
 The cores (``http1``, ``http2``) turn bytes into commands; here they are carried out.  Each end has a queue, and
-the other end is not read while it is full: how much that is depends on what all connections hold (``room``).  A client
-whose unfinished message alone is more than its share is not waited for.
+the other end is not read while it is full: how much that is depends on what all connections hold (``memory``).  A
+client whose unfinished message alone is more than its share is not waited for.
 
 Rules
 -----
@@ -35,6 +35,7 @@ from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
 from .connection import RESET, guarded
+from .event_queue import denial, str_of_rule
 from .flow import BUFFER, cut_short
 from .http.credentials import Vault
 from .http.exchange import (
@@ -52,9 +53,8 @@ from .http.http1 import Http1
 from .http.http2 import Http2
 from .http.redact import redact_fields, redact_path, redact_query
 from .http.requests import UNANSWERED, Bound, Gate
-from .journal import denial, str_of_rule
+from .memory import LEAST
 from .reactor import ERR, HUP, IN, RDHUP
-from .room import LEAST
 from .route import refuse_protocol
 from .stream import Stream, guarded_read
 from .tls import client_context, explain
@@ -262,7 +262,7 @@ class Inspection:
                     unanswered = command.status in UNANSWERED
                     self._emit_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
-        self._waits_in_all = self._engine.room.change(self._waits_in_all, 0)
+        self._waits_in_all = self._engine.memory.change(self._waits_in_all, 0)
 
     def failed(self, error: Exception) -> None:
         """An exception ends the connection."""
@@ -484,7 +484,7 @@ class Inspection:
 
     def _run(self) -> None:
         """Read both ends as far as the other one takes it."""
-        core, client, room = self._core, self._stream, self._engine.room
+        core, client, memory = self._core, self._stream, self._engine.memory
         assert core is not None
         busy = True
         for _ in range(_ROUNDS):
@@ -499,7 +499,7 @@ class Inspection:
                 self._close_when_flushed()
                 return
             server = self._server
-            full = room.each()
+            full = memory.each()
             if server is not None and server.readable and client.waiting < full:
                 moved = self._read_server(server, min(BUFFER, full - client.waiting))
             server = self._server
@@ -539,7 +539,7 @@ class Inspection:
             return  # nothing is counted of what has ended
         core, server = self._core, self._server
         held = self._stream.held + (server.held if server is not None else 0) + (core.held if core is not None else 0)
-        self._waits_in_all = self._engine.room.change(self._waits_in_all, held)
+        self._waits_in_all = self._engine.memory.change(self._waits_in_all, held)
 
     def _read_server(self, server: Stream, most: int) -> bool:
         core = self._core

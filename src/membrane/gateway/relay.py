@@ -38,8 +38,8 @@ from . import openings, sniff
 from .connection import RESET, SILENT, UNREPORTED, Connection, Connections, guarded
 from .dial import ALL, Dial, Dialler
 from .dns import LONGEST_QUERY, TcpMessages
+from .event_queue import denial
 from .flow import BUFFER, Flow, LimitReached, cut_short
-from .journal import denial
 from .listener import Listener, capture, original
 from .reactor import ERR, HUP, IN, OUT, PRI, RDHUP
 from .route import Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown

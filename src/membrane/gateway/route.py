@@ -25,7 +25,7 @@ from ..policy.literals import canonical_address
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
-from .journal import denial
+from .event_queue import denial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

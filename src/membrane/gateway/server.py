@@ -38,8 +38,8 @@ from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
 from .dns import MOST_NAMES, Answerer, Names
+from .event_queue import EventQueue
 from .exposed import Exposed
-from .journal import EventQueue
 from .reactor import IN, OUT, Reactor
 from .refused import RefusedPackets
 from .relay import Engine
@@ -311,8 +311,8 @@ class Service:
         )
         mint = [socket for role, socket in sockets if role == "mint"]
         common = journal.emit, self._crashed, engine.number
-        self._exposed = Exposed(reactor, mint[0], *common, room=engine.room) if mint else None
-        self._broker = Broker(reactor, decide, *common, budget=ledger.session, room=engine.room)
+        self._exposed = Exposed(reactor, mint[0], *common, memory=engine.memory) if mint else None
+        self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
         self._broker.asking = self._asking
         self._unix_sockets = policy.unix_sockets
         self._doors = {number: (path, owner) for number, path, owner in setup.doors}

@@ -30,7 +30,7 @@ from _socket import socket as Socket
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy import reasons
 from ..policy.model import Connect, Deny
-from .journal import denial
+from .event_queue import denial
 from .reactor import IN
 from .route import Refusal
 

@@ -12,7 +12,7 @@ from ..value import Layout, Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..messages import Fd
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
 
 
 class Watched(Value):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..policy.model import Verdict
-    from ..workspace.ahead import Ahead
+    from ..workspace.creation import CreationRules
     from ..workspace.prevent import Prevention
     from .messages import Decide
     from .process import Scope
@@ -175,7 +175,7 @@ class Notifications:
         self.counts = self._lines.counts
         self._decider: Any = None
         self._preventions: dict[str, Prevention] = {}  # by the tree
-        self._ahead: list[tuple[str, Ahead]] | None = None
+        self._creation: list[tuple[str, CreationRules]] | None = None
         self._locks = Locks()
         self.ended = False
 
@@ -842,8 +842,8 @@ class Notifications:
                 self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
                 self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
-        for root, ahead in self._rules():
-            reason = ahead.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
+        for root, rules in self._rules():
+            reason = rules.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
             if reason:
                 access = PathAccess(self._shown(path), "write", kind == "directory")
                 verdict = self._decide(access)
@@ -908,13 +908,13 @@ class Notifications:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
         return Prevention(fd, dict(self._scope.tips).get(root, b""))
 
-    def _rules(self) -> list[tuple[str, Ahead]]:
+    def _rules(self) -> list[tuple[str, CreationRules]]:
         """The path rules of each tree, by the beginning of its paths."""
-        if self._ahead is None:
-            from ..workspace.ahead import Ahead
+        if self._creation is None:
+            from ..workspace.creation import CreationRules
 
-            self._ahead = [(root.rstrip("/") + "/", Ahead(rows)) for root, rows in self._scope.roots if rows]
-        return self._ahead
+            self._creation = [(root.rstrip("/") + "/", CreationRules(rows)) for root, rows in self._scope.roots if rows]
+        return self._creation
 
     def _decide(self, access: PathAccess) -> Verdict:
         if self._decider is None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ..host.channel import Channel
     from ..policy.model import Policy
     from ..record.decode import Decoder
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
     from .ebpf import EbpfSource
     from .notify import Notifications
 

@@ -15,8 +15,8 @@ from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.gateway.adapters import Asked
 from membrane.gateway.broker import Broker
 from membrane.gateway.budgets import Budget
+from membrane.gateway.memory import MemoryBudget
 from membrane.gateway.reactor import Reactor
-from membrane.gateway.room import Room
 from membrane.policy import reasons
 from membrane.policy.model import Allow, Ask, Deny, Origin, SocketAccess, SocketRule
 
@@ -37,14 +37,14 @@ class Rig:
     """A service of the host and the listener of the view, driven turn by turn."""
 
     def __init__(self, place: Path, *, upload: int = 0, connections: int = 8, owner: int | None = None) -> None:
-        self.reactor, self.room = Reactor(), Room()
+        self.reactor, self.memory = Reactor(), MemoryBudget()
         self.events: list[Any] = []
         self.crashes: list[BaseException] = []
         self.verdict: Allow | Deny | Ask = Allow(None, "ok")
         numbers = count(1)
         self.broker = Broker(
             self.reactor, lambda _access: self.verdict, self.events.append, self.crashes.append, lambda: next(numbers),
-            budget=Budget(upload), connections=connections, room=self.room,
+            budget=Budget(upload), connections=connections, memory=self.memory,
         )  # fmt: skip
         self.ends: list[socket.socket] = []
         self.service, self.view = self._listen(place / "service"), self._listen(place / "view")
@@ -117,7 +117,7 @@ def test_bytes_are_carried_and_each_end_is_passed_on(rig: Rig) -> None:
     assert (closed.bytes_up, closed.bytes_down, closed.error) == (8, 10, "")
     [opened] = rig.of(ConnectionOpened)
     assert (opened.id, opened.protocol, opened.host) == (closed.id, "unix", RULE.path)
-    assert (rig.room.held, rig.broker.connections, rig.crashes) == (0, set(), [])
+    assert (rig.memory.held, rig.broker.connections, rig.crashes) == (0, set(), [])
 
 
 def test_what_the_policy_denies_never_reaches_the_service(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from membrane.events import AccessDenied
+from membrane.gateway.event_queue import EventQueue
 from membrane.gateway.http.credentials import PUBLIC_PREFIXES, Secret
 from membrane.gateway.http.redact import (
     LONGEST_RECORDED,
@@ -21,7 +22,6 @@ from membrane.gateway.http.redact import (
     redact_path,
     redact_query,
 )
-from membrane.gateway.journal import EventQueue
 from membrane.gateway.messages import Failed
 
 TOKEN = "ghp_" + "A1b2" * 9

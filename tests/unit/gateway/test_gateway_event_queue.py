@@ -6,7 +6,7 @@ import json
 
 from membrane import clock
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, NameResolved, encode
-from membrane.gateway.journal import BURST, DIGITS, QUEUE, RATE, WINDOW, EventQueue
+from membrane.gateway.event_queue import BURST, DIGITS, QUEUE, RATE, WINDOW, EventQueue
 from membrane.gateway.messages import FROM_GATEWAY, LARGEST_BATCH, Ended, Lines, Synced
 from membrane.messages import Frames, Message
 

@@ -39,10 +39,10 @@ from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import registry
-from ..run.asking import KINDS
 from ..run.begin import begin
 from ..run.boundary import Boundary
 from ..run.opening import RunOptions, RunRequest
+from ..run.questions import KINDS
 from . import wire
 
 TYPE_CHECKING = False

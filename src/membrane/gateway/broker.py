@@ -166,10 +166,10 @@ class BrokeredConnection(Connection):
         verdict = self._broker.decide(access)
         if isinstance(verdict, Allow):
             return True
-        asking = self._broker.asking
-        if isinstance(verdict, Ask) and asking is not None:
+        approvals = self._broker.approvals
+        if isinstance(verdict, Ask) and approvals is not None:
             client = {"protocol": "unix", "pid": peer(self.client)}
-            asking.ask(access, verdict.hint, lambda router: self._answered(access, router is not None), client)
+            approvals.ask(access, verdict.hint, lambda router: self._answered(access, router is not None), client)
             if access not in self._answers:
                 raise Asked
             del self._answers[access]  # too many questions are open

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
     from ..events import ConnectionOpened, Event
-    from .asking import Asking
+    from .approvals import Approvals
     from .flow import Flow
     from .reactor import Reactor
 
@@ -95,7 +95,7 @@ class Connections:
         self.number = number or count(1).__next__
         self.memory = memory or MemoryBudget()
         self.pump = Pump(self.memory)
-        self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.approvals: Approvals | None = None  # without one, what no rule decides is refused
         self.accepted = self.refused = self.failed = 0
         self.connections: set[Connection] = set()
         self.pause = reactor.wait(_PATIENCE, Listener.start)

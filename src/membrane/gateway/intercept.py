@@ -452,7 +452,7 @@ class Inspection:
         ledger = engine.ledger
         # An answer that holds for this connection alone decides about its requests as well.
         own = self._connection.router is not engine.router
-        asks = engine.asking is not None and not own
+        asks = engine.approvals is not None and not own
         gate = Gate(bound, self._connection.router.decide if own else inspector.decide, ledger.admit, asks=asks)
 
         limited = ledger.meter().limited
@@ -665,10 +665,10 @@ class Inspection:
 
     def _ask(self, question: Undecided) -> None:
         """Ask about a request, which waits."""
-        asking = self._engine.asking
-        assert asking is not None
+        approvals = self._engine.approvals
+        assert approvals is not None
         client = {"protocol": "tcp", "port": self._connection.peer[0]}
-        asking.ask(question.request, question.verdict.hint, self.request_answered, client)
+        approvals.ask(question.request, question.verdict.hint, self.request_answered, client)
 
     @guarded
     def request_answered(self, router: Router | None) -> None:

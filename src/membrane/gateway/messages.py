@@ -50,7 +50,7 @@ class Setup(Value):
     ``verbose``: events are read; else refusals only are sent.  ``totals``: sums are sent while it runs.
     ``inspect``: some rule needs requests to be judged.  ``authority``: certificate and key, PEM; None: one is made.
     ``authorities``: PEM, trusted beside the system's.  ``environ``: the host's, for ``upstream_proxy: env``.
-    ``ask``: seconds and kinds of questions (``asking``); None: nothing is asked.  ``doors``: for the policy's N-th
+    ``ask``: seconds and kinds of questions (``approvals``); None: nothing is asked.  ``doors``: for the policy's N-th
     unix socket (N, path of the host's socket, uid of its owner).  ``names``, ``connections``, ``udp_flows``: how many
     at a time; 0: as many as usual.
     """
@@ -133,7 +133,7 @@ class Totals(Message):
 
 
 class Asked(Message):
-    """A question (``asking``).
+    """A question (``approvals``).
 
     ``access``: the access as data (``events.access_as_data``).  ``rule``: the YAML that would allow it.
     ``lasting``: that is an entry that a policy file can get by itself.  ``client``: the end inside that asked first,

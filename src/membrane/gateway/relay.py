@@ -334,11 +334,11 @@ class TcpConnection(Connection):
         engine, route = self.engine, self.router.arrive(address, port)
         if not isinstance(route, Refusal):
             self._follow(route)
-        elif route.question is not None and engine.asking is not None:
+        elif route.question is not None and engine.approvals is not None:
             refusal = route
             self._state = _ASKING
             client = {"protocol": "tcp", "port": self.peer[0]}
-            engine.asking.ask(
+            engine.approvals.ask(
                 route.question,
                 route.event.hint or "",
                 lambda router: self.answered(router, refusal, address, port),

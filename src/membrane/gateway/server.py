@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
-    from .asking import Asking
+    from .approvals import Approvals
     from .http.credentials import Destination, Secret
     from .http.logins import Logins
     from .http.sigv4 import Signers
@@ -237,13 +237,13 @@ class Service:
         policy = setup.policy
         self._reactor = reactor = Reactor()
         names = Names(setup.names or MOST_NAMES)
-        self._asking: Asking | None = None
+        self._approvals: Approvals | None = None
         self._own = OwnAddresses(reactor, self._moved)
         if setup.ask is not None:
-            from .asking import Asking
+            from .approvals import Approvals
 
             seconds, kinds = setup.ask
-            self._asking = Asking(
+            self._approvals = Approvals(
                 policy,
                 self._own.current,
                 names,
@@ -254,7 +254,7 @@ class Service:
                 journal.emit,
                 kinds,
             )
-            decide: Callable[[Access], Verdict] = self._asking.decide
+            decide: Callable[[Access], Verdict] = self._approvals.decide
         else:
             self._decider = Decider(policy, self._own.current)
             decide = self._decide
@@ -284,8 +284,8 @@ class Service:
             verbose=journal.verbose,
             inspector=inspector,
         )
-        engine.asking = self._asking
-        if self._asking is not None:
+        engine.approvals = self._approvals
+        if self._approvals is not None:
             self._answerer.ask = self._ask_about_name
         if policy.offer_proxy:
             from .proxy import Proxies
@@ -301,7 +301,7 @@ class Service:
             ledger=ledger,
             flows=setup.udp_flows or _FLOWS,
         )
-        self._udp.asking = self._asking
+        self._udp.approvals = self._approvals
         names.living = lambda: engine.hosts() | self._udp.hosts()
         # Only then may a datagram to port 53 be for another than the answerer.
         self._udp.opens_dns = any(
@@ -313,7 +313,7 @@ class Service:
         common = journal.emit, self._crashed, engine.number
         self._exposed = Exposed(reactor, mint[0], *common, memory=engine.memory) if mint else None
         self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
-        self._broker.asking = self._asking
+        self._broker.approvals = self._approvals
         self._unix_sockets = policy.unix_sockets
         self._doors = {number: (path, owner) for number, path, owner in setup.doors}
         self._sockets = sockets
@@ -530,8 +530,8 @@ class Service:
             return
         for message in self._frames.feed(data):
             if isinstance(message, m.Answer):
-                if self._asking is not None:
-                    self._asking.answer(message.number, message.answer)
+                if self._approvals is not None:
+                    self._approvals.answer(message.number, message.answer)
             elif isinstance(message, m.Follow):
                 self._follow(message.policy)
             elif isinstance(message, m.Sync):
@@ -544,8 +544,8 @@ class Service:
                 raise InternalError("follow the supervisor", f"{type(message).__name__} came again")
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
-        assert self._asking is not None
-        self._asking.ask(question, hint, lambda router: answered(router is not None))
+        assert self._approvals is not None
+        self._approvals.ask(question, hint, lambda router: answered(router is not None))
 
     def _forget(self) -> None:
         self._router.forget()
@@ -555,16 +555,16 @@ class Service:
 
     def _follow(self, policy: Policy) -> None:
         """Other rules from now on; what was remembered of the old ones is forgotten."""
-        if self._asking is not None:
-            self._asking.follow(policy)
+        if self._approvals is not None:
+            self._approvals.follow(policy)
             return
         self._decider = Decider(policy, self._own.current)
         self._router.forget()
 
     def _moved(self) -> None:
         """This machine has other addresses; connections that are open stay."""
-        if self._asking is not None:
-            self._asking.moved(self._own.current)
+        if self._approvals is not None:
+            self._approvals.moved(self._own.current)
         else:
             self._decider = Decider(self._decider.policy, self._own.current)
         self._router.forget()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Client, Event
-    from .asking import Asking
+    from .approvals import Approvals
     from .budgets import Ledger
     from .clients import Clients
     from .dns import Answerer
@@ -183,7 +183,7 @@ class UdpRelay:
         self._limit = flows
         self._flows: dict[Any, _Flow] = {}
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
-        self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.approvals: Approvals | None = None  # without one, what no rule decides is refused
         self.clients: Clients | None = None  # as of the engine
         self.opens_dns = False  # a rule may open a resolver
         self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that are asked about
@@ -270,7 +270,7 @@ class UdpRelay:
         address = inet_ntop(AF_INET6 if six else AF_INET, target)
         route = (router or self._router).arrive(address, port, "udp")
         if isinstance(route, Refusal):
-            if route.question is not None and self.asking is not None and len(self._asked) < self._limit:
+            if route.question is not None and self.approvals is not None and len(self._asked) < self._limit:
                 self._ask(route, key, listener, port, target, client, first)
             else:
                 self._refuse(route, self._client(client, address, port))
@@ -303,7 +303,7 @@ class UdpRelay:
     ) -> None:
         """Ask about a flow; its datagrams wait."""
         held = self._asked[key] = [first]
-        assert self.asking is not None and refusal.question is not None
+        assert self.approvals is not None and refusal.question is not None
 
         def answered(router: Router | None) -> None:
             del self._asked[key]
@@ -319,7 +319,7 @@ class UdpRelay:
                 self._crashed(error)
 
         end = {"protocol": "udp", "port": client[1]}
-        self.asking.ask(refusal.question, refusal.event.hint or "", answered, end)
+        self.approvals.ask(refusal.question, refusal.event.hint or "", answered, end)
 
     def _client(self, client: Any, address: str, port: int) -> Client:
         """Who sent a datagram to ``address``, as events name it."""

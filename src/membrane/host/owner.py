@@ -28,7 +28,7 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 
 def of(client: Mapping[str, Any] | None, member: int) -> Process | None:
-    """The process behind a question's ``client`` (``gateway.asking``).
+    """The process behind a question's ``client`` (``gateway.approvals``).
 
     Args:
         member: a process of the sandbox's network namespace, as this pid namespace numbers it.

@@ -177,7 +177,7 @@ class Boundary(ABC):
 
     @abstractmethod
     def _asks(self) -> tuple[float, tuple[str, ...]] | None:
-        """For how many seconds and about which kinds the gateway asks (``gateway.asking``); None: not at all."""
+        """For how many seconds and about which kinds the gateway asks (``gateway.approvals``); None: not at all."""
 
     @abstractmethod
     def _answer_questions(self, gateway: Gateway) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..policy.model import Level
-    from .asking import Answer, Question
+    from .questions import Answer, Question
 
 CLEAN = b"\x18\x1b\\\x1b[!p\x1b[0m\n"
 _WORDS = {
@@ -155,7 +155,7 @@ def choices(question: Question) -> str:
     return _CHOICES if _lasting(question) else _SHORT_CHOICES
 
 
-class Desk:
+class Prompts:
     """Where the questions of a run are answered: one prompt at a time on the terminal.
 
     Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..host.terminal import Relay
     from .gateway import Gateway
     from .opening import Opening
-    from .prompt import Desk
+    from .prompt import Prompts
 else:
     import _signal
 
@@ -69,7 +69,7 @@ class Session(Boundary):
         self.wait_status: int | None = None
         self._interrupts: list[float] = []
         self._kill_at = 0.0
-        self._desk: Desk | None = None  # where questions are answered
+        self._prompts: Prompts | None = None  # where questions are answered
         self._relay: Relay | None = None
 
     def _prepare(self) -> None:
@@ -117,8 +117,8 @@ class Session(Boundary):
                 self.failure = "the launcher died; the command was killed"
 
     def _after_processes(self) -> None:
-        if self._desk is not None:
-            self._desk.clear()
+        if self._prompts is not None:
+            self._prompts.clear()
         if self._relay is not None:
             while self._relay.to_screen():
                 pass
@@ -150,7 +150,7 @@ class Session(Boundary):
         """Without a terminal of our own job there is no one to ask."""
         if not self.options.ask:
             return None
-        from .asking import KINDS, SECONDS
+        from .questions import KINDS, SECONDS
 
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -160,13 +160,13 @@ class Session(Boundary):
         return SECONDS, KINDS
 
     def _answer_questions(self, gateway: Gateway) -> None:
-        from .asking import Questions
-        from .prompt import Desk
+        from .prompt import Prompts
+        from .questions import Questions
 
-        desk = self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+        prompts = self._prompts = Prompts(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
         questions = Questions(
-            desk.show,
-            desk.withdraw,
+            prompts.show,
+            prompts.withdraw,
             gateway.answer,
             who=self.cell.owner,
         )
@@ -259,7 +259,7 @@ class Session(Boundary):
         """Wait for the pty to take what is pending; read no more keys than it can hold."""
         relay = self._relay
         assert relay is not None
-        if self._desk is not None and self._desk.busy:
+        if self._prompts is not None and self._prompts.busy:
             return  # the terminal is the question's
         if relay.master in self._handlers:
             self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
@@ -270,8 +270,8 @@ class Session(Boundary):
 
     def _suspend(self) -> None:
         """Stop like any job; what follows runs when the shell continues us."""
-        if self._desk is not None:
-            self._desk.clear("this job was stopped: no answer can come")
+        if self._prompts is not None:
+            self._prompts.clear("this job was stopped: no answer can come")
         if self._relay:
             self._unwatch(self._relay.keyboard)
             self._relay.restore()
@@ -305,7 +305,7 @@ class Session(Boundary):
     # ------------------------------------------------------------ end
 
     def _report(self) -> None:
-        for line in self._desk.finish() if self._desk is not None else ():
+        for line in self._prompts.finish() if self._prompts is not None else ():
             say(line)
         if self.failure:
             say(escape(self.failure))

@@ -23,7 +23,7 @@ from membrane.policy.model import Allow, Ask, Deny, Origin, SocketAccess, Socket
 RULE = SocketRule("/run/service.sock", Origin("command line", "test"))
 
 
-class Asking:
+class Approvals:
     """Keeps questions."""
 
     def __init__(self) -> None:
@@ -202,15 +202,15 @@ def test_a_defect_of_an_adapter_ends_its_connection_only(rig: Rig, monkeypatch: 
 
 def test_a_question_is_asked_with_the_operation_and_no_is_a_refusal(rig: Rig) -> None:
     client, _server = rig.carried()
-    rig.broker.asking = asking = Asking()  # type: ignore[assignment]
+    rig.broker.approvals = approvals = Approvals()  # type: ignore[assignment]
     rig.verdict = Ask(reasons.SOCKET_NOT_ALLOWED, "unix_sockets: [...]")
     [connection] = rig.broker.connections
     with pytest.raises(Asked):
         connection._judge("sign", ("key",))  # type: ignore[attr-defined]
-    assert len(asking.questions) == 1
+    assert len(approvals.questions) == 1
     assert rig.of(AccessDenied) == []
     rig.verdict = Deny(None, reasons.SOCKET_NOT_ALLOWED)  # as it is decided from then on
-    asking.questions[0](None)
+    approvals.questions[0](None)
     assert not connection._judge("sign", ("key",))  # type: ignore[attr-defined]
     denied = rig.of(AccessDenied)[0]
     assert (denied.access["operation"], denied.reason) == ("sign", reasons.SOCKET_NOT_ALLOWED)

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The gateway sends ``Asked`` and holds the access (``gateway.asking``).
+The gateway sends ``Asked`` and holds the access (``gateway.approvals``).
 ``Questions`` hands one question after another, or ``at_once`` of them, to ``begin``, which calls back whenever it
 likes.  An answer that comes after the gateway has withdrawn the question, a second answer, and an exception all
 count as "no": the one that answers can be slow or broken, and nothing opens for that.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["name", "connection", "datagram", "request", "socket"]
 
 SECONDS = 120.0  # until a question is answered with "no"
-# A look-up is no question of its own on the terminal: what comes of it is (``gateway.asking``).
+# A look-up is no question of its own on the terminal: what comes of it is (``gateway.approvals``).
 KINDS: tuple[Kind, ...] = ("connection", "datagram", "request", "socket")
 _MOST = 32  # questions in the queue
 

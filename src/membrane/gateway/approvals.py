@@ -79,7 +79,7 @@ def kind_of(access: Access) -> Kind | None:
     return "name" if isinstance(access, NameQuery) else None
 
 
-class Asking:
+class Approvals:
     """The questions of one session.
 
     Args:

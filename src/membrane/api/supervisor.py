@@ -41,7 +41,7 @@ from ..policy.codec import restore
 from ..run import registry
 from ..run.begin import begin
 from ..run.boundary import Boundary
-from ..run.opening import RunOptions, RunRequest
+from ..run.prepare import RunOptions, RunRequest
 from ..run.questions import KINDS
 from . import wire
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ..gateway.messages import Asked
     from ..messages import Message
     from ..run.gateway import Gateway
-    from ..run.opening import Opening
+    from ..run.prepare import PreparedRun
 else:
     import _signal
 
@@ -121,8 +121,8 @@ class Supervisor(Boundary):
 
     shared = True
 
-    def __init__(self, channel: Channel, opening: Opening, wanted: wire.Open) -> None:
-        super().__init__(opening)
+    def __init__(self, channel: Channel, prepared: PreparedRun, wanted: wire.Open) -> None:
+        super().__init__(prepared)
         self._kept = wanted.persistent
         self._ask = wanted.ask
         self._main = _Client(channel, True)
@@ -605,7 +605,7 @@ class Supervisor(Boundary):
 
     def _update(self, update: wire.Update) -> None:
         try:
-            policy, _warnings = mounts.as_found(restore(update.policy), self.opening.facts)
+            policy, _warnings = mounts.as_found(restore(update.policy), self.prepared.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(

@@ -42,7 +42,7 @@ from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
 from .journal import AGAIN, Journal, now, say
-from .opening import VERSION
+from .prepare import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ..workspace.scan import ScanResult
     from .gateway import Gateway
     from .masks import Masked
-    from .opening import Opening
+    from .prepare import PreparedRun
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
 MOST_AWAITED = 64  # names that git's configuration names and that may not be made; the guard knows all
@@ -76,20 +76,20 @@ class Boundary(ABC):
         shared: several commands run in it.
 
     Args:
-        opening: what was begun.
+        prepared: what was begun.
     """
 
     shared = False
 
-    def __init__(self, opening: Opening) -> None:
-        self.opening = opening
-        self.policy = opening.request.policy
-        self.options = opening.request.options
-        self.command = opening.request.command
-        self.id = opening.id
-        self.plan = opening.plan
-        self.cell = opening.cell
-        self.state = opening.facts.state
+    def __init__(self, prepared: PreparedRun) -> None:
+        self.prepared = prepared
+        self.policy = prepared.request.policy
+        self.options = prepared.request.options
+        self.command = prepared.request.command
+        self.id = prepared.id
+        self.plan = prepared.plan
+        self.cell = prepared.cell
+        self.state = prepared.facts.state
         self.started = time.monotonic()
         self.failure: str = ""
         self.timed_out = False
@@ -112,7 +112,7 @@ class Boundary(ABC):
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
         self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until another process has them
-        self._recording = False  # from the opening of the journal to the end of the run
+        self._recording = False  # from when the journal is opened to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
     def run(self) -> int:
@@ -135,7 +135,7 @@ class Boundary(ABC):
                 registry.collect_traces()
             if self._entry is not None:  # closed: who is still in there is another one
                 registry.collect_dead(self.state)
-            self.opening.let_go()
+            self.prepared.let_go()
 
     # ------------------------------------------------------------ what a subclass has of its own
 
@@ -223,7 +223,7 @@ class Boundary(ABC):
     def _make_ready(self) -> None:
         try:
             self._acquire()
-            self._start(self.opening.facts)
+            self._start(self.prepared.facts)
         except BaseException:
             if self._gateway is not None:
                 self._gateway.stop()
@@ -234,7 +234,7 @@ class Boundary(ABC):
 
     def _acquire(self) -> None:
         """The record, the tracer, the secrets, the entry of this session and the ports of the host."""
-        facts, recorded = self.opening.facts, self.opening.recorded
+        facts, recorded = self.prepared.facts, self.prepared.recorded
         directory = record.make(facts.state, self.id) if recorded else ""
         self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
         self.journal.on_line = self._on_line
@@ -249,7 +249,7 @@ class Boundary(ABC):
             if self.policy.masks:
                 from . import masks
 
-                places = self.opening.logins
+                places = self.prepared.logins
                 self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees, places)
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
@@ -305,12 +305,12 @@ class Boundary(ABC):
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
-        for warning in (*facts.file_warnings, *self.opening.warnings):
+        for warning in (*facts.file_warnings, *self.prepared.warnings):
             say(f"warning: {escape(warning)}")
-        for note in self.opening.layers.notes:
+        for note in self.prepared.layers.notes:
             self._warn_once(note)
         if not self.options.quiet:
-            for note in self.opening.notes:
+            for note in self.prepared.notes:
                 say(escape(note))
         able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
         if not facts.uid and not facts.root and able:
@@ -327,7 +327,7 @@ class Boundary(ABC):
         roots = self._writable_roots(facts)
         from ..workspace.commits import remember  # while the view is made
 
-        changes = self.opening.changes
+        changes = self.prepared.changes
         reviewed = facts.workspace if changes is not None else ""
         installed.refuse([root for root, _rules in roots if root != reviewed])
         scans: list[tuple[str, ScanResult]] = []
@@ -393,7 +393,7 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
-        self.opening.layers.keep_until(cell.last())
+        self.prepared.layers.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
         if changes is not None and masks is not None and handle is not None:
             from ..changes.cell import confirm
@@ -452,8 +452,8 @@ class Boundary(ABC):
         """Hide names of a reviewed workspace in its layers, as far as they can be hidden so; what is bound else."""
         from ..changes import cell, store
 
-        assert self.opening.changes is not None
-        masks = cell.Masks(f"{self.opening.changes.path}/{store.MASKS}", root)
+        assert self.prepared.changes is not None
+        masks = cell.Masks(f"{self.prepared.changes.path}/{store.MASKS}", root)
         shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
         hidden = cell.masked(found.hits, empty, shown)
         try:
@@ -484,7 +484,7 @@ class Boundary(ABC):
             return frozenset()
         from ..workspace import emptied
 
-        finder = emptied.Finder(root, self.opening.home, dict(self.plan.environment))
+        finder = emptied.Finder(root, self.prepared.home, dict(self.plan.environment))
         made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
         self._configure_git(root, made.lines if made.paths else ())
         if made.paths and any(rule.show_names for rule in rules):
@@ -500,10 +500,10 @@ class Boundary(ABC):
 
         settings, patterns = "", b""
         if self.policy.view == "project":
-            settings, patterns = callers.settings(dict(self.opening.facts.environ), root)
+            settings, patterns = callers.settings(dict(self.prepared.facts.environ), root)
         if not settings and not patterns and not lines:
             return
-        files = emptied.configuration(lines, self.opening.home, mounts.MASK_SOURCE, settings, patterns)
+        files = emptied.configuration(lines, self.prepared.home, mounts.MASK_SOURCE, settings, patterns)
         self._beside += [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
         environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
         self.plan = self.plan.replace(environment=environment)
@@ -916,7 +916,7 @@ class Boundary(ABC):
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
             else:
                 self.failure = self.failure or _unguarded(guard)
-        homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
+        homes.keep(self.prepared.home, self.prepared.agent, self.policy.state_files)
         if self.journal.lost:
             self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
         if self.journal.defects:

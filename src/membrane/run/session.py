@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..host.terminal import Relay
     from .gateway import Gateway
-    from .opening import Opening
+    from .prepare import PreparedRun
     from .prompt import Prompts
 else:
     import _signal
@@ -62,9 +62,9 @@ class Hooks:
 class Session(Boundary):
     """One run; ``run`` may be called once."""
 
-    def __init__(self, opening: Opening, hooks: Hooks | None = None) -> None:
+    def __init__(self, prepared: PreparedRun, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        super().__init__(opening)
+        super().__init__(prepared)
         self.asked_to_end: int = 0  # the last signal that asked us to end
         self.wait_status: int | None = None
         self._interrupts: list[float] = []
@@ -87,13 +87,13 @@ class Session(Boundary):
         if cell.terminal >= 0:
             from ..host.terminal import Relay
 
-            self._relay = Relay(cell.terminal, self.opening.terminal)
+            self._relay = Relay(cell.terminal, self.prepared.terminal)
             self._watch(cell.terminal, self._on_terminal)
             self._watch_terminal()
         cell.command.release()
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
-        self._let_go_of_streams(self.opening.terminal)
+        self._let_go_of_streams(self.prepared.terminal)
 
     def _turn(self) -> None:
         """Nothing is held back."""
@@ -349,7 +349,7 @@ class Session(Boundary):
         return self.options.events if self.options.events != "stderr" else ""
 
     def _report_changes(self) -> None:
-        changes = self.opening.changes
+        changes = self.prepared.changes
         if changes is None:
             return
         from ..changes import review, terminal
@@ -373,7 +373,7 @@ class Session(Boundary):
         if outcome == "nothing" and not quiet:
             say("nothing was changed")
         if outcome == "discarded":
-            self.opening.changes = None
+            self.prepared.changes = None
             changes.close()
 
     def _report_refusals(self) -> None:
@@ -400,6 +400,6 @@ class Session(Boundary):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 
-def run(opening: Opening, hooks: Hooks | None = None) -> int:
-    """Run the command of ``opening`` and return its exit status (see ``Boundary.run``)."""
-    return Session(opening, hooks).run()
+def run(prepared: PreparedRun, hooks: Hooks | None = None) -> int:
+    """Run the command of ``prepared`` and return its exit status (see ``Boundary.run``)."""
+    return Session(prepared, hooks).run()

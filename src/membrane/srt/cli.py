@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..events import AccessDenied
-    from ..run.opening import RunRequest
+    from ..run.prepare import RunRequest
     from ..run.session import Session
     from .settings import Converted, Settings
 
@@ -407,7 +407,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(USAGE)
             return 0
         if arguments.version:
-            from ..run.opening import VERSION
+            from ..run.prepare import VERSION
 
             print(f"srt (membrane {VERSION})")
             return 0
@@ -451,7 +451,7 @@ def _run(arguments: Arguments, debug: bool) -> int:
 def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
     from ..host.facts import home_dir
     from ..policy.model import EnvRule, Origin
-    from ..run import opening
+    from ..run import prepare
     from . import settings as srt
 
     argv = command(arguments, os.environ.get("PATH", "/usr/bin:/bin"))
@@ -481,8 +481,8 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
     if arguments.log:  # reads are reported as well
         policy = policy.replace(trace=policy.trace.replace(mode="full"))
     control = Control(arguments, argv, converted, home, base)
-    options = opening.RunOptions(debug=debug, quiet=not debug)
-    return opening.RunRequest(argv, policy, options), control
+    options = prepare.RunOptions(debug=debug, quiet=not debug)
+    return prepare.RunRequest(argv, policy, options), control
 
 
 def _proxy_socket(path: str) -> str:

@@ -41,7 +41,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     """Run the command and learn from its record; the exit status of the command."""
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
-    from ..run import begin, opening, session
+    from ..run import begin, prepare, session
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -62,8 +62,8 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     from .cli import events_place
 
     fields: dict[str, Any] = {**invocation.fields("run"), "events": events_place(invocation.last("events"))}
-    options = opening.RunOptions(debug=invocation.has("debug"), **fields)
-    run = session.Session(begin.begin(lambda: opening.RunRequest(invocation.words, policy, options)))
+    options = prepare.RunOptions(debug=invocation.has("debug"), **fields)
+    run = session.Session(begin.begin(lambda: prepare.RunRequest(invocation.words, policy, options)))
     status = run.run()
     return _print(invocation, [reader.find(state, run.id, here())], status, stdout)
 

@@ -52,7 +52,7 @@ class Event(Value):
     ``record.recorded`` reads them, and the tables of ``docs/events.md`` are checked against them.
 
     Args:
-        by: the processes that may send it to the supervisor (``run.journal``); none: it is the supervisor's own.
+        by: the processes that may send it to the supervisor (``run.event_log``); none: it is the supervisor's own.
     """
 
     if TYPE_CHECKING:

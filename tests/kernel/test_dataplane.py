@@ -17,14 +17,14 @@ from membrane.gateway.messages import FROM_GATEWAY, Lines, Ready, Totals
 from membrane.messages import Frames
 from membrane.policy.model import Policy
 from membrane.run import gateway
-from membrane.run.journal import Journal
+from membrane.run.event_log import EventLog
 
 
 @pytest.fixture
 def network() -> Any:
     """A gateway with no sockets, ready."""
     config = {"policy": Policy(), "session": "s", "clock": clock.offset()}
-    made = gateway.Gateway([], config, Journal("s", ""))
+    made = gateway.Gateway([], config, EventLog("s", ""))
     made.start()
     assert select.select([made.control], [], [], 20)[0] and made.read()
     return made
@@ -36,7 +36,7 @@ def test_its_last_word_is_a_whole_end(network: gateway.Gateway) -> None:
 
 
 def test_one_that_was_never_started_has_nothing_to_tell() -> None:
-    assert gateway.Gateway([], {}, Journal("s", "")).stop() == ""
+    assert gateway.Gateway([], {}, EventLog("s", "")).stop() == ""
 
 
 def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Gateway) -> None:
@@ -78,7 +78,7 @@ def test_one_that_sends_something_else_is_an_internal_error(network: gateway.Gat
     with ours, theirs:
         ours.setblocking(False)
         theirs.sendall(FROM_GATEWAY.frame(Totals(1, 2)))
-        assert network.read() and network._journal.bytes_down == 2  # the control
+        assert network.read() and network._log.bytes_down == 2  # the control
         theirs.sendall(sent)
         with pytest.raises(InternalError, match=why):
             network.read()

@@ -620,15 +620,15 @@ class Supervisor(Boundary):
         self._sync(lambda: self._tell(self._main, wire.Updated(update.number)))
 
     def _stats(self) -> dict[str, Any]:
-        journal = self.journal
+        log = self.log
         return {
             "commands": self._ran,
             "running": len(self._running()),
-            "refused": journal.refused,
-            "bytes_up": journal.bytes_up,
-            "bytes_down": journal.bytes_down,
-            "events": dict(journal.counts),
-            "lost": journal.lost,
+            "refused": log.refused,
+            "bytes_up": log.bytes_up,
+            "bytes_down": log.bytes_down,
+            "events": dict(log.counts),
+            "lost": log.lost,
         }
 
     def _listen(self, number: int) -> None:

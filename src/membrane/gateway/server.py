@@ -88,24 +88,24 @@ def main(argv: list[str]) -> int:
     """Serve until the session says stop or is gone; the exit status."""
     control = Socket(fileno=int(argv[1]))
     files = _harden()
-    journal = EventQueue("")
+    queue = EventQueue("")
     try:
         frames = Frames(m.TO_GATEWAY)
         setup = receive_setup(control, frames)
         _close_all_but([control.fileno(), *(fd for _role, fd in setup.sockets)])
-        journal.session = setup.session
+        queue.session = setup.session
         clock.adopt(clock.offset() if setup.clock is None else setup.clock)
-        journal.verbose = setup.verbose
-        service = Service(control, frames, journal, setup, files)
+        queue.verbose = setup.verbose
+        service = Service(control, frames, queue, setup, files)
         gc.freeze()
         gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
         service.run()
     except Exception as error:
-        journal.send(m.Failed(explain(error)))
-        send_all(control, journal)
+        queue.send(m.Failed(explain(error)))
+        send_all(control, queue)
         return 1
     service.close()
-    send_all(control, journal)
+    send_all(control, queue)
     return 0
 
 
@@ -173,12 +173,12 @@ def defect(error: BaseException, count: int = 1) -> DefectSeen:
     return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
 
 
-def send_all(control: Socket, journal: EventQueue) -> None:
+def send_all(control: Socket, queue: EventQueue) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
         control.settimeout(_FLUSH)
-        while journal.waiting():
-            journal.sent(control.send(journal.pending()))
+        while queue.waiting():
+            queue.sent(control.send(queue.pending()))
     except OSError:
         return  # the session is gone, or does not read
 
@@ -228,8 +228,8 @@ def destinations(rows: m.Destinations, go: bool = True) -> list[Destination]:
 class Service:
     """Everything that one session's sockets are served by."""
 
-    def __init__(self, control: Socket, frames: Frames, journal: EventQueue, setup: m.Setup, files: int) -> None:
-        self._control, self._frames, self._journal = control, frames, journal
+    def __init__(self, control: Socket, frames: Frames, queue: EventQueue, setup: m.Setup, files: int) -> None:
+        self._control, self._frames, self._queue = control, frames, queue
         self._blocked = False
         self._listens = IN  # to the control socket
         self._crashes = 0
@@ -248,10 +248,10 @@ class Service:
                 self._own.current,
                 names,
                 reactor,
-                journal.send,
+                queue.send,
                 self._forget,
                 seconds,
-                journal.emit,
+                queue.emit,
                 kinds,
             )
             decide: Callable[[Access], Verdict] = self._approvals.decide
@@ -266,7 +266,7 @@ class Service:
         upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
         sockets = [(role, Socket(fileno=fd)) for role, fd in setup.sockets]
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
-        self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
+        self._answerer = Answerer(names, decide, queue.emit, ipv6=ipv6)
         ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
         self._router = router = Router(names, decide)
         connections = min(setup.connections or _CONNECTIONS, max(16, (files - _SPARE_FDS) // 2))
@@ -277,11 +277,11 @@ class Service:
             router,
             self._answerer,
             upstreams,
-            journal.emit,
+            queue.emit,
             self._crashed,
             ledger=ledger,
             connections=connections,
-            verbose=journal.verbose,
+            verbose=queue.verbose,
             inspector=inspector,
         )
         engine.approvals = self._approvals
@@ -295,7 +295,7 @@ class Service:
             reactor,
             router,
             upstreams,
-            journal.emit,
+            queue.emit,
             self._crashed,
             engine.number,
             ledger=ledger,
@@ -310,7 +310,7 @@ class Service:
             for ports in rule.ports
         )
         mint = [socket for role, socket in sockets if role == "mint"]
-        common = journal.emit, self._crashed, engine.number
+        common = queue.emit, self._crashed, engine.number
         self._exposed = Exposed(reactor, mint[0], *common, memory=engine.memory) if mint else None
         self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
         self._broker.approvals = self._approvals
@@ -356,7 +356,7 @@ class Service:
         if secrets:
             from .http.redact import Redactor
 
-            self._journal.mask = Redactor(secrets)
+            self._queue.mask = Redactor(secrets)
         return Inspector(
             self._reactor,
             authority,
@@ -380,11 +380,11 @@ class Service:
             names = tuple(secret.name for secret in new.values())
             values = tuple(secret.value.decode("ascii") for secret in new.values())
             # With the tokens: the supervisor writes them to the file.
-            self._journal.send(m.Renewed(login, tuple(new), names, values, expires_in), whole=True)
+            self._queue.send(m.Renewed(login, tuple(new), names, values, expires_in), whole=True)
             self._write()
 
         def changed() -> None:
-            self._journal.mask = Redactor(secrets)
+            self._queue.mask = Redactor(secrets)
 
         found = []
         for row in rows:
@@ -394,9 +394,9 @@ class Service:
 
     def run(self) -> None:
         """Serve until it is stopped."""
-        self._journal.send(m.Ready())
+        self._queue.send(m.Ready())
         if self._ca:
-            self._journal.send(m.Certificate(self._ca))
+            self._queue.send(m.Certificate(self._ca))
         self._write()  # the supervisor waits for it
         if self._ca:
             assert self._inspector is not None
@@ -414,8 +414,8 @@ class Service:
         if self._refused is not None:
             self._refused.close()
         if self._last_crash is not None:
-            self._journal.emit(self._last_crash)
-        self._journal.report_repetitions(everything=True)
+            self._queue.emit(self._last_crash)
+        self._queue.report_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
         stats = {
@@ -433,12 +433,12 @@ class Service:
             "udp_refused": udp.refused,
             "packets_refused": self._refused.packets if self._refused is not None else 0,
             "udp_datagrams": udp.datagrams,
-            "denied": self._journal.denied,
-            "events_lost": self._journal.lost,
+            "denied": self._queue.denied,
+            "events_lost": self._queue.lost,
             "crashes": self._crashes,
             "requests": self._inspector.requests if self._inspector is not None else 0,
         }
-        self._journal.end(stats)
+        self._queue.end(stats)
         self._own.close()
         self._reactor.close()
         for _role, socket in self._sockets:
@@ -470,7 +470,7 @@ class Service:
                     break
                 lost += 1
             if lost:
-                self._journal.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
+                self._queue.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
 
     def _serve(self, role: str, socket: Socket) -> None:
         kind, _, port = role.partition(":")
@@ -487,10 +487,8 @@ class Service:
         elif kind == "mint":
             pass  # not served: it answers
         elif kind == "refused":
-            journal = self._journal
-            self._refused = RefusedPackets(
-                self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed
-            )
+            queue = self._queue
+            self._refused = RefusedPackets(self._reactor, socket, self._router, queue.emit, queue.lose, self._crashed)
         elif kind == "diag":
             self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
@@ -506,7 +504,7 @@ class Service:
         """A connection or a datagram failed by a defect of ours; the caller refuses it."""
         self._crashes += 1
         if self._crashes <= _CRASHES_REPORTED:
-            self._journal.emit(defect(error))
+            self._queue.emit(defect(error))
         else:
             self._last_crash = defect(error, self._crashes - _CRASHES_REPORTED)
 
@@ -535,8 +533,8 @@ class Service:
             elif isinstance(message, m.Follow):
                 self._follow(message.policy)
             elif isinstance(message, m.Sync):
-                self._journal.report_repetitions(everything=True)
-                self._journal.send(m.Synced(message.number))
+                self._queue.report_repetitions(everything=True)
+                self._queue.send(m.Synced(message.number))
                 self._write()
             elif isinstance(message, m.Stop):
                 self._reactor.stop()
@@ -570,7 +568,7 @@ class Service:
         self._router.forget()
 
     def _report_repetitions(self, _item: None) -> None:
-        self._journal.report_repetitions()
+        self._queue.report_repetitions()
 
     def _bytes(self) -> tuple[int, int]:
         """Bytes relayed so far, up and down."""
@@ -580,28 +578,28 @@ class Service:
     def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
         self._bytes_reported = up + down
-        self._journal.send(m.Totals(up, down))
+        self._queue.send(m.Totals(up, down))
 
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
-        journal = self._journal
+        queue = self._queue
         if self._sends_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_reported:
             self._totals.begin(None)
-        if journal.counting() and not self._repetitions.waiting():
+        if queue.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)
-        if journal.urgent():
+        if queue.urgent():
             self._write()
-        elif journal.waiting() and not self._batch_delay.waiting():
+        elif queue.waiting() and not self._batch_delay.waiting():
             self._batch_delay.begin(None)
 
     def _write(self, _item: None = None) -> None:
         """Hand the session what it takes."""
         if self._blocked:
             return
-        journal = self._journal
+        queue = self._queue
         try:
-            while journal.waiting():
-                journal.sent(self._control.send(journal.pending()))
+            while queue.waiting():
+                queue.sent(self._control.send(queue.pending()))
         except BlockingIOError:
             self._blocked = True
             self._reactor.change(self._control.fileno(), self._listens | OUT)

@@ -41,7 +41,7 @@ from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
-from .journal import AGAIN, Journal, now, say
+from .event_log import AGAIN, EventLog, now, say
 from .prepare import VERSION
 
 TYPE_CHECKING = False
@@ -112,7 +112,7 @@ class Boundary(ABC):
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
         self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until another process has them
-        self._recording = False  # from when the journal is opened to the end of the run
+        self._recording = False  # from when the log of events is opened to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
     def run(self) -> int:
@@ -126,7 +126,7 @@ class Boundary(ABC):
             return self._run()
         except BaseException:
             if self._recording:
-                self.journal.give_up()
+                self.log.give_up()
                 if self._live_log is not None:
                     self._live_log.wait()
             raise
@@ -236,8 +236,8 @@ class Boundary(ABC):
         """The record, the tracer, the secrets, the entry of this session and the ports of the host."""
         facts, recorded = self.prepared.facts, self.prepared.recorded
         directory = record.make(facts.state, self.id) if recorded else ""
-        self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
-        self.journal.on_line = self._on_line
+        self.log = EventLog(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
+        self.log.on_line = self._on_line
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
         if self.policy.secrets or self.policy.masks:
@@ -380,7 +380,7 @@ class Boundary(ABC):
                     shown="" if root == facts.workspace else root + "/",
                     store=os.path.join(facts.state, "quarantine", self.id),
                     mask=cell.hide,
-                    report=self.journal.add,
+                    report=self.log.add,
                     table=table,
                     empty=empty,
                     tips=tips[root],
@@ -420,7 +420,7 @@ class Boundary(ABC):
         copies = self._gateway is not None and self._gateway.copies
         quiet = (*coverage.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
         events.append(Binding(coverage.RULE, "; ".join(quiet), "partial", False))
-        self.journal.add(
+        self.log.add(
             SessionStarted(
                 VERSION,
                 self.command,
@@ -516,7 +516,7 @@ class Boundary(ABC):
 
         fd, paths = self.cell.reads
         shown = {watch: path[len(workspace.rstrip("/")) + 1 :] for watch, path in paths.items()}
-        self._reads = Reads(fd, shown, self.policy, self.journal.add)
+        self._reads = Reads(fd, shown, self.policy, self.log.add)
         return ()
 
     def _begin_edits(self, handle: TraceHandle | None) -> None:
@@ -590,7 +590,7 @@ class Boundary(ABC):
         self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
 
     def _take_line(self, line: bytes) -> None:
-        self.journal.add_line(line, "tracer", recorded=True)
+        self.log.add_line(line, "tracer", recorded=True)
 
     def _attach_tracer(
         self, handle: TraceHandle | None, trees: list[tuple[str, tuple[PathRule, ...]]], reviewed: str
@@ -654,7 +654,7 @@ class Boundary(ABC):
             "session": self.id,
             "clock": clock.offset(),
             "environ": facts.environ if self.policy.upstream_proxy == "env" else (),
-            "verbose": self.journal.wants_all,
+            "verbose": self.log.wants_all,
             "totals": True,  # for ps
             "inspect": self.plan.inspect,
             "authorities": authorities,
@@ -663,7 +663,7 @@ class Boundary(ABC):
             "doors": tuple((door.number, door.source, door.owner) for door in doors),
         }
         logins = list(self._masked.logins.values()) if self._masked is not None else []
-        self._gateway = Gateway(sockets, config, self.journal, self._secrets, logins)
+        self._gateway = Gateway(sockets, config, self.log, self._secrets, logins)
         self._secrets = []
         self._authority = None
         if self._masked is not None and self._masked.tokens:
@@ -777,7 +777,7 @@ class Boundary(ABC):
                 wanted = guard.timeout()
                 if wanted is not None:
                     timeout = wanted if timeout < 0 else min(timeout, wanted)
-            if self.journal.waits:
+            if self.log.waits:
                 timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
             if self._editor is not None and (wanted := self._editor.timeout()) is not None:
                 timeout = wanted if timeout < 0 else min(timeout, wanted)
@@ -786,8 +786,8 @@ class Boundary(ABC):
                 if handler is not None:
                     handler()
             self._guard_files()
-            if self.journal.waits:
-                self.journal.flush()
+            if self.log.waits:
+                self.log.flush()
             if self._editor is not None:
                 self._editor.step()
             self._turn()
@@ -850,13 +850,13 @@ class Boundary(ABC):
     def _on_gateway(self) -> None:
         if not self.gateway.read():
             self._on_gateway_end()
-        elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
+        elif self.log.refused != self.record.refused or self.log.bytes_down != self.record.bytes_down:
             if time.monotonic() - self._recorded_at < RECORD_EVERY:
                 return
             self._recorded_at = time.monotonic()
             self._show(
                 self.record.replace(
-                    refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+                    refused=self.log.refused, bytes_up=self.log.bytes_up, bytes_down=self.log.bytes_down
                 )
             )
 
@@ -872,7 +872,7 @@ class Boundary(ABC):
     def _on_tracer(self) -> None:
         assert self._tracer is not None
         running = self._tracer.read()
-        self.journal.flush()
+        self.log.flush()
         if not running:
             self._on_tracer_end()
 
@@ -899,8 +899,8 @@ class Boundary(ABC):
     def _lacks(self, source: str, why: str) -> None:
         """It is not known whether ``source`` has sent everything: one event, one line, and the record is incomplete."""
         self._lacking.append(f"{source}: {why}")
-        self.journal.add(EventsLost(source, 0, now(), now(), "session", why))
-        what = "the record is incomplete" if self.journal.wants_all else "refusals may be missing"
+        self.log.add(EventsLost(source, 0, now(), now(), "session", why))
+        what = "the record is incomplete" if self.log.wants_all else "refusals may be missing"
         say(f"{what}: {source}: {escape(why)}")
 
     def _end(self) -> int:
@@ -917,29 +917,29 @@ class Boundary(ABC):
             else:
                 self.failure = self.failure or _unguarded(guard)
         homes.keep(self.prepared.home, self.prepared.agent, self.policy.state_files)
-        if self.journal.lost:
-            self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
-        if self.journal.defects:
-            self._lacking.append(f"network: {self.journal.defects} failures by a defect, whose events may be missing")
-        writer = self.journal.record
+        if self.log.lost:
+            self.log.add(EventsLost("network", self.log.lost, now(), now()))
+        if self.log.defects:
+            self._lacking.append(f"network: {self.log.defects} failures by a defect, whose events may be missing")
+        writer = self.log.record
         unwritten = (writer.lost if writer else 0) + (self._tracer.unwritten if self._tracer is not None else 0)
         if self.policy.trace.mode == "required" and (self._lacking or unwritten) and not self.failure:
             ended = self._exit_status()[0]
             self.failure = f"trace.mode is required and the record is incomplete; the command's status was {ended}"
         status, number = self._exit_status()
-        self.journal.add(
+        self.log.add(
             SessionEnded(
                 status,
                 number,
                 round((time.monotonic() - self.started) * 1000, 3),
-                dict(self.journal.counts),
-                self.journal.refused,
-                self.journal.lost + unwritten,
+                dict(self.log.counts),
+                self.log.refused,
+                self.log.lost + unwritten,
                 tuple(self._left_behind()),
                 incomplete=tuple(self._lacking),
             )
         )
-        self.journal.close()
+        self.log.close()
         if writer is not None:
             self._after_record(writer)
         self._report()

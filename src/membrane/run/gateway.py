@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..gateway.messages import Asked, Renewed, Setup
     from ..messages import Message
     from ..policy.model import Policy
-    from .journal import Journal
+    from .event_log import EventLog
 
 START = 20.0  # seconds for the gateway to make a certificate authority
 END = 2.0  # seconds for the gateway to take the last packets and send its last events
@@ -48,7 +48,7 @@ class Gateway:
         self,
         sockets: list[tuple[str, int]],
         config: dict[str, Any],
-        journal: Journal,
+        log: EventLog,
         secrets: Sequence[Sequence[Any]] = (),
         logins: Sequence[dict[str, Any]] = (),
     ) -> None:
@@ -67,7 +67,7 @@ class Gateway:
         self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are reported
         self._config = config
         self._rows = list(secrets), list(logins)
-        self._journal = journal
+        self._log = log
         self._socket: _socket.socket | None = None
         self._frames: Frames | None = None
 
@@ -172,7 +172,7 @@ class Gateway:
             for message in self._frames.feed(data):
                 self._take(message)
         finally:
-            self._journal.flush()
+            self._log.flush()
         return True
 
     def _take(self, message: Message) -> None:
@@ -180,10 +180,10 @@ class Gateway:
 
         if isinstance(message, m.Lines):
             for line in message.text.removesuffix(b"\n").split(b"\n"):
-                self._journal.add_line(line, "network")
+                self._log.add_line(line, "network")
                 self._taken += 1
         elif isinstance(message, m.Totals):
-            self._journal.add_totals(message.bytes_up, message.bytes_down)
+            self._log.add_totals(message.bytes_up, message.bytes_down)
         elif isinstance(message, m.Asked):
             if self.on_question is not None:
                 self.on_question(message)

@@ -22,7 +22,7 @@ from ..escaping import escape
 from ..plan.model import Copy, Mask
 from ..plan.mounts import pins
 from ..policy.model import Malformed
-from .journal import say
+from .event_log import say
 from .sources import Found, Trees
 
 TYPE_CHECKING = False

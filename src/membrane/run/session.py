@@ -24,7 +24,7 @@ from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
 from .boundary import Boundary
-from .journal import open_for_caller, say
+from .event_log import open_for_caller, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Session(Boundary):
 
     def _prepare(self) -> None:
         if type(self.hooks) is not Hooks:
-            self.journal.on_refusal = self.hooks.refused
+            self.log.on_refusal = self.hooks.refused
         self._write_session_id()
         self._wake = self._install_signals()
 
@@ -344,7 +344,7 @@ class Session(Boundary):
         return code, 0
 
     def _where_the_record_is(self) -> str:
-        if self.journal.record is not None:
+        if self.log.record is not None:
             return "membrane trace show @last --denied"
         return self.options.events if self.options.events != "stderr" else ""
 
@@ -377,13 +377,13 @@ class Session(Boundary):
             changes.close()
 
     def _report_refusals(self) -> None:
-        if not self.journal.denied:
+        if not self.log.denied:
             return
         from ..record.summary import refusals
 
         colour = os.isatty(2) and not os.environ.get("NO_COLOR")
         for line in refusals(
-            self.journal.denied.values(),
+            self.log.denied.values(),
             record=self._where_the_record_is(),
             home=os.environ.get("HOME", ""),
             colour=colour,
@@ -391,12 +391,12 @@ class Session(Boundary):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
     def _report_failures(self) -> None:
-        if not self.journal.failed:
+        if not self.log.failed:
             return
         from ..record.summary import failures
 
-        record = "membrane trace show @last --kind conn" if self.journal.record is not None else ""
-        for line in failures(self.journal.failed, more=self.journal.more_failed, record=record):
+        record = "membrane trace show @last --kind conn" if self.log.record is not None else ""
+        for line in failures(self.log.failed, more=self.log.more_failed, record=record):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 

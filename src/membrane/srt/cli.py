@@ -278,7 +278,7 @@ class Control(Hooks):
         import base64
         import json
 
-        from ..run.journal import now
+        from ..run.event_log import now
 
         record = {
             "line": line,

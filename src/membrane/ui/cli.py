@@ -211,7 +211,7 @@ def _meant(command: tuple[str, ...]) -> str:
 
 
 def events_place(given: str) -> str:
-    """Where ``--events`` writes, as ``journal.Journal`` takes it; a descriptor of the caller's is ours from now on.
+    """Where ``--events`` writes, as ``event_log.EventLog`` takes it; a descriptor of the caller's is ours from now on.
 
     Raises:
         UsageError: ``-``, which would be read as stderr; no number of a descriptor.

@@ -138,11 +138,11 @@ def test_held_secrets_leave_every_field_of_an_event() -> None:
     }  # fmt: skip
     other = AccessDenied({"kind": "Connect", "host": "a.test"}, "name not allowed", None, None)
     assert MASK.event(other) is other
-    journal = EventQueue("s")
-    journal.mask = MASK
-    journal.emit(event)
-    journal.send(Failed(f"it failed on {text}"))
-    assert text.encode() not in bytes(journal.pending()) and REDACTED.encode() in bytes(journal.pending())
+    queue = EventQueue("s")
+    queue.mask = MASK
+    queue.emit(event)
+    queue.send(Failed(f"it failed on {text}"))
+    assert text.encode() not in bytes(queue.pending()) and REDACTED.encode() in bytes(queue.pending())
     assert "REAL" not in repr(MASK)
 
 

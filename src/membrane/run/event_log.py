@@ -74,14 +74,14 @@ def now() -> str:
     return clock.iso(clock.time_ns())
 
 
-class Journal:
+class EventLog:
     """Numbers the events of one session, writes them where asked, keeps the refusals for the summary.
 
     Args:
         session: its id.
         destination: a file to append to, ``fd:N`` for a descriptor that the caller opened, ``stderr`` for the stream
             that the command has as well, or nothing.
-        record: the session's part of the record; closed with the journal.
+        record: the session's part of the record; closed with this.
 
     Raises:
         HostError: the file cannot be opened.
@@ -258,7 +258,7 @@ class Stream:
     """The events file: never waited for.
 
     Args:
-        destination: as of ``Journal``.
+        destination: as of ``EventLog``.
         session: its id.
 
     Raises:

@@ -11,7 +11,7 @@ Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dn
 ``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
 listening unix socket of the view for the policy's N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of
 the host's loopback for that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``),
-``diag`` (see ``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+``diag`` (see ``clients``), ``factory`` (where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -309,9 +309,9 @@ class Service:
             for rule in policy.allow
             for ports in rule.ports
         )
-        mint = [socket for role, socket in sockets if role == "mint"]
+        factory = [socket for role, socket in sockets if role == "factory"]
         common = queue.emit, self._crashed, engine.number
-        self._exposed = Exposed(reactor, mint[0], *common, memory=engine.memory) if mint else None
+        self._exposed = Exposed(reactor, factory[0], *common, memory=engine.memory) if factory else None
         self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
         self._broker.approvals = self._approvals
         self._unix_sockets = policy.unix_sockets
@@ -457,7 +457,7 @@ class Service:
                 return
         deadline = time.monotonic() + _LAST_COUNT
         for role, socket in self._sockets:
-            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role == "mint":
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role == "factory":
                 continue
             lost = 0
             while time.monotonic() < deadline:
@@ -484,7 +484,7 @@ class Service:
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
             self._exposed.listen(socket, int(port))
-        elif kind == "mint":
+        elif kind == "factory":
             pass  # not served: it answers
         elif kind == "refused":
             queue = self._queue

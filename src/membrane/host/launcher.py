@@ -143,7 +143,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     if plan.network.exposed:
         factory, theirs = pair(m.FROM_FACTORY, m.TO_FACTORY)
         factory.setblocking(False)
-        _send_sockets(channel, mode, [("mint", theirs.socket)])
+        _send_sockets(channel, mode, [("factory", theirs.socket)])
         theirs.close()
     channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
     from .errors import Conflict, HostError, InternalError, MembraneError, Poisoned, PolicyError
-    from .run.asking import Question
+    from .run.questions import Question
 
 __all__ = [
     "DEVNULL",
@@ -51,7 +51,7 @@ __all__ = [
 _PLACES = {
     "errors": ("Conflict", "HostError", "InternalError", "MembraneError", "Poisoned", "PolicyError"),
     "api.changesets": ("ChangeSet",),
-    "run.asking": ("Question",),
+    "run.questions": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),
     "api.streams": ("DEVNULL", "PIPE"),

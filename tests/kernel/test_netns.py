@@ -574,7 +574,7 @@ def test_without_copies_of_what_is_refused_the_rules_are_the_same() -> None:
     """A kernel without nfnetlink_log, or without the expression, refuses in silence, and says so."""
     mode, roles, notes = roles_when({"log": errno.ENOENT})
     assert (mode, roles[-1]) == ("tproxy", "udp6:443")
-    assert notes == ["refused packets are not told: the kernel copies none"]
+    assert notes == ["refused packets are not reported: the kernel copies none"]
 
 
 def test_any_refused_packet_is_copied_and_no_other() -> None:

@@ -39,10 +39,10 @@ from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import registry
-from ..run.asking import KINDS
 from ..run.begin import begin
 from ..run.boundary import Boundary
-from ..run.opening import RunOptions, RunRequest
+from ..run.prepare import RunOptions, RunRequest
+from ..run.questions import KINDS
 from . import wire
 
 TYPE_CHECKING = False
@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import SharedCommand
+    from ..gateway.messages import Asked
     from ..messages import Message
     from ..run.gateway import Gateway
-    from ..run.opening import Opening
+    from ..run.prepare import PreparedRun
 else:
     import _signal
 
@@ -120,8 +121,8 @@ class Supervisor(Boundary):
 
     shared = True
 
-    def __init__(self, channel: Channel, opening: Opening, wanted: wire.Open) -> None:
-        super().__init__(opening)
+    def __init__(self, channel: Channel, prepared: PreparedRun, wanted: wire.Open) -> None:
+        super().__init__(prepared)
         self._kept = wanted.persistent
         self._ask = wanted.ask
         self._main = _Client(channel, True)
@@ -197,11 +198,11 @@ class Supervisor(Boundary):
                 del self._syncs[number]
                 then()
 
-    def _asks(self) -> dict[str, Any] | None:
-        return {"seconds": self._ask, "kinds": KINDS} if self._ask else None
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        return (self._ask, KINDS) if self._ask else None
 
     def _answer_questions(self, gateway: Gateway) -> None:
-        gateway.on_question = self._on_question
+        gateway.on_question, gateway.on_withdrawn = self._on_question, self._on_withdrawn
 
     def _after_processes(self) -> None:
         for command in list(self._commands.values()):
@@ -220,7 +221,7 @@ class Supervisor(Boundary):
     def _exit_status(self) -> tuple[int, int]:
         return (125, 0) if self.failure else (0, 0)
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         channel = self._main.channel
         try:
             channel.socket.settimeout(SYNC)
@@ -592,20 +593,19 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ the rest
 
-    def _on_question(self, record: dict[str, Any]) -> None:
-        if "withdrawn" in record:
-            self._questions.discard(int(record["withdrawn"]))
-            self._tell(self._main, wire.Withdrawn(int(record["withdrawn"])))
-            return
-        asked = record["ask"]
-        self._questions.add(int(asked["number"]))
-        who = self.cell.owner(asked.get("client"))
+    def _on_question(self, asked: Asked) -> None:
+        self._questions.add(asked.number)
+        who = self.cell.owner(asked.client)
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
-        self._tell(self._main, wire.Question(int(asked["number"]), {**asked, "process": process}))
+        self._tell(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
+
+    def _on_withdrawn(self, number: int) -> None:
+        self._questions.discard(number)
+        self._tell(self._main, wire.Withdrawn(number))
 
     def _update(self, update: wire.Update) -> None:
         try:
-            policy, _warnings = mounts.as_found(restore(update.policy), self.opening.facts)
+            policy, _warnings = mounts.as_found(restore(update.policy), self.prepared.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(
@@ -620,15 +620,15 @@ class Supervisor(Boundary):
         self._sync(lambda: self._tell(self._main, wire.Updated(update.number)))
 
     def _stats(self) -> dict[str, Any]:
-        journal = self.journal
+        log = self.log
         return {
             "commands": self._ran,
             "running": len(self._running()),
-            "refused": journal.refused,
-            "bytes_up": journal.bytes_up,
-            "bytes_down": journal.bytes_down,
-            "events": dict(journal.counts),
-            "lost": journal.lost,
+            "refused": log.refused,
+            "bytes_up": log.bytes_up,
+            "bytes_down": log.bytes_down,
+            "events": dict(log.counts),
+            "lost": log.lost,
         }
 
     def _listen(self, number: int) -> None:

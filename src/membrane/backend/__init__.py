@@ -318,7 +318,7 @@ class Cell(ABC):
 
     @abstractmethod
     def owner(self, client: Mapping[str, Any] | None) -> Process | None:
-        """The process of the cell behind a question's ``client`` (``gateway.asking``); None: that is not known."""
+        """The process of the cell behind a question's ``client`` (``gateway.approvals``); None: that is not known."""
 
     def last(self) -> tuple[int, ...]:
         """After ``ready``: processes of this machine, as this pid namespace numbers them; when they have ended nothing

@@ -38,8 +38,8 @@ from . import openings, sniff
 from .connection import RESET, SILENT, UNREPORTED, Connection, Connections, guarded
 from .dial import ALL, Dial, Dialler
 from .dns import LONGEST_QUERY, TcpMessages
+from .event_queue import denial
 from .flow import BUFFER, Flow, LimitReached, cut_short
-from .journal import denial
 from .listener import Listener, capture, original
 from .reactor import ERR, HUP, IN, OUT, PRI, RDHUP
 from .route import Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown
@@ -334,11 +334,11 @@ class TcpConnection(Connection):
         engine, route = self.engine, self.router.arrive(address, port)
         if not isinstance(route, Refusal):
             self._follow(route)
-        elif route.question is not None and engine.asking is not None:
+        elif route.question is not None and engine.approvals is not None:
             refusal = route
             self._state = _ASKING
             client = {"protocol": "tcp", "port": self.peer[0]}
-            engine.asking.ask(
+            engine.approvals.ask(
                 route.question,
                 route.event.hint or "",
                 lambda router: self.answered(router, refusal, address, port),
@@ -390,13 +390,13 @@ class TcpConnection(Connection):
         self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
     def unreached(self, reason: str) -> None:
-        """Every address failed: report it, and tell the client."""
+        """Every address failed: report it, and answer the client."""
         self.engine.failed += 1
         self._dial = None
         if self._inspection is not None:
             self._inspection.unreached(reason)
             return
-        self.emit_closed(reason)
+        self.emit_closed(reason, reached=False)
         self._start_to_explain(reason)
 
     def barred(self, refusal: Refusal) -> None:
@@ -414,7 +414,7 @@ class TcpConnection(Connection):
             self._dial = None
 
     def _open_towards_client(self) -> None:
-        """Tell a client of a proxy that it may go on."""
+        """Answer a client of a proxy that it may go on."""
         if self._replies is not None:
             opening, self._replies = self._replies.opening, None
             self.client.send(opening)

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Pid 1 builds the view, forks the command, gives up every capability and then only reaps, forwards signals that the
-supervisor sends and tells it when the job in the terminal stops.  A stopped job is a stopped sandbox: the supervisor
+supervisor sends and notifies it when the job in the terminal stops.  A stopped job is a stopped sandbox: the supervisor
 stops as well and guards nothing, so no process that the command left in the background may run on.  With a terminal,
 pid 1 is the session leader and the command is a process group of its own in that session, so that it is not orphaned
 and SIGTSTP stops it.
@@ -61,14 +61,14 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
         os._exit(1)
     os.close(started)
     plan = start.plan
-    walled = wall_off(start)
+    forbidden = forbid_namespaces(start)
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
         channel.send(m.Listening(sock.fileno()))
         sock.close()
     with Step(channel, "assemble the seccomp filter"):
-        filters = assemble(start, walled=walled)  # while the supervisor looks through the workspace
+        filters = assemble(start, forbidden=forbidden)  # while the supervisor looks through the workspace
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
         os._exit(1)
@@ -85,7 +85,7 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
                 view.workspace_operation(masks, *operation(op))
         watch = masks.take_watch()
         if watch >= 0:
-            channel.send(m.ReadsWatched(tuple(masks.told), tuple(masks.told.values()), watch))
+            channel.send(m.ReadsWatched(tuple(masks.watched), tuple(masks.watched.values()), watch))
             os.close(watch)
         masks.close()
         view.seal(plan.mounts)
@@ -107,11 +107,11 @@ class Filters(Value):
     notifying: bytes
 
 
-def wall_off(start: Start) -> bool:
+def forbid_namespaces(start: Start) -> bool:
     """Have the kernel refuse user namespaces to the command (namespaces(7), max_user_namespaces), and so, as it has no
     capability, all others; false: it was not done.
 
-    The setting is the user namespace's own.  Behind it the reader of notifications can refuse them, and tell of it.
+    The setting is the user namespace's own.  Behind it the reader of notifications can refuse them, and report it.
     """
     hardening = start.plan.hardening
     if not start.notify or start.commands != "one" or hardening.nested or hardening.user_namespaces:
@@ -129,38 +129,38 @@ def wall_off(start: Start) -> bool:
         os.close(fd)
 
 
-def assemble(start: Start, *, walled: bool = False) -> Filters:
-    """The filters of each command of ``start``; ``walled``: as ``wall_off`` said."""
+def assemble(start: Start, *, forbidden: bool = False) -> Filters:
+    """The filters of each command of ``start``; ``forbidden``: as ``forbid_namespaces`` said."""
     plan = start.plan
     hardening = plan.hardening
     refusing = seccomp.program(
         nested=hardening.nested,
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
-        raw_is_told=tells_raw(start),
-        namespaces_are_told=walled,
+        raw_is_notified=notifies_raw(start),
+        namespaces_are_notified=forbidden,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one
         return Filters(refusing, b"")
-    return Filters(refusing, notifying(start, walled=walled))
+    return Filters(refusing, notifying(start, forbidden=forbidden))
 
 
-def tells_raw(start: Start) -> bool:
+def notifies_raw(start: Start) -> bool:
     """Are raw sockets refused by the reader of notifications?  Only where the kernel would refuse them as well."""
     hardening = start.plan.hardening
     return bool(start.notify) and not hardening.nested and not hardening.user_namespaces
 
 
-def notifying(start: Start, *, walled: bool = False) -> bytes:
+def notifying(start: Start, *, forbidden: bool = False) -> bytes:
     """The second filter."""
     reads = start.notify == "reads"
-    return seccomp.notify_program(reads=reads, raw=tells_raw(start), namespaces=walled, machine=sc.MACHINE)
+    return seccomp.notify_program(reads=reads, raw=notifies_raw(start), namespaces=forbidden, machine=sc.MACHINE)
 
 
 def run_command(start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1) -> NoReturn:
-    """Fork the command and keep it: reap, forward signals, tell its status.
+    """Fork the command and keep it: reap, forward signals, report its status.
 
     Args:
         filters: as ``assemble`` made them.
@@ -248,7 +248,7 @@ def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: in
 
 
 def _keep(channel: Channel) -> None:
-    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
+    """Pid 1 of a sandbox without a command: reap what is orphaned, until the supervisor is gone."""
     give_up_privileges()
     poll, wake_read, _wake_write = waiting_for(channel)
     while True:
@@ -259,7 +259,7 @@ def _keep(channel: Channel) -> None:
 
 
 def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
-    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
+    """Waits for a message or the end of a child; the ends of the pipe that reports the latter."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -270,7 +270,7 @@ def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
 
 
 def reap_ended(wake: int) -> None:
-    """Reap every child that has ended: what there was to tell of it was told."""
+    """Reap every child that has ended: what there was to report of it was reported."""
     _drain(wake)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -284,7 +284,7 @@ class _Freezer:
 
     def __init__(self) -> None:
         self.frozen = False
-        self._before: set[int] = set()  # stopped by somebody inside: they stay stopped
+        self._before: set[int] = set()  # stopped by a process inside: they stay stopped
 
     def freeze(self) -> None:
         if self.frozen:

@@ -25,7 +25,7 @@ Rules
 2. Each process asks for SIGKILL when its parent dies, after its last change of credentials (prctl(2)); only the
    spawner waits for the end of its channel, and then for its children.
 3. No descriptor but stdin, stdout and stderr reaches the command.
-4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by somebody else moves no mask.
+4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by another process moves no mask.
 5. The command is released by the supervisor, after it has read back what was set.
 
 What they say to each other is in ``host.messages``.
@@ -44,6 +44,7 @@ from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
     SIGKILL,
+    USER_NAMESPACE,
     LaunchFailed,
     Step,
     default_signals,
@@ -78,7 +79,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     _close_all_but(keep)
     sc.erase_environment()
     os.umask(0o022)  # modes of our own files are exact; the command gets the caller's mask back
-    with Step(channel, "make a user namespace"):
+    with Step(channel, USER_NAMESPACE):
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNET)
     begin = channel.receive()
     if not isinstance(begin, m.Begin):
@@ -87,7 +88,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     plan = start.plan
     root = bool(plan.base_kuid)
     trees: dict[int, int] = {}
-    with Step(channel, "make a user namespace"):
+    with Step(channel, USER_NAMESPACE):
         if not root:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
@@ -137,12 +138,12 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
                 sockets += _diagnosing(role)
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
-        _tell_sockets(channel, mode, part)
+        _send_sockets(channel, mode, part)
     factory: Channel | None = None
     if plan.network.exposed:
         factory, theirs = pair(m.FROM_FACTORY, m.TO_FACTORY)
         factory.setblocking(False)
-        _tell_sockets(channel, mode, [("mint", theirs.socket)])
+        _send_sockets(channel, mode, [("factory", theirs.socket)])
         theirs.close()
     channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:
@@ -151,7 +152,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     _serve(start, channel, namespaces, pid, pidfd, factory)
 
 
-def _tell_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
+def _send_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
     roles = tuple([role for role, _sock in sockets])
     channel.send(m.NetworkSockets(mode, roles, tuple([sock.fileno() for _role, sock in sockets])))
 
@@ -178,8 +179,8 @@ def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
 def _make_socket(channel: Channel) -> bool:
     """Answer one request of the gateway with a TCP socket of this network namespace; false at its end.
 
-    A socket belongs to the namespace in which it was made, whoever connects it: so the gateway reaches the sandbox's
-    loopback without entering the namespace.
+    A socket belongs to the namespace in which it was made, whichever process connects it: so the gateway reaches the
+    sandbox's loopback without entering the namespace.
     The channel does not block: who does not read the answers must not keep masks from being mounted.
     """
     try:

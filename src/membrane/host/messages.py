@@ -84,7 +84,7 @@ class NetworkSockets(Message):
 
 
 class InitStarted(Message):
-    """The network stands, and pid 1 was made."""
+    """The network is set up, and pid 1 was made."""
 
     pidfd: Fd
 
@@ -150,7 +150,7 @@ class DirectoryKept(Message):
 
 
 class ReadsWatched(Message):
-    """What tells first reads of hidden files (inotify(7)), with the number of the file for each watch."""
+    """What reports first reads of hidden files (inotify(7)), with the number of the file for each watch."""
 
     watches: tuple[int, ...]
     files: tuple[int, ...]
@@ -182,7 +182,7 @@ class JobStopped(Message):
 
 
 class CommandExited(Message):
-    """``status``: as wait(2) tells it."""
+    """``status``: as wait(2) reports it."""
 
     status: int
 

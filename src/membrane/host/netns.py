@@ -9,13 +9,14 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
   that declares every address local (AnyIP).
 * Mode ``tproxy``: a TCP packet to a foreign address is handed to our listener on ``OWN:INTERCEPT_PORT``;
   ``getsockname()`` of the accepted socket is the original destination.  No NAT, no conntrack.
-* Mode ``dnat``, where the kernel has no TPROXY: the destination is rewritten; SO_ORIGINAL_DST tells the original.
+* Mode ``dnat``, where the kernel has no TPROXY: the destination is rewritten; SO_ORIGINAL_DST gives the original.
 * Mode ``anyip``, without nf_tables: one wildcard listener per port of the plan; ``getsockname()`` is the destination.
-* DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO tells the destination and sets the
+* DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO gives the destination and sets the
   source of the answer.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
   (in INPUT it would time out).  A copy of the head of each such packet goes to a socket of ours (nfnetlink_log), so
-  that the refusal can be told (``gateway.refused``); a kernel without that refuses in silence, which the record says.
+  that the refusal can be reported (``gateway.refused``); a kernel without that refuses in silence, which the record
+  says.
 
 Rules only steer.  If they were flushed the sandbox could reach nothing but our listeners: there is no uplink.
 """
@@ -143,13 +144,13 @@ def _listen_to_refusals(notes: list[str]) -> _socket.socket | None:
     try:
         listener = nl.Connection(nl.NETLINK_NETFILTER)
     except OSError as error:
-        notes.append(f"refused packets are not told: {error.strerror}")
+        notes.append(f"refused packets are not reported: {error.strerror}")
         return None
     try:
         listener.transact((nl.listen_to(_LOG_GROUP, _LOGGED),))
     except OSError as error:
         listener.close()
-        notes.append(f"refused packets are not told: {error.strerror}")
+        notes.append(f"refused packets are not reported: {error.strerror}")
         return None
     return listener.hand_over()
 
@@ -171,7 +172,7 @@ def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], l
                     notes.append(f"no {mode}: {error.strerror}")
             else:
                 if log and not logged:
-                    notes.append("refused packets are not told: the kernel copies none")
+                    notes.append("refused packets are not reported: the kernel copies none")
                 return mode, logged
     return "anyip", False
 
@@ -264,7 +265,7 @@ def _listener(family: int, address: str, port: int, *, transparent: bool = False
 
 
 def _datagram(family: int, address: str, port: int) -> _socket.socket:
-    """A UDP socket that tells each datagram's destination and may answer from it."""
+    """A UDP socket that gives each datagram's destination and may answer from it."""
     opened = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
     if family == _AF_INET:
         opened.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)

@@ -206,7 +206,7 @@ def _read_strings(thread: int, pointers: list[int]) -> dict[int, bytes]:
         if index + 1 < len(ordered) and ordered[index + 1] - pointer <= _TOGETHER:
             continue
         first = ordered[begin]
-        # Not beyond the page of the last one; what lies before it and is not there is found by ``read_text``.
+        # Not beyond the page of the last one; what is before it and cannot be read is found by ``read_text``.
         size = pointer - first + min(_SHORT, PAGE - pointer % PAGE)
         try:
             block = read_memory(thread, first, size)
@@ -323,7 +323,7 @@ class View:
     def open(self, thread: int, place: Place) -> int:
         """An O_PATH descriptor of what is at a place that ``resolve`` found, whatever has happened to the name since.
 
-        A link of proc(5) is followed to what it stands for, which may have another name by now or none.
+        A link of proc(5) is followed to its target, which may have another name by now or none.
 
         Raises:
             OSError: it is gone.
@@ -346,9 +346,9 @@ class View:
             os.close(above)
 
     def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
-        """A relative path from a directory whose own name is too long to be told; never raises.
+        """A relative path from a directory whose own name is too long to be given; never raises.
 
-        Links in it are not followed.  The name of what is there is told when it is short enough, as after ``..``.
+        Links in it are not followed.  The name of what is there is given when it is short enough, as after ``..``.
         """
         directory &= 0xFFFFFFFF
         name = b"cwd" if directory == 0xFFFFFF9C else b"fd/%d" % (directory & 0x7FFFFFFF)
@@ -608,7 +608,7 @@ def start_time(process: int) -> tuple[str, int, int] | None:
 
 
 def program_of(process: int) -> str:
-    """What /proc/PID/exe shows, as the process sees it; empty when it cannot be told."""
+    """What /proc/PID/exe shows, as the process sees it; empty when it is not known."""
     try:
         return os.fsdecode(os.readlink(b"/proc/%d/exe" % process))
     except OSError:
@@ -619,7 +619,7 @@ _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info), its first si
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-def tells_exits() -> bool:
+def reports_exits() -> bool:
     """Whether the kernel knows PIDFD_GET_INFO (Linux 6.13; the exit status since 6.15)."""
     pidfd = os.pidfd_open(os.getpid())
     try:
@@ -632,7 +632,7 @@ def tells_exits() -> bool:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """The wait status of a process that was reaped; None: the kernel does not tell (before Linux 6.15), or not yet."""
+    """The wait status of a process that was reaped; None: not known (before Linux 6.15), or not yet."""
     buffer = bytearray(64)
     struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
     try:

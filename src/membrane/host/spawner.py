@@ -104,7 +104,7 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
         os.close(listener)  # who holds it can answer for everybody
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start)
-    gc.freeze()  # a collection would write to every page that is shared with whoever forked us
+    gc.freeze()  # a collection would write to every page that is shared with the process that forked us
     poll, wake_read, wake_write = waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
@@ -122,8 +122,9 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
 def _wait_for_all(wake: int) -> None:
     """Until every keeper has ended, which they do with the supervisor or with pid 1; at most ``LAST`` seconds.
 
-    Pid 1 cannot end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to whoever adopts
-    it: a container's first process, or a subreaper, which may wait for nobody.
+    Pid 1 cannot end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to the process that
+    adopts
+    it: a container's first process, or a subreaper, which may not wait for it.
     """
     deadline = time.monotonic() + LAST
     try:

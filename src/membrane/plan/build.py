@@ -166,7 +166,7 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
         if fact.kind == "not a socket":
             raise _unbound(where, f"unix_sockets: {path} is not a socket", "name one socket")
         if fact.kind == "dead" and not rule.optional:
-            raise _unbound(where, f"unix_sockets: nobody listens on {path}", "start the service it belongs to")
+            raise _unbound(where, f"unix_sockets: no program listens on {path}", "start the service it belongs to")
         if fact.kind == "forbidden":
             raise _unbound(where, f"unix_sockets: {path} may not be opened by this user", "ask its owner for the right")
         if fact.kind == "datagram":
@@ -268,7 +268,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     store = mounts.home_store(policy, facts)
     stores = [store] if store else []
     trust, java_trust = mounts.trust(policy, facts), mounts.java_trust(policy, facts)
-    told = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
+    java = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     return SandboxPlan(
@@ -277,7 +277,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         mounts=mounts.base(policy, facts),
         network=network.plan_network(policy),
         hardening=hardening.plan_hardening(policy, facts, home),
-        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", told),
+        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", java),
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,

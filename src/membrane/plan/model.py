@@ -32,7 +32,7 @@ class Support(Value):
 
 
 class SocketFact(Value):
-    """What stands at a path that ``unix_sockets`` names."""
+    """What is at a path that ``unix_sockets`` names."""
 
     path: str  # absolute, as named
     resolved: str  # without symbolic links
@@ -264,9 +264,9 @@ class Pin(Value):
 
 
 class Keep(Value):
-    """A directory that later operations cover: the supervisor gets a descriptor of what lies below the cover.
+    """A directory that later operations cover: the supervisor gets a descriptor of what is below the cover.
 
-    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file lies in.
+    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file is in.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""What an agent inside is told: a policy as instructions (Markdown).  As data it is in ``written``.
+"""What an agent inside reads: a policy as instructions (Markdown).  As data it is in ``written``.
 
 Theory of operation
 -------------------
@@ -69,7 +69,7 @@ def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
 
     Args:
         workspace: absolute, as the command sees it.
-        introduction: what stands first; empty: ``INTRODUCTION``.
+        introduction: what comes first; empty: ``INTRODUCTION``.
     """
     lines = [(introduction or INTRODUCTION).rstrip("\n"), "", "## Files", ""]
     lines += [

@@ -71,7 +71,7 @@ def pattern_segment(segment: str) -> str:
     while index < len(segment):
         char = segment[index]
         if segment.startswith("**", index):
-            raise Malformed('"**" stands for whole directories only: write "/**/"')
+            raise Malformed('"**" matches whole directories only: write "/**/"')
         if char in "*?":
             out.append(char)
         elif char == "[" and (end := _set_end(segment, index)) > 0:
@@ -126,7 +126,7 @@ def residues(rule: FileRule, root: str) -> tuple[list[str], bool]:
 
 
 def _closure(states: set[int], parts: Sequence[str]) -> set[int]:
-    """``**`` stands for no directory as well."""
+    """``**`` matches no directory as well."""
     out = set(states)
     for state in sorted(states):
         while state < len(parts) and parts[state] == "**":
@@ -148,7 +148,7 @@ class Covering:
         ]
 
     def _depth(self, effect: str, parts: Sequence[str]) -> tuple[int, FileRule | None]:
-        """How deep the deepest covering rule of an effect lies; -1 without one."""
+        """How deep the deepest covering rule of an effect is; -1 without one."""
         best: tuple[int, FileRule | None] = (-1, None)
         for rule, pattern in self._rules:
             if rule.effect != effect:

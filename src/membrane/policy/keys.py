@@ -62,7 +62,7 @@ class Option(Value):
     repeatable: bool = False
     optional: bool = False  # the value may be left out, and is only read after "="
     default: str = ""  # of an optional value
-    field: str = ""  # its name in ``settings.Given`` or ``opening.RunOptions``; empty: the name with underscores
+    field: str = ""  # its name in ``settings.Given`` or ``prepare.RunOptions``; empty: the name with underscores
     values: tuple[str, ...] = ()  # closed choice
     completes: Literal["", "file", "host", "env"] = ""
     example: str = ""
@@ -492,10 +492,10 @@ KEYS: tuple[Key, ...] = (
         options=(Option("ssl-insecure", "network", "do not verify upstream certificates", read="ssl_insecure",
                     rare=True, example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client"),),
         widens="`true`", may_be_empty=True),
-    Key("trace", "trace_keys", (Field("trace", "trace", shown=lambda rule: rule.mode, by="run/opening.py"),),
+    Key("trace", "trace_keys", (Field("trace", "trace", shown=lambda rule: rule.mode, by="run/prepare.py"),),
         options=(Option("trace", "record", "off: keep no record", "library", metavar="MODE", read="trace"),),
         widens="`mode: auto` and `off`, `max_size`, `keep`, `http: full`"),
-    Key("profiles", "wanted", (Field("profiles", by="run/opening.py"),),
+    Key("profiles", "wanted", (Field("profiles", by="run/prepare.py"),),
         options=(Option("profile", "process", "use this agent profile (default: by name)", metavar="NAME",
                     example="membrane --profile claude -- ./my-wrapper"),
                  Option("no-profile", "process", "use no agent profile",

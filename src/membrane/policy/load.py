@@ -9,7 +9,7 @@ wrote.  Scalars: the later level wins.  Which keys and options there are, and wh
 what a key says is read by ``reading``, the value of an option here.
 
 A key of a project file *widens* when it can let the run do more than the levels before it: those lines are returned as
-``Widening`` and whoever calls decides whether they are approved.  Nothing is dropped in silence: either the whole file
+``Widening`` and the caller decides whether they are approved.  Nothing is dropped in silence: either the whole file
 holds, or the run does not start.
 
 Every error is a ``PolicyError`` with file, line and column.

@@ -358,7 +358,7 @@ class Deny(Value):
 
 
 class Ask(Value):
-    """No rule decides; somebody may be asked.  Whoever cannot ask refuses."""
+    """No rule decides; a person may be asked.  Where no one can be, it is a refusal."""
 
     reason: Reason
     hint: str = ""

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Toolchains of the home (``plan.mounts.TOOLCHAINS``) are the caller's to read and the sandbox's to write: each is an
-overlay, and what is written lies in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
+overlay, and what is written is in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
 to.  Nothing of it reaches the caller's directories, and no command reaches a layer but through its overlay.
 
 The overlays are volatile: without that the end of each run would wait until everything on that file system is written
@@ -106,7 +106,7 @@ class Layers:
         self.notes = (*self.notes, text)
 
     def _take(self, path: str) -> bool:
-        """Make and lock ``path``; False when somebody has it."""
+        """Make and lock ``path``; False when another run has it."""
         import fcntl
 
         make_private(path)
@@ -132,7 +132,7 @@ class Layers:
                 self._once = path
                 self.facts = self.facts.replace(layers=path)
                 return
-            # Another run begins, and took what nobody had locked yet for what one that was killed has left.
+            # Another run begins, and took what was not locked yet for what one that was killed has left.
         self.facts = self.facts.replace(layers="")
         self._note(f"toolchains of the home are read-only: no layer could be locked in {above}")
 
@@ -163,7 +163,7 @@ class Layers:
             pass  # the tree is gone, or another's: the kernel says what that means
 
     def keep_until(self, processes: Iterable[int]) -> None:
-        """Nobody takes the layer before the end of ``processes``, also when this one is killed; without that they may
+        """No run takes the layer before the end of ``processes``, also when this one is killed; without that they may
         still write."""
         if self._lock >= 0:
             from ..changes.store import started_at

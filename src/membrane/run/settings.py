@@ -223,7 +223,7 @@ def _programs(files: _Files, policy: Policy, environ: Mapping[str, str], workspa
 
 
 def _not_read(files: _Files, workspace: str) -> list[str]:
-    """A warning for each file of another version that lies in the workspace: what it hides is not hidden here."""
+    """A warning for each file of another version in the workspace: what it hides is not hidden here."""
     out = []
     for name, key in _NOT_READ.items():
         path = f"{workspace}/{name}"
@@ -528,7 +528,7 @@ def _read_trust(files: _Files, home: str) -> list[tuple[str, str]]:
         os.close(fd)
         raise PolicyError(
             "read the trust store",
-            "it belongs to or can be used by somebody else, so nothing in it counts",
+            "it belongs to or can be used by another user, so nothing in it counts",
             where=path,
             fix=(f"chmod 600 {path}, as its owner, after reading it", f"rm {path}, and approve again"),
         )

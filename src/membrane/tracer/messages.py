@@ -12,11 +12,11 @@ from ..value import Layout, Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..messages import Fd
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
 
 
 class Watched(Value):
-    """What is known only when the sandbox stands; as the fields of ``process.Scope``."""
+    """What is known only when the sandbox is set up; as the fields of ``process.Scope``."""
 
     roots: tuple[tuple[str, tuple[Row, ...]], ...]
     awaited: tuple[str, ...]

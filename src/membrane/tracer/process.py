@@ -14,7 +14,7 @@ command's notifications (``notify``).  With both, events come from eBPF and refu
 alone can refuse; without eBPF everything comes from them.
 
 Nothing in the loop waits for the supervisor: what it does not take stays in a bounded buffer, refusals in one of
-their own, and what does not fit is counted and told as ``EventsLost``.  While the tracer is slow the command waits;
+their own, and what does not fit is counted and reported as ``EventsLost``.  While the tracer is slow the command waits;
 when the tracer is dead its calls fail with ENOSYS, and the supervisor kills it.
 
 ``Tracer`` is the supervisor's side, ``Source`` what the loop reads.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ..host.channel import Channel
     from ..policy.model import Policy
     from ..record.decode import Decoder
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
     from .ebpf import EbpfSource
     from .notify import Notifications
 
@@ -114,7 +114,7 @@ class Tracer:
     """The tracer of one session, as its supervisor sees it; made before the launch.
 
     Args:
-        scope: the session; ``roots`` are told at ``attach``.
+        scope: the session; ``roots`` come with ``attach``.
         live: send every event, not only refusals.
         store: makes the place of the record of a source, in the tracer; None: no record is kept.
         take: is given each line.
@@ -152,7 +152,7 @@ class Tracer:
         try:
             self._channel.send(m.Prepare())
         except OSError:
-            pass  # ``attach`` tells
+            pass  # ``attach`` reports it
 
     def attach(
         self, process: int, listener: int, root: int, roots: tuple[tuple[str, tuple[Row, ...]], ...], table: int = -1
@@ -174,7 +174,7 @@ class Tracer:
         try:
             self._channel.send(m.Attach(watched, process, self.on_edit is not None, optional[0], root, optional[1]))
         except OSError:
-            pass  # told below
+            pass  # reported below
         finally:
             for fd in (listener, root, table):
                 if fd >= 0:
@@ -214,7 +214,7 @@ class Tracer:
         return message is not None
 
     def sync(self, number: int) -> bool:
-        """Ask for ``on_synced(number)`` once everything that was seen until now is told; False when it has ended."""
+        """Ask for ``on_synced(number)`` once everything that was seen until now was sent; False when it has ended."""
         try:
             self._channel.send(m.Sync(number))
         except OSError:
@@ -281,13 +281,14 @@ def _child(
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)
-        sys.dont_write_bytecode = True  # with this mask nobody else could read what is cached
+        sys.dont_write_bytecode = True  # with this mask no other user could read what is cached
         os.chdir("/")
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         kernel = why or _kernel_events()  # the supervisor goes on meanwhile
-        # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
+        # A root caller's sandbox has files that only another uid may look at; the tracer of any other caller needs
+        # none.
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
             keep |= CAP_BPF
@@ -359,7 +360,7 @@ class _Loop:
         self._make_store = store
         self._store: Store | None = None  # of the notifications, and of what the tracer itself has to say
         self._spans: Store | None = None
-        self._told = 0  # events of the kernel that are written down
+        self._stored = 0  # events of the kernel that are written down
         self._decoder: Decoder | None = None
         self._source: Notifications | None = None
         self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
@@ -394,7 +395,7 @@ class _Loop:
                     finishing = not self._control()
                 elif fd == kernel:
                     kernel_is_ready = True
-            if source is not None:  # first: somebody waits for an answer
+            if source is not None:  # first: a call waits for an answer
                 source.drain(self._write)
                 if source.ended:
                     self._watch_ends(-1)
@@ -404,7 +405,7 @@ class _Loop:
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
             if self._asked:
-                self._tell_held()
+                self._report_held()
             if self._unwritten:
                 self._record()
             if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
@@ -419,7 +420,7 @@ class _Loop:
         self._channel.setblocking(True)
         self._channel.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
         if self._lost:
-            self._tell_losses({})
+            self._report_losses({})
         for store in (self._store, self._spans):
             if store is not None:
                 store.close()
@@ -511,17 +512,17 @@ class _Loop:
     def _finish(self, source: Notifications) -> None:
         source.finish(self._write)
         self._record()
-        self._tell_losses(source.losses())
+        self._report_losses(source.losses())
         self._totals = dict(source.counts)
         source.close()
         self._source = None
 
     def _write_spans(self, piece: bytes) -> None:
-        """Raw records of the kernel; they are read here only if somebody waits for them."""
+        """Raw records of the kernel; they are read here only if they are waited for."""
         assert self._kernel is not None and self._spans is not None
-        told = self._kernel.told
-        self._spans.append(piece, max(1, told - self._told))
-        self._told = told
+        written = self._kernel.written
+        self._spans.append(piece, max(1, written - self._stored))
+        self._stored = written
         if not self._live:
             return
         from ..record.decode import Decoder
@@ -573,11 +574,11 @@ class _Loop:
         self._lost[kind] = self._lost.get(kind, 0) + 1
         self._lost_since = self._lost_since or clock.time_ns()
 
-    def _tell_held(self) -> None:
+    def _report_held(self) -> None:
         if self._source is not None:
             while self._source.drain(self._write):
                 pass
-            self._source.tell_repetitions(self._write)
+            self._source.report_repetitions(self._write)
         if self._kernel is not None and self._spans is not None:
             self._kernel.drain(self._write_spans)
 
@@ -597,7 +598,7 @@ class _Loop:
         except OSError:
             self._lines, self._refusals = [], []  # the end of the stream comes next
         if self._lost and self._room > LIVE_ROOM // 2:
-            self._tell_losses({})
+            self._report_losses({})
         waits = bool(self._lines or self._refusals or self._asked or self._edits)
         if waits != self._wants_write:
             self._wants_write = waits
@@ -616,7 +617,7 @@ class _Loop:
         else:
             self._room += size
 
-    def _tell_losses(self, more: dict[str, int]) -> None:
+    def _report_losses(self, more: dict[str, int]) -> None:
         now = clock.time_ns()
         for kind, count in (*self._lost.items(), *more.items()):
             if not count:

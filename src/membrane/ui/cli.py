@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 ``main`` parses, hands the run to ``run.begin`` and ``session.run``, and turns errors into lines and exit statuses.  It
 decides nothing about the sandbox.  A run imports only this module, ``options``, ``run.begin`` with the backend, and
-then ``settings``, ``opening`` and ``session``; each subcommand imports what it needs when it is called.
+then ``settings``, ``prepare`` and ``session``; each subcommand imports what it needs when it is called.
 
 Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
 130 interrupted before the command ran.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ..run.opening import RunRequest
+    from ..run.prepare import RunRequest
     from ..run.settings import Loaded
     from .options import Invocation
 
@@ -100,7 +100,7 @@ def _silence_stdout() -> None:
     try:
         fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return  # then the flush fails again, and is told again
+        return  # then the flush fails again, and is reported again
     try:
         os.dup2(fd, 1)
     finally:
@@ -112,7 +112,7 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..run.opening import VERSION
+        from ..run.prepare import VERSION
 
         print(f"membrane {VERSION}")
         return 0
@@ -169,11 +169,11 @@ def _run(invocation: Invocation) -> int:
 
     def request() -> RunRequest:
         loaded = _load(invocation, command)
-        from ..run import opening
+        from ..run import prepare
 
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
-        reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
-        return opening.RunRequest(command, loaded.policy, reported)
+        reported = prepare.RunOptions(debug=invocation.has("debug"), **fields)
+        return prepare.RunRequest(command, loaded.policy, reported)
 
     from ..run import begin
 
@@ -211,7 +211,7 @@ def _meant(command: tuple[str, ...]) -> str:
 
 
 def events_place(given: str) -> str:
-    """Where ``--events`` writes, as ``journal.Journal`` takes it; a descriptor of the caller's is ours from now on.
+    """Where ``--events`` writes, as ``event_log.EventLog`` takes it; a descriptor of the caller's is ours from now on.
 
     Raises:
         UsageError: ``-``, which would be read as stderr; no number of a descriptor.
@@ -285,7 +285,7 @@ def _check(invocation: Invocation) -> int:
     from ..plan import build, mounts
     from ..policy.model import Allow, Deny
     from ..run import check
-    from ..run.opening import facts_for
+    from ..run.prepare import facts_for
     from . import show
 
     policy = _load(invocation, ()).policy
@@ -306,13 +306,13 @@ def _check(invocation: Invocation) -> int:
 
 def _plan(invocation: Invocation) -> int:
     from ..host.seccomp import program
-    from ..record import walls
-    from ..run import opening
+    from ..record import coverage
+    from ..run import prepare
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
-    made = opening.make_plan(policy, command)
+    made = prepare.make_plan(policy, command)
     full = policy.trace.mode == "full"
     sources = ("network",) if policy.trace.mode == "off" else ("ebpf, notify", "notify")
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
@@ -324,7 +324,9 @@ def _plan(invocation: Invocation) -> int:
         "max_size": policy.trace.max_size,
         "keep": policy.trace.keep,
         # Which source it will be is known when the run begins; ``SessionStarted`` says it then.
-        **{f"no event of a refusal with {source}": "; ".join(walls.silent(source, reads=full)) for source in sources},
+        **{
+            f"no event of a refusal with {source}": "; ".join(coverage.silent(source, reads=full)) for source in sources
+        },
     }
     if invocation.has("json"):
         print(show.as_json(show.plan_data(made, policy, record, seccomp, _home())))

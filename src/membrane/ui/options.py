@@ -467,7 +467,7 @@ class Invocation(Value):
         return self.given[name][-1] if name in self.given else default
 
     def fields(self, scope: Scope) -> dict[str, str | bool | tuple[str, ...]]:
-        """The typed options of ``scope`` as ``settings.Given`` or arguments of ``opening.RunOptions``."""
+        """The typed options of ``scope`` as ``settings.Given`` or arguments of ``prepare.RunOptions``."""
         out: dict[str, str | bool | tuple[str, ...]] = {}
         for option in OPTIONS:
             if option.scope == scope and option.name in self.given:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else lies there stays and is
+Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else is there stays and is
 named.  What a person cannot get back (policy, trust decisions, homes with credentials) needs a second yes, on the
 terminal or as a second line of piped input, and ``--yes`` does not give it.  Nothing is removed while a session is
 alive, except dead sessions.
@@ -107,8 +107,8 @@ def _line(fd: int) -> bytes:
     """The next line, at most 64 bytes; read one by one, so that the rest is left for the next question."""
     line = b""
     try:
-        while len(line) < 64 and (octet := os.read(fd, 1)) not in (b"", b"\n"):
-            line += octet
+        while len(line) < 64 and (byte := os.read(fd, 1)) not in (b"", b"\n"):
+            line += byte
     except OSError:  # standard input is closed, or a directory
         return b""
     return line

@@ -5,8 +5,8 @@ Theory of operation
 Finds the record, reads it once, and prints.  ``show`` and ``export`` are streams: the first line comes before the last
 event was read.  What could not be read is said on stderr, and by ``summary`` in its answer.
 
-Exit status: 0; ``verify`` 1 when something does not fit or nobody knows whether it is all; ``show`` 0 also when nothing
-was chosen.
+Exit status: 0; ``verify`` 1 when something does not fit or it is not known whether it is all; ``show`` 0 also when
+nothing was chosen.
 """
 
 from __future__ import annotations

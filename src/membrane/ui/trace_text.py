@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Pure: events in, lines out.  Every text that comes from inside is made visible again and cut, although the writer has
-escaped it: what lies in a file is not believed.
+escaped it: what a file holds is not believed.
 """
 
 from __future__ import annotations

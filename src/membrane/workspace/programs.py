@@ -9,7 +9,7 @@ not there yet must not appear.  git itself is never run.
 
 A value is cut as a shell cuts it, and more (``words``): at blanks, at operators, and after the ``=`` of an assignment;
 with quotes and without.  Every word counts that names a file, for whichever of them is a script its interpreter says,
-not we.  What does not exist counts only where a command or an interpreter's script stands: ``!rm -rf build/x`` must not
+not we.  What does not exist counts only where a command or an interpreter's script is: ``!rm -rf build/x`` must not
 keep ``build/x`` from being made.  A command without a slash is looked up in PATH.  A directory counts only where a key
 takes one: ``!make -C sub`` must not make ``sub`` read-only.
 
@@ -121,7 +121,7 @@ def work_tree(git: str) -> str:
 
 
 def words(value: str) -> list[tuple[str, bool]]:
-    """The words of a command, and whether each stands where a shell would look for a command.
+    """The words of a command, and whether each is where a shell would look for a command.
 
     Lexical, for any shell: what it makes of them at run time is not followed.  Read twice: with quotes that hold a
     word together, and as if there were none, for ``sh -c './x'`` quotes a command.

@@ -189,10 +189,10 @@ def test_every_policy_option_is_one_of_the_table_of_keys() -> None:
 
 
 def test_every_run_option_is_a_field_of_the_session() -> None:
-    from membrane.run import opening
+    from membrane.run import prepare
 
     rows = [option for option in OPTIONS if option.scope == "run"]
-    assert {option.key for option in rows} <= set(opening.RunOptions.field_names)
+    assert {option.key for option in rows} <= set(prepare.RunOptions.field_names)
 
 
 def test_fields_have_the_types_that_settings_takes() -> None:

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The gateway tells ``{"ask": {...}}`` and holds the access (``gateway.asking`` has the wire format).
+The gateway sends ``Asked`` and holds the access (``gateway.approvals``).
 ``Questions`` hands one question after another, or ``at_once`` of them, to ``begin``, which calls back whenever it
 likes.  An answer that comes after the gateway has withdrawn the question, a second answer, and an exception all
-count as "no": whoever answers can be slow or broken, and nothing opens for that.
+count as "no": the one that answers can be slow or broken, and nothing opens for that.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, Literal, TypeAlias
 
+    from ..gateway.messages import Asked
+
     Answer: TypeAlias = Literal["once", "session", "no"]
     Kind: TypeAlias = Literal["name", "connection", "datagram", "request", "socket"]
 
 SECONDS = 120.0  # until a question is answered with "no"
-# A look-up is no question of its own on the terminal: what comes of it is (``gateway.asking``).
+# A look-up is no question of its own on the terminal: what comes of it is (``gateway.approvals``).
 KINDS: tuple[Kind, ...] = ("connection", "datagram", "request", "socket")
 _MOST = 32  # questions in the queue
 
 
 class Question(Value):
-    """What somebody is asked.  All text is from inside the sandbox: ``escape`` it before it is shown.
+    """What a person is asked.  All text is from inside the sandbox: ``escape`` it before it is shown.
 
     ``host`` is a canonical name or a literal address, ``port`` 0..65535 (0 where there is none), ``path`` the canonical
     path of a request without its query, ``socket`` the host's path of a unix socket, ``operation`` what is asked of the
@@ -54,7 +56,7 @@ class Question(Value):
 
 
 def read_question(asked: Mapping[str, Any], process: Process | None = None) -> Question:
-    """The question of an ``ask`` line.
+    """The question that the fields of ``gateway.messages.Asked`` are.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.
@@ -103,23 +105,20 @@ class Questions:
     ) -> None:
         self._begin, self._end, self._send, self._who = begin, end, send, who
         self._at_once = at_once
-        self._queue: list[dict[str, Any]] = []
+        self._queue: list[Asked] = []
         self.current: dict[int, Question] = {}
 
-    def take(self, record: dict[str, Any]) -> None:
-        """A line of the gateway."""
-        if "withdrawn" in record:
-            self._withdraw(int(record["withdrawn"]))
-            return
-        asked = record["ask"]
+    def take(self, asked: Asked) -> None:
+        """A question of the gateway."""
         if len(self._queue) >= _MOST:
-            self._send(int(asked["number"]), "no")
+            self._send(asked.number, "no")
             return
         self._queue.append(asked)
         self._next()
 
-    def _withdraw(self, number: int) -> None:
-        self._queue = [each for each in self._queue if each["number"] != number]
+    def withdraw(self, number: int) -> None:
+        """The gateway does not wait for this answer any more."""
+        self._queue = [each for each in self._queue if each.number != number]
         question = self.current.pop(number, None)
         if question is not None:
             self._end(question)
@@ -129,7 +128,7 @@ class Questions:
         while len(self.current) < self._at_once and self._queue:
             asked = self._queue.pop(0)
             # Not earlier: who holds the connection is who holds it when the question is read.
-            question = read_question(asked, self._who(asked.get("client")))
+            question = read_question(vars(asked), self._who(asked.client))
             self.current[question.number] = question
             try:
                 self._begin(question, lambda answer, asked=question: self._answered(asked, answer))  # type: ignore[misc]

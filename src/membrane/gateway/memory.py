@@ -20,7 +20,7 @@ LEAST = 4096  # bytes that may wait in any
 _PART = 64  # a queue may hold one part in so many of what is free
 
 
-class Room:
+class MemoryBudget:
     """The budget of one process."""
 
     __slots__ = ("held",)

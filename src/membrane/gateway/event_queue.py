@@ -1,20 +1,21 @@
-"""What the gateway tells the session: one JSON object a line.
+"""What the gateway sends to the supervisor: events, one line of JSON each, among its other messages.
 
 Theory of operation
 -------------------
-Events come from traffic, so their number is chosen by whoever is inside.  Three bounds keep that harmless:
+Events come from traffic, so their number is chosen by the command.  Three bounds keep that harmless:
 
-1. The first of a series of equal refusals is told at once; its repetitions within ``WINDOW`` seconds are counted
-   and told as one event with ``count``.
-2. ``BURST`` different refusals are told at once, then ``RATE`` in each second: the record is read by people, and its
-   disk is the host's.  The others are counted as lost, and told so once in a second.
+1. The first of a series of equal refusals is reported at once; its repetitions within ``WINDOW`` seconds are counted
+   and reported as one event with ``count``.
+2. ``BURST`` different refusals are reported at once, then ``RATE`` in each second: the record is read by people, and
+   its disk is the host's.  The others are counted as lost, and reported once in a second.
 3. The queue holds ``QUEUE`` events.  What does not fit is counted by kind, and ``EventsLost`` says how many and
    when as soon as there is room again.  Nothing is lost in silence.
 
-When the session writes no events (``verbose`` is false), only refusals and our own defects are told: two records for
-each connection that nobody reads would cost more than relaying it.
+When the session writes no events (``verbose`` is false), only refusals and our own defects are sent: two records for
+each connection that are not read would cost more than relaying it.
 
-``EventQueue`` has no socket: ``pending`` gives bytes, ``sent`` says how many of them are gone.
+``EventQueue`` has no socket: ``pending`` gives the bytes of messages (``messages``), ``sent`` says how many of them are
+gone.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from collections import deque
 
 from .. import clock
 from ..events import AccessDenied, DefectSeen, EventsLost, access_as_data
-from ..lines import Lines, json_text
+from ..lines import Lines
 from ..policy.model import Deny
+from . import messages as m
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from ..messages import Message
     from ..policy.model import Access, Ask, FileRule, HostRule, PathRule
     from .http.redact import Redactor
 
@@ -45,7 +48,7 @@ _BATCH = 256  # events encoded at a time
 
 
 def denial(access: Access, verdict: Deny | Ask) -> AccessDenied:
-    """The event of one refusal.  ``Ask`` is a refusal here: nobody can be asked."""
+    """The event of one refusal.  ``Ask`` is a refusal here: no one can be asked."""
     rule = str_of_rule(verdict.rule) if isinstance(verdict, Deny) and verdict.rule is not None else None
     return AccessDenied(access_as_data(access), str(verdict.reason), rule, verdict.hint or None)
 
@@ -73,12 +76,12 @@ class EventQueue:
         self.mask: Redactor | None = None  # what the session holds is in no event
         self.denied = 0
         self.lost = 0
-        self.told = 0  # lines of events that were made
+        self.made = 0  # lines of events
         self._clock = clock
         self._queue: deque[tuple[float, Event]] = deque()
         self._series: dict[Any, _Series] = {}
         self._losses: dict[str, list[Any]] = {}  # kind: [count, first, last]
-        self._tell_losses = False  # now, and not with the next repetitions
+        self._losses_due = False  # now, and not with the next repetitions
         self._room, self._refilled = float(BURST), 0.0  # for refusals, and when that was so
         self._bytes = bytearray()
         self._lines: Lines | None = None  # from the first event on
@@ -106,25 +109,26 @@ class EventQueue:
             self._series[key] = _Series(event, now + WINDOW)
         self._put(now, event)
 
-    def note(self, line: dict[str, Any], *, whole: bool = False) -> None:
-        """Take a line of the control protocol; never dropped, and in order with the events.
+    def send(self, message: Message, *, whole: bool = False) -> None:
+        """Take a message that is no event; never dropped, and in order with the events.
 
-        ``whole``: also what is held secret; such a line is for the supervisor, and no event.
+        ``whole``: also what is held secret; such a message is for the supervisor alone.
         """
         self._encode(len(self._queue))
         if self.mask is not None and not whole:
-            line = self.mask.value(line)
-        self._bytes += json_text(line).encode() + b"\n"
+            fields = self.mask.value({name: value for name, value in vars(message).items() if name != "kind"})
+            message = message.replace(**fields)
+        self._bytes += m.FROM_GATEWAY.frame(message)
 
-    def end(self, stats: dict[str, Any]) -> None:
-        """The last line: nothing was held back, and so many lines of events came before it."""
+    def end(self, stats: dict[str, int]) -> None:
+        """The last message: nothing was held back, and so many lines of events came before it."""
         self._encode(len(self._queue))
-        self.note({"stats": {**stats, "events": self.told}})
+        self.send(m.Ended(self.made, tuple(stats), tuple(stats.values())))
 
-    def tell_repetitions(self, everything: bool = False) -> None:
-        """Tell the counts of the series whose window is over, or of all, and what was lost."""
+    def report_repetitions(self, everything: bool = False) -> None:
+        """Report the counts of the series whose window is over, or of all, and what was lost."""
         now = self._clock()
-        self._tell_losses = bool(self._losses)
+        self._losses_due = bool(self._losses)
         for key, series in list(self._series.items()):
             if not everything and series.due > now:
                 return  # in order of age
@@ -132,7 +136,7 @@ class EventQueue:
 
     def pending(self) -> bytearray:
         """The bytes to send next; empty when there is nothing.  Not to be changed."""
-        if not self._bytes and (self._queue or self._tell_losses):
+        if not self._bytes and (self._queue or self._losses_due):
             self._encode(_BATCH)
         return self._bytes
 
@@ -150,7 +154,7 @@ class EventQueue:
 
     def waiting(self) -> bool:
         """Is anything left to send?"""
-        return bool(self._bytes or self._queue or self._tell_losses)
+        return bool(self._bytes or self._queue or self._losses_due)
 
     def _end(self, key: Any, now: float) -> None:
         series = self._series.pop(key)
@@ -162,10 +166,10 @@ class EventQueue:
             self._queue.append((now, event))
             return
         self._lose(now, event)
-        self._tell_losses = True
+        self._losses_due = True
 
     def _has_room(self, now: float) -> bool:
-        """May one more refusal be told?  A token bucket."""
+        """May one more refusal be reported?  A token bucket."""
         if now > self._refilled:
             self._room = min(float(BURST), self._room + (now - self._refilled) * RATE)
         self._refilled = now
@@ -197,13 +201,21 @@ class EventQueue:
         while self._queue and len(out) < most:
             when, event = self._queue.popleft()
             out.append(line(clock.nanoseconds(when), 0, "null", event))
-        if self._tell_losses and not self._queue:
+        if self._losses_due and not self._queue:
             now = clock.nanoseconds(self._clock())
             for kind, (count, *ends) in self._losses.items():
                 first, last = (clock.iso(clock.nanoseconds(end), DIGITS) for end in ends)
                 out.append(line(now, 0, "null", EventsLost(kind, count, first, last, "network")))
             self._losses.clear()
-            self._tell_losses = False
-        if out:
-            self.told += len(out)
-            self._bytes += "\n".join(out).encode() + b"\n"
+            self._losses_due = False
+        self.made += len(out)
+        batch, size = list[bytes](), 0
+        for text in out:
+            data = text.encode() + b"\n"
+            if batch and size + len(data) > m.LARGEST_BATCH:
+                self._bytes += m.FROM_GATEWAY.frame(m.Lines(b"".join(batch)))
+                batch, size = [], 0
+            batch.append(data)
+            size += len(data)
+        if batch:
+            self._bytes += m.FROM_GATEWAY.frame(m.Lines(b"".join(batch)))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import hpack
 import pytest
 
-from membrane.gateway import asking
+from membrane.gateway import approvals, messages
 from membrane.gateway.adapters import Asked
 from membrane.gateway.adapters.docker import Containers, Docker
 from membrane.gateway.adapters.gpg_agent import GpgAgent
 from membrane.gateway.adapters.ssh_agent import SshAgent, frame, string
-from membrane.gateway.asking import KINDS, Asking
+from membrane.gateway.approvals import Approvals
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.exchange import (
@@ -34,6 +34,7 @@ from membrane.gateway.http.exchange import (
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.http2 import Http2
 from membrane.gateway.http.requests import MOST_QUESTIONS, Bound, Gate
+from membrane.gateway.messages import QUESTIONS
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.sniff import PREFACE
 from membrane.host import owner
@@ -50,8 +51,8 @@ from membrane.policy.model import (
     SocketAccess,
     SocketRule,
 )
-from membrane.run.asking import Question, Questions, read_question
 from membrane.run.prompt import text
+from membrane.run.questions import Question, Questions, read_question
 
 if TYPE_CHECKING:
     from membrane.gateway.http.exchange import Command
@@ -65,26 +66,26 @@ class Inside:
     """The gateway's side."""
 
     def __init__(self, policy: Policy, *kinds: str) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.sent: list[Any] = []
         self.events: list[Any] = []
         self.names = Names(100)
-        self.asking = Asking(
+        self.approvals = Approvals(
             policy,
             frozenset(),
             self.names,
             Reactor(),
-            self.told.append,
+            self.sent.append,
             lambda: None,
             60.0,
             self.events.append,
-            kinds or KINDS,
+            kinds or QUESTIONS,
         )
 
     def ask(self, access: Any) -> list[Any]:
         got: list[Any] = []
-        verdict = self.asking.decide(access)
+        verdict = self.approvals.decide(access)
         assert isinstance(verdict, Ask), verdict
-        self.asking.ask(access, verdict.hint, got.append)
+        self.approvals.ask(access, verdict.hint, got.append)
         return got
 
 
@@ -116,24 +117,24 @@ def test_a_yes_is_for_what_was_shown_and_not_for_its_neighbour(access: Any, kind
     socket_rule = SocketRule("/s", HERE, "ssh-agent", ("SHA256:a",))
     inside = Inside(limited().replace(unix_sockets=(socket_rule,)))
     got = inside.ask(access)
-    asked = inside.told[0]["ask"]
-    assert (asked["kind"], asked["number"], asked["seconds"], asked["client"]) == (kind, 1, 60.0, None)
-    assert asked["lasting"] is (kind != "socket")
-    inside.asking.answer(1, "once")
+    asked = inside.sent[0]
+    assert (asked.kind, asked.number, asked.seconds, asked.client) == (kind, 1, 60.0, None)
+    assert asked.lasting is (kind != "socket")
+    inside.approvals.answer(1, "once")
     assert isinstance(got[0].decide(access), Allow)
     assert isinstance(got[0].decide(neighbour), Deny)
-    assert isinstance(inside.asking.decide(access), Ask)  # once
+    assert isinstance(inside.approvals.decide(access), Ask)  # once
     inside.ask(access)
-    inside.asking.answer(2, "session")
-    assert isinstance(inside.asking.decide(access), Allow)
-    assert isinstance(inside.asking.decide(neighbour), Ask)
+    inside.approvals.answer(2, "session")
+    assert isinstance(inside.approvals.decide(access), Allow)
+    assert isinstance(inside.approvals.decide(neighbour), Ask)
     inside.ask(neighbour)
-    inside.asking.answer(3, "no")
-    assert isinstance(inside.asking.decide(neighbour), Deny)
+    inside.approvals.answer(3, "no")
+    assert isinstance(inside.approvals.decide(neighbour), Deny)
     assert [event.answer for event in inside.events] == ["once", "session", "no"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUESTIONS)
 def test_what_is_not_a_kind_to_be_asked_about_is_refused(kind: str) -> None:
     inside = Inside(limited().replace(unix_sockets=(SocketRule("/s", HERE, "ssh-agent", ("a",)),)), kind)
     accesses = {
@@ -143,10 +144,10 @@ def test_what_is_not_a_kind_to_be_asked_about_is_refused(kind: str) -> None:
         "socket": SocketAccess("/s", "sign", ("b",)),
     }
     for each, access in accesses.items():
-        assert isinstance(inside.asking.decide(access), Ask if each == kind else Deny), each
+        assert isinstance(inside.approvals.decide(access), Ask if each == kind else Deny), each
     # Without a question of its own a name is answered where its connection would be asked about.
     expected = {"name": Ask, "connection": Allow}.get(kind, Deny)
-    assert isinstance(inside.asking.decide(NameQuery("other.example")), expected)
+    assert isinstance(inside.approvals.decide(NameQuery("other.example")), expected)
 
 
 def test_neither_hard_refusals_nor_what_has_no_hint_is_asked() -> None:
@@ -168,17 +169,17 @@ def test_neither_hard_refusals_nor_what_has_no_hint_is_asked() -> None:
         SocketAccess("/s", "POST /containers/create with HostConfig.Binds"),
         SocketAccess("/other"),
     ):
-        assert isinstance(inside.asking.decide(access), Deny), access
-    assert isinstance(inside.asking.decide(SocketAccess("/s", "POST /containers/create")), Ask)
-    assert isinstance(inside.asking.decide(SocketAccess("/s", "GET /info")), Allow)
+        assert isinstance(inside.approvals.decide(access), Deny), access
+    assert isinstance(inside.approvals.decide(SocketAccess("/s", "POST /containers/create")), Ask)
+    assert isinstance(inside.approvals.decide(SocketAccess("/s", "GET /info")), Allow)
 
 
 def test_a_yes_does_not_lift_a_deny() -> None:
     inside = Inside(limited().replace(deny=(host_rule(f"https://{NAME}/v2/secret", HERE, deny=True),)))
     got = inside.ask(request("GET", "/v2"))
-    inside.asking.answer(1, "session")
+    inside.approvals.answer(1, "session")
     assert isinstance(got[0].decide(request("GET", "/v2/x")), Allow)
-    assert isinstance(inside.asking.decide(request("GET", "/v2/secret")), Deny)
+    assert isinstance(inside.approvals.decide(request("GET", "/v2/secret")), Deny)
 
 
 def test_other_rules_keep_what_was_allowed_and_ask_again_about_what_was_not() -> None:
@@ -186,21 +187,21 @@ def test_other_rules_keep_what_was_allowed_and_ask_again_about_what_was_not() ->
     one, two = Connect("one.example", "", 443), Connect("two.example", "", 443)
     for access, answer in ((one, "session"), (two, "no")):
         inside.ask(access)
-        inside.asking.answer(len(inside.told), answer)
-    inside.asking.follow(limited())
-    assert isinstance(inside.asking.decide(one), Allow)
-    assert isinstance(inside.asking.decide(two), Ask)
-    inside.asking.follow(Policy(deny=(host_rule("one.example", HERE, deny=True),)))
-    assert isinstance(inside.asking.decide(one), Deny)
+        inside.approvals.answer(len(inside.sent), answer)
+    inside.approvals.follow(limited())
+    assert isinstance(inside.approvals.decide(one), Allow)
+    assert isinstance(inside.approvals.decide(two), Ask)
+    inside.approvals.follow(Policy(deny=(host_rule("one.example", HERE, deny=True),)))
+    assert isinstance(inside.approvals.decide(one), Deny)
 
 
 def test_what_was_refused_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "REMEMBERED", 3)
+    monkeypatch.setattr(approvals, "REMEMBERED", 3)
     inside = Inside(Policy())
     for number in range(5):
         inside.ask(Connect(f"n{number}.example", "", 443))
-        inside.asking.answer(number + 1, "no")
-    verdicts = [inside.asking.decide(Connect(f"n{number}.example", "", 443)) for number in range(5)]
+        inside.approvals.answer(number + 1, "no")
+    verdicts = [inside.approvals.decide(Connect(f"n{number}.example", "", 443)) for number in range(5)]
     assert [type(verdict) for verdict in verdicts] == [Ask, Ask, Deny, Deny, Deny]
 
 
@@ -215,14 +216,14 @@ def query(name: str, kind: int = 1) -> bytes:
 @pytest.mark.parametrize(("answer", "code", "records"), [("once", 0, 1), ("session", 0, 1), ("no", 3, 0)])
 def test_a_look_up_waits(answer: str, code: int, records: int) -> None:
     inside = Inside(Policy())
-    answerer = Answerer(inside.names, inside.asking.decide, inside.events.append)
-    answerer.ask = lambda question, hint, call: inside.asking.ask(question, hint, lambda router: call(bool(router)))
+    answerer = Answerer(inside.names, inside.approvals.decide, inside.events.append)
+    answerer.ask = lambda question, hint, call: inside.approvals.ask(question, hint, lambda router: call(bool(router)))
     later: list[bytes | None] = []
     for kind in (1, 28):  # one question for both
         assert answerer.answer(query("a.example", kind), later.append) == b""
-    assert [line["ask"]["access"] for line in inside.told] == [{"kind": "NameQuery", "name": "a.example", "type": "A"}]
+    assert [asked.access for asked in inside.sent] == [{"kind": "NameQuery", "name": "a.example", "type": "A"}]
     assert answerer.answer(query("b.example"))[3] & 15 == 3  # type: ignore[index]  # who cannot wait is refused
-    inside.asking.answer(1, answer)
+    inside.approvals.answer(1, answer)
     assert len(later) == 2
     for response in later:
         assert response is not None
@@ -234,7 +235,7 @@ def test_a_look_up_waits(answer: str, code: int, records: int) -> None:
 
 
 def http1(inside: Inside, *, connected: bool = True) -> Http1:
-    gate = Gate(Bound(NAME, 443, "https"), inside.asking.decide, asks=True)
+    gate = Gate(Bound(NAME, 443, "https"), inside.approvals.decide, asks=True)
     return Http1(gate, lambda: 0.0, connected=connected)
 
 
@@ -321,7 +322,7 @@ def test_streams_of_http2_go_up_in_their_order() -> None:
         fields = [(b":method", method), (b":scheme", b"https"), (b":authority", NAME.encode()), (b":path", path)]
         return h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream, encoder.encode(fields))
 
-    core = Http2(Gate(Bound(NAME, 443, "https"), Inside(limited()).asking.decide, asks=True), lambda: 0.0)
+    core = Http2(Gate(Bound(NAME, 443, "https"), Inside(limited()).approvals.decide, asks=True), lambda: 0.0)
     core.client_data(PREFACE + h2.frame(h2.SETTINGS, 0, 0))
     core.upstream_data(h2.frame(h2.SETTINGS, 0, 0))
     first, second, third = head(1, b"POST", b"/v1/x"), head(3, b"GET", b"/v1/y"), head(5, b"GET", b"/v1/z")
@@ -346,7 +347,7 @@ def test_streams_of_http2_go_up_in_their_order() -> None:
 # ---------------------------------------------------------------- operations
 
 
-class Desk:
+class Judge:
     """``judge`` of an adapter, answered later."""
 
     def __init__(self) -> None:
@@ -362,40 +363,40 @@ class Desk:
         raise Asked
 
 
-def ssh(desk: Desk) -> tuple[Any, bytes, bytes, bytes]:
-    adapter = SshAgent(desk)
+def ssh(judge: Judge) -> tuple[Any, bytes, bytes, bytes]:
+    adapter = SshAgent(judge)
     blobs = string(b"blob") + string(b"comment")
     adapter.from_server(frame(b"\x0c" + (1).to_bytes(4, "big") + blobs))
     message = frame(b"\x0d" + string(b"blob") + string(b"data") + bytes(4))
     return adapter, message, message, frame(b"\x05")
 
 
-def gpg(desk: Desk) -> tuple[Any, bytes, bytes, bytes]:
-    adapter = GpgAgent(desk)
+def gpg(judge: Judge) -> tuple[Any, bytes, bytes, bytes]:
+    adapter = GpgAgent(judge)
     adapter.from_server(b"OK hello\n")
     adapter.from_client(b"SIGKEY " + b"A" * 40 + b"\n")
     adapter.from_server(b"OK\n")
     return adapter, b"PKSIGN\n", b"PKSIGN\n", b"ERR 67109115"
 
 
-def docker(desk: Desk) -> tuple[Any, bytes, bytes, bytes]:
+def docker(judge: Judge) -> tuple[Any, bytes, bytes, bytes]:
     message = b"GET /info HTTP/1.1\r\nHost: docker\r\n\r\n"
     sent = b"GET /info HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n\r\n"
-    return Docker(desk, Containers()), message, sent, b"HTTP/1.1 403 "
+    return Docker(judge, Containers()), message, sent, b"HTTP/1.1 403 "
 
 
 @pytest.mark.parametrize("make", [ssh, gpg, docker])
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_message_to_a_service_waits_whole(make: Callable[[Desk], Any], allowed: bool) -> None:
-    desk = Desk()
-    adapter, message, sent, refused = make(desk)
+def test_a_message_to_a_service_waits_whole(make: Callable[[Judge], Any], allowed: bool) -> None:
+    judge = Judge()
+    adapter, message, sent, refused = make(judge)
     adapter.up.clear()
     adapter.down.clear()
     for octet in message * 2:  # a second one waits behind it, however it is cut
         adapter.from_client(bytes((octet,)))
     assert adapter.parked
-    assert (bytes(adapter.up), bytes(adapter.down), len(desk.asked)) == (b"", b"", 1)
-    desk.answers = [allowed]
+    assert (bytes(adapter.up), bytes(adapter.down), len(judge.asked)) == (b"", b"", 1)
+    judge.answers = [allowed]
     adapter.resume()
     if allowed:
         assert bytes(adapter.up) == sent
@@ -403,7 +404,7 @@ def test_a_message_to_a_service_waits_whole(make: Callable[[Desk], Any], allowed
     else:
         assert adapter.up == b""
         assert bytes(adapter.down).startswith(refused)
-    assert len(desk.asked) == (1 if allowed else 2)  # the second one is asked about once the first is answered
+    assert len(judge.asked) == (1 if allowed else 2)  # the second one is asked about once the first is answered
 
 
 # ---------------------------------------------------------------- the session's side
@@ -439,10 +440,10 @@ def test_several_questions_at_once_are_answered_in_any_order() -> None:
     )
     access = {"kind": "Connect", "host": "a", "port": 1}
     for number in (1, 2, 3):
-        questions.take({"ask": {"number": number, "kind": "connection", "access": access, "rule": ""}})
+        questions.take(messages.Asked(number, "connection", access, "", True, None, 1.0))
     assert [question.number for question, _ in shown] == [1, 2]
     shown[1][1]("once")
-    questions.take({"withdrawn": 1})
+    questions.withdraw(1)
     shown[0][1]("session")
     shown[2][1]("no")
     assert (sent, ended) == ([(2, "once"), (3, "no")], [1])

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from membrane.errors import MembraneError, PolicyError
-from membrane.gateway.asking import HELD, OPEN, Asking
+from membrane.gateway.approvals import HELD, OPEN, Approvals
 from membrane.gateway.dns import Names
+from membrane.gateway.messages import Asked, Withdrawn
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Router
 from membrane.policy.decide import Decider
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Ask, Connect, Deny, HttpRequest, NameQuery, Origin, Policy, SocketAccess
 from membrane.run.amend import add, with_entry
-from membrane.run.asking import Question, Questions
+from membrane.run.questions import Question, Questions
 from membrane.run.settings import read_alone
 
 HERE = Origin("user", "config.yaml", 1)
@@ -29,13 +30,13 @@ class Inside:
             allow=tuple(host_rule(text, HERE) for text in allow),
             deny=tuple(host_rule(text, HERE, deny=True) for text in deny),
         )
-        self.told: list[dict[str, Any]] = []
+        self.sent: list[Any] = []
         self.events: list[Any] = []
         self.changes = 0
         self.reactor = Reactor()
         self.names = Names(100)
-        self.asking = Asking(
-            self.policy, frozenset(), self.names, self.reactor, self.told.append, self._change, 1.0, self.events.append
+        self.approvals = Approvals(
+            self.policy, frozenset(), self.names, self.reactor, self.sent.append, self._change, 1.0, self.events.append
         )
 
     def _change(self) -> None:
@@ -43,12 +44,12 @@ class Inside:
 
     def ask(self, access: Connect) -> list[Router | None]:
         got: list[Router | None] = []
-        self.asking.ask(access, "allow: [x]", got.append)
+        self.approvals.ask(access, "allow: [x]", got.append)
         return got
 
     def pass_time(self) -> None:
         self.reactor.now += 2.0
-        self.asking._late.expire(self.reactor.now)
+        self.approvals._late.expire(self.reactor.now)
 
 
 WANTED = Connect("a.example", "", 443)
@@ -56,7 +57,7 @@ WANTED = Connect("a.example", "", 443)
 
 def test_what_no_rule_decides_is_asked_and_nothing_else() -> None:
     inside = Inside("b.example:443", deny=("c.example", "*.d.example"))
-    decide = inside.asking.decide
+    decide = inside.approvals.decide
     assert isinstance(decide(WANTED), Ask)
     assert isinstance(decide(Connect("b.example", "", 8443)), Ask)
     assert isinstance(decide(Connect("", "93.184.216.34", 443)), Ask)
@@ -83,7 +84,7 @@ def test_once_is_a_policy_of_its_own_and_floors_hold_in_it() -> None:
     inside = Inside()
     got = inside.ask(WANTED)
     assert got == []
-    inside.asking.answer(1, "once")
+    inside.approvals.answer(1, "once")
     (router,) = got
     assert router is not None
     assert isinstance(router.decide(WANTED), Allow)
@@ -91,21 +92,21 @@ def test_once_is_a_policy_of_its_own_and_floors_hold_in_it() -> None:
     refused = router.decide(Connect("a.example", "10.0.0.1", 443))
     assert isinstance(refused, Deny)
     assert refused.reason == "private address"
-    assert isinstance(inside.asking.decide(WANTED), Ask)  # the next one is asked again
+    assert isinstance(inside.approvals.decide(WANTED), Ask)  # the next one is asked again
     assert inside.changes == 0
 
 
 def test_session_and_no_are_remembered_for_exactly_what_was_shown() -> None:
     inside = Inside()
     inside.ask(WANTED)
-    inside.asking.answer(1, "session")
-    assert isinstance(inside.asking.decide(WANTED), Allow)
+    inside.approvals.answer(1, "session")
+    assert isinstance(inside.approvals.decide(WANTED), Allow)
     other = Connect("a.example", "", 80)
-    assert isinstance(inside.asking.decide(other), Ask)
+    assert isinstance(inside.approvals.decide(other), Ask)
     got = inside.ask(other)
-    inside.asking.answer(2, "no")
+    inside.approvals.answer(2, "no")
     assert got == [None]
-    assert isinstance(inside.asking.decide(other), Deny)
+    assert isinstance(inside.approvals.decide(other), Deny)
     assert [event.answer for event in inside.events] == ["session", "no"]
 
 
@@ -113,7 +114,7 @@ def test_session_and_no_are_remembered_for_exactly_what_was_shown() -> None:
 def test_any_other_word_is_no(answer: str) -> None:
     inside = Inside()
     got = inside.ask(WANTED)
-    inside.asking.answer(1, answer)
+    inside.approvals.answer(1, answer)
     assert got == [None]
 
 
@@ -122,29 +123,29 @@ def test_a_late_answer_changes_nothing() -> None:
     got = inside.ask(WANTED)
     inside.pass_time()
     assert got == [None]
-    assert inside.told[-1] == {"withdrawn": 1}
-    inside.asking.answer(1, "session")
-    assert isinstance(inside.asking.decide(WANTED), Deny)
+    assert inside.sent[-1] == Withdrawn(1)
+    inside.approvals.answer(1, "session")
+    assert isinstance(inside.approvals.decide(WANTED), Deny)
     assert [event.answer for event in inside.events] == ["late"]
 
 
 def test_questions_and_those_who_wait_are_bounded() -> None:
     inside = Inside()
     got = [inside.ask(WANTED) for _ in range(HELD + 1)]
-    assert len(inside.told) == 1
+    assert len(inside.sent) == 1
     assert (got[-1], got[0]) == ([None], [])
     for port in range(1, OPEN):
         assert inside.ask(Connect("a.example", "", port)) == []
     assert inside.ask(Connect("a.example", "", 9999)) == [None]
-    inside.asking.answer(1, "once")
+    inside.approvals.answer(1, "once")
     assert all(len(each) == 1 for each in got)
 
 
 # ---------------------------------------------------------------- the supervisor's side
 
 
-def asked(number: int) -> dict[str, Any]:
-    return {"ask": {"number": number, "kind": "connection", "access": {"kind": "Connect", "host": "a"}, "rule": "r"}}
+def asked(number: int) -> Asked:
+    return Asked(number, "connection", {"kind": "Connect", "host": "a"}, "r", True, None, 1.0)
 
 
 class Outside:
@@ -176,8 +177,8 @@ def test_a_withdrawn_question_leaves_and_its_answer_is_not_another_s() -> None:
     outside = Outside()
     for number in (1, 2, 3):
         outside.questions.take(asked(number))
-    outside.questions.take({"withdrawn": 2})
-    outside.questions.take({"withdrawn": 1})
+    outside.questions.withdraw(2)
+    outside.questions.withdraw(1)
     assert outside.ended == 1
     outside.shown[0][1]("session")
     assert outside.sent == []

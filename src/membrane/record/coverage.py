@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-A wall refuses whether or not anybody sees it.  Whether the record has an event of it depends on who watched:
+A refusal happens whether or not it is seen.  Whether the record has an event of it depends on who watched:
 ``ebpf`` (the kernel's programs), ``notify`` (seccomp notifications; with ``reads`` where ``trace: {mode: full}`` asks
-for opens for reading too) or ``network`` alone (no tracer).  ``WALLS`` says it for each wall; what is not in it is not
-claimed.  Pure data, on the start-up path: plain tuples.
+for opens for reading too) or ``network`` alone (no tracer).  ``REFUSALS`` says it for each kind; what is not in it is
+not claimed.  Pure data, on the start-up path: plain tuples.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ EITHER = "AccessDenied, or FileOpened with its errno"
 CALL = "AccessDenied of the call"
 SILENT = ""
 
-# The wall, what refuses, and the event with eBPF, with notifications, with those and reads, and without a tracer.
-WALLS: tuple[tuple[str, str, str, str, str, str], ...] = (
+# What is refused, what refuses it, and the event with eBPF, with notifications, with those and reads, and without a
+# tracer.
+REFUSALS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("names, connections, requests and sockets that no rule allows", "gateway", DENIED, DENIED, DENIED, DENIED),
     ("datagrams to a closed port, ICMP, multicast", "netfilter", DENIED, DENIED, DENIED, DENIED),
     ("protected and read-only names", "notifier, mounts", EITHER, DENIED, DENIED, SILENT),
@@ -32,13 +33,13 @@ WALLS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("limits: memory, processes, files, sizes", "rlimits", SILENT, SILENT, SILENT, SILENT),
     ("datagrams that find a full buffer", "kernel", SILENT, SILENT, SILENT, SILENT),
 )
-PACKETS = WALLS[1][0]
+PACKETS = REFUSALS[1][0]
 RULE = "refusals without an event"  # of the binding in ``SessionStarted``
 COLUMNS = ("ebpf", "notify", "notify, reads", "network")
 
 
 def columns(trace_source: str, reads: bool) -> tuple[int, ...]:
-    """The columns of ``WALLS`` that hold for a session, by ``SessionStarted.trace_source``."""
+    """The columns of ``REFUSALS`` that hold for a session, by ``SessionStarted.trace_source``."""
     out: tuple[int, ...] = (2,) if "ebpf" in trace_source else ()
     if "notify" in trace_source:
         out += (4 if reads else 3,)
@@ -46,20 +47,20 @@ def columns(trace_source: str, reads: bool) -> tuple[int, ...]:
 
 
 def silent(trace_source: str, *, reads: bool = False, copies: bool = True) -> tuple[str, ...]:
-    """The walls whose refusals leave no event.
+    """The refusals that leave no event.
 
     Args:
         trace_source: of ``SessionStarted``.
-        reads: opens for reading are told as well.
+        reads: opens for reading are reported as well.
         copies: the kernel copies refused packets to us.
     """
-    told = columns(trace_source, reads)
-    return tuple(row[0] for row in WALLS if not any(row[at] for at in told) or (row[0] == PACKETS and not copies))
+    seen = columns(trace_source, reads)
+    return tuple(row[0] for row in REFUSALS if not any(row[at] for at in seen) or (row[0] == PACKETS and not copies))
 
 
 def table() -> list[str]:
     """The table in Markdown, for the documents; a test compares."""
-    out = ["| wall | refused by | " + " | ".join(f"`{name}`" for name in COLUMNS) + " |"]
+    out = ["| refused | by | " + " | ".join(f"`{name}`" for name in COLUMNS) + " |"]
     out.append("| --- " * (2 + len(COLUMNS)) + "|")
-    out += ["| " + " | ".join(cell or "none" for cell in row) + " |" for row in WALLS]
+    out += ["| " + " | ".join(cell or "none" for cell in row) + " |" for row in REFUSALS]
     return out

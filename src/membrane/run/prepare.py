@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Making namespaces and a view takes about as long as loading the rest of the program.  So the launcher was forked before
 anything else was loaded (``begin``), and this module imports only what the plan needs; ``session`` or
-``api.supervisor`` are loaded while it is carried out and go on with an ``Opening``.  The launcher inherits no
+``api.supervisor`` are loaded while it is carried out and go on with a ``PreparedRun``.  The launcher inherits no
 record, no tracer and no secret that is read from elsewhere; the variables of the caller, which it erases, are all that
 it has seen.
 """
@@ -52,7 +52,7 @@ class RunRequest(Value):
     options: RunOptions = RunOptions()
 
 
-class Opening:
+class PreparedRun:
     """A sandbox that is being made.
 
     Attributes:
@@ -64,7 +64,7 @@ class Opening:
         agent: ``$MEMBRANE_HOME/agents/NAME``.
         layers: where changes of toolchains go.
         notes: what to say of a first run.
-        logins: files with log-ins that the command gets a copy of, and where that stands in the view.
+        logins: files with log-ins that the command gets a copy of, and where that is in the view.
         changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.

@@ -1,4 +1,4 @@
-"""The table of walls: what is silent is said, in the receipt and in the documents."""
+"""The table of refusals: what is silent is said, in the receipt and in the documents."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from membrane import events
-from membrane.record import walls
+from membrane.record import coverage
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_documents_have_the_table() -> None:
-    assert "\n".join(walls.table()) in (DOCS / "threat-model.md").read_text()
+    assert "\n".join(coverage.table()) in (DOCS / "threat-model.md").read_text()
 
 
 def test_every_cell_is_an_event_or_says_none() -> None:
-    for _wall, _by, *cells in walls.WALLS:
-        assert len(cells) == len(walls.COLUMNS)
+    for _what, _by, *cells in coverage.REFUSALS:
+        assert len(cells) == len(coverage.COLUMNS)
         for cell in cells:
-            assert cell == walls.SILENT or hasattr(events, cell.split(",")[0].split()[0]), cell
+            assert cell == coverage.SILENT or hasattr(events, cell.split(",")[0].split()[0]), cell
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_every_cell_is_an_event_or_says_none() -> None:
     ],
 )
 def test_what_is_silent(source: str, reads: bool, silent: int) -> None:
-    found = walls.silent(source, reads=reads)
+    found = coverage.silent(source, reads=reads)
     assert len(found) == silent
-    assert walls.PACKETS not in found and walls.PACKETS in walls.silent(source, reads=reads, copies=False)
-    assert not any("; " in wall for wall in found)  # how the receipt separates them
+    assert coverage.PACKETS not in found and coverage.PACKETS in coverage.silent(source, reads=reads, copies=False)
+    assert not any("; " in what for what in found)  # how the receipt separates them

@@ -27,7 +27,7 @@ _ORIGIN = Origin("built-in", "")
 _REASONS = (reasons.HIDDEN, reasons.READ_ONLY)
 
 
-class Ahead:
+class CreationRules:
     """The path rules of one tree.
 
     Args:

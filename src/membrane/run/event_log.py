@@ -2,12 +2,12 @@
 
 Events of the gateway come as JSON lines that are already escaped; they get their number here, so that one
 order joins all sources.  A line is read to know what it is and then passed on as it came, with its number put in.
-Nothing is made that nobody reads: without a record and a file the gateway tells its refusals and totals only.
+Nothing is made that is not read: without a record and a file the gateway sends its refusals and totals only.
 Who sends an event may send events of its own kinds only (``Event.senders``): a broken gateway does not write
 that the session ended.
 
 Nothing here waits for who reads the events file.  It is opened without waiting, and so is a FIFO whose reader comes
-later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and told in its place.
+later; what it does not take is kept in ``ROOM`` bytes, what does not fit is counted, and reported in its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import errno
 import os
 import stat
 import time
-from _socket import AF_INET, AF_INET6, inet_pton
 
 from .. import clock
 from ..errors import HostError, InternalError
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ..record.writer import Writer
 
 MOST_KEPT = 256  # distinct refusals kept for the summary
-MOST_OPEN = 4096  # connections whose failure can be told in the summary; that of others is on the record
+MOST_OPEN = 4096  # connections whose failure can be in the summary; that of others is on the record
 LONGEST_WHY = 400  # characters
 ROOM = 4 << 20  # bytes of events that wait for a slow reader of the events file
 LARGEST_WRITE = 64 << 10  # bytes
@@ -53,7 +52,7 @@ def say(text: str) -> None:
 
 
 def open_for_caller(path: str, flags: int, mode: int) -> int:
-    """Open a file that the caller named for what a run tells, for writing; it is made if it is not there.
+    """Open a file that the caller named for what a run writes, for writing; it is made if it is not there.
 
     The last component may not be a symbolic link, unless it is the system's (``/dev/stderr``): an earlier command may
     have left one in the workspace, and what is written came from inside.
@@ -75,29 +74,14 @@ def now() -> str:
     return clock.iso(clock.time_ns())
 
 
-def is_unreached(error: str) -> bool:
-    """Does the ``error`` of a closed connection say that the other side was not reached (``gateway.upstream``)?
-
-    What is not known to say so is a refusal, which has an event of its own, or the end of a conversation.
-    """
-    if error.startswith(("no such name: ", "look-up ", "proxy ", "proxy: ")):
-        return True
-    address = error.partition(": ")[0]
-    try:
-        inet_pton(AF_INET6 if ":" in address else AF_INET, address)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-class Journal:
+class EventLog:
     """Numbers the events of one session, writes them where asked, keeps the refusals for the summary.
 
     Args:
         session: its id.
         destination: a file to append to, ``fd:N`` for a descriptor that the caller opened, ``stderr`` for the stream
             that the command has as well, or nothing.
-        record: the session's part of the record; closed with the journal.
+        record: the session's part of the record; closed with this.
 
     Raises:
         HostError: the file cannot be opened.
@@ -111,7 +95,9 @@ class Journal:
         self.denied: dict[tuple[str, str], AccessDenied] = {}
         self.failed: dict[tuple[str, int, str, str], None] = {}  # (host, port, protocol, why): see ``_keep_failure``
         self.more_failed = False  # than were kept
-        self._open: dict[int, tuple[str, int, str]] = {}  # connections that were told as opened: (host, port, protocol)
+        self._open: dict[
+            int, tuple[str, int, str]
+        ] = {}  # connections that were reported as opened: (host, port, protocol)
         self.refused = 0
         self.lost = 0
         self.defects = 0  # failures of the gateway by a defect of ours
@@ -125,12 +111,12 @@ class Journal:
 
     @property
     def wants_all(self) -> bool:
-        """Does somebody keep the events that are no refusals?"""
+        """Is there a reader of the events that are no refusals?"""
         return self.record is not None or self._stream is not None or self.on_line is not None
 
     @property
     def waits(self) -> bool:
-        """Does somebody read the events file slower than they come?  ``flush`` is to be called again then."""
+        """Is the events file read slower than they come?  ``flush`` is to be called again then."""
         return self._stream is not None and self._stream.waits
 
     def add(self, event: Event) -> None:
@@ -144,28 +130,25 @@ class Journal:
             self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
 
-    def add_line(self, line: bytes, teller: str, recorded: bool = False) -> dict[str, Any] | None:
-        """One JSON line of the gateway or the tracer; returns it when it is not an event.
+    def add_totals(self, up: int, down: int) -> None:
+        """Bytes of all connections of the gateway so far, also of those that are open."""
+        self.bytes_up, self.bytes_down = max(self._closed_up, up), max(self._closed_down, down)
 
-        ``flush`` writes it.
+    def add_line(self, line: bytes, sender: str, recorded: bool = False) -> None:
+        """One event of the gateway or the tracer, as a line of JSON; ``flush`` writes it.
 
         Args:
             line: without its newline.
-            teller: ``network`` or ``tracer``: who sent it.
-            recorded: whoever sends it has put it on the record already, in a source of its own.
+            sender: ``network`` or ``tracer``.
+            recorded: its sender has put it on the record already, in a source of its own.
 
         Raises:
             InternalError: it is not what that process sends.
         """
         try:
             record = parsed(line)
-            kind = record.get("event")
-            if kind is None:
-                if "totals" in record:
-                    self.bytes_up = max(self._closed_up, int(record["totals"]["bytes_up"]))
-                    self.bytes_down = max(self._closed_down, int(record["totals"]["bytes_down"]))
-                return dict(record)
-            if kind not in EVENTS or teller not in EVENTS[kind].senders or record["source"] not in SOURCES[teller]:
+            kind = record["event"]
+            if kind not in EVENTS or sender not in EVENTS[kind].senders or record["source"] not in SOURCES[sender]:
                 raise ValueError("not an event of its own")
             if kind == "AccessDenied":
                 self._keep(AccessDenied(dict(record["access"]), record["reason"], record["rule"], record["hint"]))
@@ -185,14 +168,13 @@ class Journal:
                 self.bytes_up = max(self.bytes_up, self._closed_up)
                 self.bytes_down = max(self.bytes_down, self._closed_down)
                 place = self._open.pop(int(record.get("id", 0)), None)
-                error = str(record.get("error", ""))
-                if place and not record["bytes_up"] and not record["bytes_down"] and is_unreached(error):
-                    self._keep_failure(*place, error)
+                if place and record.get("reached") is False:
+                    self._keep_failure(*place, str(record.get("error", "")))
             elif kind == "DefectSeen":
-                self._tell_defect(record)
+                self._report_defect(record)
             self._count(str(kind))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            whose = "gateway" if teller == "network" else teller
+            whose = "gateway" if sender == "network" else sender
             raise InternalError(f"read an event of the {whose}", f"{type(error).__name__}: {error}") from None
         if self.wants_all:
             # As it came, with its number; made anew only where the head is not the usual one.
@@ -205,7 +187,6 @@ class Journal:
                 import json
 
                 self._take(json.dumps(record, ensure_ascii=True).encode() + b"\n", record, recorded)
-        return None
 
     def _take(self, line: bytes, data: dict[str, Any], recorded: bool) -> None:
         if self.on_line is not None:
@@ -223,8 +204,8 @@ class Journal:
         if self._stream is not None:
             self._stream.offer()
 
-    def _tell_defect(self, record: dict[str, Any]) -> None:
-        """The first few one by one; at the end the gateway tells the rest in one event."""
+    def _report_defect(self, record: dict[str, Any]) -> None:
+        """The first few one by one; at the end the gateway sends the rest in one event."""
         count, where = int(record["count"]), [str(frame) for frame in record["where"]]
         self.defects += count
         times = f" ({count} more times)" if count > 1 else ""
@@ -277,7 +258,7 @@ class Stream:
     """The events file: never waited for.
 
     Args:
-        destination: as of ``Journal``.
+        destination: as of ``EventLog``.
         session: its id.
 
     Raises:
@@ -295,7 +276,7 @@ class Stream:
         )  # events that found no room: how many, since when, the last's seq
         self._unread = 0  # all of them
         self._fd = -1
-        self._fifo = -1  # that nobody read when it was opened
+        self._fifo = -1  # that had no reader when it was opened
         self._polled = False  # the descriptor may block: it is asked before each piece
         self._failed = False
         try:
@@ -313,7 +294,7 @@ class Stream:
         if self._failed:
             return
         if self._lost or len(self._buffer) + len(line) > ROOM:
-            # Also when there is room again: what was lost is told before it.
+            # Also when there is room again: what was lost is reported before it.
             self._since = self._since or now()
             self._lost += 1
             self._last = number
@@ -334,11 +315,11 @@ class Stream:
         except OSError as error:
             self._fail(error.strerror or str(error))
         if self._lost and len(self._buffer) < ROOM // 2:
-            self._tell_loss()
+            self._report_loss()
         return taken > 0
 
     def close(self) -> None:
-        """Offer what is left for a short while, tell what was not read, and close."""
+        """Offer what is left for a short while, report what was not read, and close."""
         import select
 
         end = time.monotonic() + LAST_OFFERS
@@ -351,7 +332,7 @@ class Stream:
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll(1000 * max(0.0, min(end, patience) - time.monotonic()))
             else:
-                break  # a FIFO that nobody reads
+                break  # a FIFO without a reader
         left = self._unread + self._lost + self._buffer.count(b"\n")
         if left and not self._failed:
             say(f"{left} events were not read from {escape(self._path)} and are not in it")
@@ -378,7 +359,7 @@ class Stream:
                 self._fifo = os.open(self._path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
                 if not stat.S_ISFIFO(os.fstat(self._fifo).st_mode):
                     raise
-            # Nobody reads the FIFO yet (fifo(7)): it is tried again.
+            # The FIFO has no reader yet (fifo(7)): it is tried again.
 
     def _write(self) -> int:
         """How much is taken now."""
@@ -394,7 +375,7 @@ class Stream:
         except BlockingIOError:
             return 0
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         """In the place of what is not there; only here, for the record has it."""
         cause = "who reads the events file was too slow"
         at = now()

@@ -1,11 +1,11 @@
-"""What no rule decides waits for an answer of somebody outside (``--ask``, the library's ``on_ask``).
+"""What no rule decides waits for a person's answer (``--ask``, the library's ``on_ask``).
 
 Theory of operation
 -------------------
-``decide`` stands in front of the policy's decision and turns a refusal that no rule made into ``Ask``.  Whoever
-enforces holds the access - a connection unread, a datagram, a request's head, a message to a service, a resolver's
-query - and all others go on.  Where look-ups are not asked about, names are answered, because a fake address tells
-nobody outside anything, and the question is asked when the name is connected to: a connection waits longer than a
+``decide`` comes before the policy's decision and turns a refusal that no rule made into ``Ask``.  The
+enforcer holds the access - a connection unread, a datagram, a request's head, a message to a service, a resolver's
+query - and all others go on.  Where look-ups are not asked about, names are answered, because a fake address shows
+nothing to any server, and the question is asked when the name is connected to: a connection waits longer than a
 resolver.
 
 An answer becomes the rule that was shown, in a policy of its own (``once``: for what waited for it) or of the
@@ -16,18 +16,10 @@ be harmful) refuses is never asked about.
 Bounds: ``OPEN`` questions wait at once and ``HELD`` accesses for each; what is more is refused.  A question ends
 with "no" after ``seconds``; "no" holds for the session, for the last ``REMEMBERED`` of them.
 
-Wire format
------------
-With ``ask`` in the first message, ``{"seconds": SECONDS, "kinds": [KIND, ...]}``, the gateway writes to its
-control socket (``gateway.server``), one JSON object a line::
-
-    {"ask": {"number": 7, "kind": "request", "access": {"kind": "HttpRequest", "host": ..., "port": ..., ...},
-             "rule": "allow: [...]", "lasting": true, "client": {"protocol": "tcp", "port": 40112}, "seconds": 120.0}}
-    {"withdrawn": 7}
-
-and reads, once for each number::
-
-    {"command": "answer", "number": 7, "answer": "once" | "session" | "no"}
+Messages
+--------
+With ``ask`` in ``messages.Setup`` the gateway sends ``Asked`` and perhaps ``Withdrawn``, and gets ``Answer`` once for
+each number.
 
 ========== ===================== ==================================================================================
 ``kind``   ``access.kind``       fields of ``access`` (``policy.model``)
@@ -39,12 +31,9 @@ request    HttpRequest           host, port, scheme, method, path (canonical, wi
 socket     SocketAccess          path (of the rule), operation, names (fingerprint and comment of the key)
 ========== ===================== ==================================================================================
 
-``rule`` is the YAML that would allow it; ``lasting``: it is an entry that a policy file can get by itself.  ``client``
-is the end inside that asked first: the local port of its socket in the sandbox's network namespace, ``{"protocol":
-"unix", "pid": N}`` (SO_PEERCRED, in this process's pid namespace), or null.  ``withdrawn``: nobody answered within
-``seconds``, it is refused.  Any other answer than "once" and "session" is "no"; one to an unknown number is ignored.
-Strings come from inside: they are to be escaped before a terminal sees them.  "always" is the session's business: it
-answers "session" and writes the rule into a file.
+Any other answer than "once" and "session" is "no"; one to an unknown number is ignored.  Strings come from inside: they
+are to be escaped before a terminal sees them.  "always" is the supervisor's business: it answers "session" and writes
+the rule into a file.
 """
 
 from __future__ import annotations
@@ -53,6 +42,7 @@ from ..events import AccessAnswered, access_as_data
 from ..policy import reasons
 from ..policy.decide import Decider
 from ..policy.model import Allow, Ask, Connect, Deny, HttpRequest, NameQuery, Origin, SocketAccess
+from . import messages as m
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeAlias
 
     from ..events import Event
+    from ..messages import Message
     from ..policy.model import Access, HostRule, Policy, Verdict
     from .dns import Names
     from .reactor import Reactor
@@ -71,7 +62,6 @@ if TYPE_CHECKING:
 OPEN = 32
 HELD = 64
 REMEMBERED = 4096
-KINDS: tuple[Kind, ...] = ("name", "connection", "datagram", "request", "socket")
 USUAL: tuple[Kind, ...] = ("connection", "datagram", "request", "socket")
 ANSWERS: tuple[Literal["once", "session", "no", "late"], ...] = ("once", "session", "no", "late")
 _OF_REQUESTS = frozenset((reasons.METHOD_NOT_ALLOWED, reasons.PATH_NOT_ALLOWED))
@@ -79,7 +69,7 @@ _ORIGIN = Origin("command line", "answer to --ask")
 
 
 def kind_of(access: Access) -> Kind | None:
-    """What sort of question this is; ``None``: nobody is asked about such a thing."""
+    """What sort of question this is; ``None``: such a thing is not asked about."""
     if isinstance(access, Connect):
         return "connection" if access.protocol == "tcp" else "datagram"
     if isinstance(access, HttpRequest):
@@ -89,11 +79,11 @@ def kind_of(access: Access) -> Kind | None:
     return "name" if isinstance(access, NameQuery) else None
 
 
-class Asking:
+class Approvals:
     """The questions of one session.
 
     Args:
-        tell: takes ``{"ask": {...}}`` and ``{"withdrawn": NUMBER}`` for the session.
+        send: takes ``Asked`` and ``Withdrawn`` for the supervisor.
         changed: called when the session's policy has another rule; what was remembered of it is wrong from then on.
         seconds: until a question is answered with "no".
         emit: takes events.
@@ -106,7 +96,7 @@ class Asking:
         addresses: frozenset[tuple[int, int]],
         names: Names,
         reactor: Reactor,
-        tell: Callable[[dict[str, Any]], None],
+        send: Callable[[Message], None],
         changed: Callable[[], None],
         seconds: float,
         emit: Callable[[Event], None],
@@ -116,7 +106,7 @@ class Asking:
         self._given: list[Access] = []  # what was allowed for the session
         self._policy = policy
         self._decider = Decider(policy, addresses)
-        self._tell, self._changed, self._emit = tell, changed, emit
+        self._send, self._changed, self._emit = send, changed, emit
         self._kinds = frozenset(kinds)
         self._refused: dict[Access, None] = {}
         self._questions: dict[Access, _Question] = {}
@@ -138,7 +128,7 @@ class Asking:
         self._decider = Decider(self._policy, addresses)
 
     def decide(self, access: Access) -> Verdict:
-        """The policy's verdict; ``Ask`` where no rule decides and somebody can be asked."""
+        """The policy's verdict; ``Ask`` where no rule decides and a person can be asked."""
         verdict = self._decider.decide(access)
         if not isinstance(verdict, Deny) or verdict.rule is not None or not verdict.reason.askable:
             return verdict
@@ -175,16 +165,13 @@ class Asking:
             self._number += 1
             question = self._questions[access] = _Question(self._number, access, hint)
             self._late.begin(question)
-            asked = {
-                "number": question.number,
-                "kind": kind_of(access),
-                "access": access_as_data(access),
-                "rule": hint,
-                "lasting": not isinstance(access, SocketAccess),
-                "client": client,
-                "seconds": self._seconds,
+            kind, lasting = kind_of(access), not isinstance(access, SocketAccess)
+            assert kind is not None
+            data = {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in access_as_data(access).items()
             }
-            self._tell({"ask": asked})
+            self._send(m.Asked(question.number, kind, data, hint, lasting, client, self._seconds))
         if len(question.waiting) >= HELD:
             answered(None)
             return
@@ -199,7 +186,7 @@ class Asking:
         self._end(question, answer)
 
     def _too_late(self, question: _Question) -> None:
-        self._tell({"withdrawn": question.number})
+        self._send(m.Withdrawn(question.number))
         self._end(question, "late")
 
     def _end(self, question: _Question, answer: str) -> None:

@@ -10,8 +10,8 @@ While it works git holds ``index.lock``, and renames it to ``index`` when it is 
 such a lock; a refusal of that process, or of one that it started, spoils the lock, and the tracer refuses its rename:
 git stops with an error, and HEAD and index stay as they were.
 
-What lies in a ``.git`` is in no index (read-cache.c ``verify_path``): a filter of git's own child that may not install a
-hook (``git-lfs clean`` tries to each time, and goes on) spoils nothing.
+What lies in a ``.git`` is in no index (read-cache.c ``verify_path``): a child of git that may not install a hook there
+(``git-lfs clean``, as a filter, tries to each time and goes on) spoils nothing.
 """
 
 from __future__ import annotations

@@ -20,6 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..plan.model import SandboxPlan
 
+# What became of a toolchain that got no layer of the sandbox's own, as ``Binding.mechanism`` says it after its path.
+READ_ONLY = "read-only: the kernel refused an overlay"
+LEFT_OUT = "left out: something else stands there in the sandbox's home"
+
 
 def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
     """Read from /proc what the command process has set on itself; it waits to be released.
@@ -52,24 +56,30 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
             raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
         out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
-    for op in plan.mounts:
-        if isinstance(op, Overlay):
-            if op.fallback:
-                continue  # the tree read-only instead, or nothing of it: no rule needs it
-            if (kind := _mounted(pid, op.target)) != "overlay":
-                cause = f"what is mounted at {op.target} is {kind or 'nothing'}, not an overlay"
-                raise HostError("confirm the confinement", cause, target=f"pid {pid}")
-            said = f"/proc/PID/mountinfo has an overlay at {op.target}"
-            out.append(Binding(op.origin or "overlay", said, "bound", True))
+    overlays = [op for op in plan.mounts if isinstance(op, Overlay)]
+    mounted = _mounted(pid, {op.target for op in overlays}) if overlays else {}
+    for op in overlays:
+        kind = mounted.get(op.target, "")
+        if op.fallback:
+            # The tree read-only instead, or nothing of it: no rule needs it, and it is said.
+            if kind != "overlay":
+                out.append(Binding(op.origin, f"{op.target}: {READ_ONLY if kind else LEFT_OUT}", "partial", True))
+            continue
+        if kind != "overlay":
+            cause = f"what is mounted at {op.target} is {kind or 'nothing'}, not an overlay"
+            raise HostError("confirm the confinement", cause, target=f"pid {pid}")
+        said = f"/proc/PID/mountinfo has an overlay at {op.target}"
+        out.append(Binding(op.origin or "overlay", said, "bound", True))
     return int(status["PPid"]), tuple(out)
 
 
-def _mounted(pid: int, place: str) -> str:
-    """The type of the file system that was mounted last at ``place``, as the process sees it; empty: none was."""
-    kind = ""
+def _mounted(pid: int, places: set[str]) -> dict[str, str]:
+    """The types of the file systems that were mounted last at ``places``, as the process sees it."""
+    kinds = {}
     with open(f"/proc/{pid}/mountinfo", "rb") as table:
         for line in table:
             fields = line.split()
-            if mount_point(fields[4]) == place:
-                kind = fields[fields.index(b"-") + 1].decode("ascii", "replace")
-    return kind
+            place = mount_point(fields[4])
+            if place in places:
+                kinds[place] = fields[fields.index(b"-") + 1].decode("ascii", "replace")
+    return kinds

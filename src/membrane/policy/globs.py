@@ -138,7 +138,7 @@ def _segment(text: str) -> tuple[str, str | None]:
     return regex, None if literal is None else "".join(literal)
 
 
-def _split_pattern(text: str) -> list[str]:
+def split_pattern(text: str) -> list[str]:
     """Split at the slashes; one inside a bracket or after a backslash cannot match anything (wildmatch.c)."""
     segments = [""]
     index = 0
@@ -193,7 +193,7 @@ class Pattern:
         if not text.strip("/"):
             raise PatternError("it is empty")
         anchored = "/" in text
-        segments = _split_pattern(text)
+        segments = split_pattern(text)
         if anchored and not segments[0]:
             segments = segments[1:]
         if "" in segments:

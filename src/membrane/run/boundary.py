@@ -42,6 +42,7 @@ from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
 from .event_log import AGAIN, EventLog, now, say
+from .layers import without_layer
 from .prepare import VERSION
 
 TYPE_CHECKING = False
@@ -393,6 +394,8 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
+        if without := without_layer(assurance):
+            self._warn_once(without)
         self.prepared.layers.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
         if changes is not None and masks is not None and handle is not None:

@@ -30,10 +30,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..events import Binding
     from ..plan.model import HostFacts, MountOp
     from ..policy.model import Policy
 
 MOST = 64  # runs at a time that have a layer each
+MOST_SAID = 4  # toolchains that one line names
 _ONCE = ".once"  # of homes that are not kept
 _LAST = ".last"  # beside the layers of a run: its processes outside, that end when nothing runs in the sandbox any more
 
@@ -53,6 +55,21 @@ def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     if state_kind in NO_ID_MAPS or state_kind.startswith("fuse"):
         return facts  # no upper directory there
     return facts.replace(layers=f"{_above(policy, facts)}/0", mounted=frozenset(mounted))
+
+
+def without_layer(assurance: Iterable[Binding]) -> str:
+    """What to say of toolchains that could get no layer (``host.readback``); empty: each got one.
+
+    Args:
+        assurance: what was read back.
+    """
+    # A toolchain can be a rule of nobody's, so nothing else is "partial" under this name.
+    said = [each.mechanism for each in assurance if each.rule == "toolchain" and each.status == "partial"]
+    if not said:
+        return ""
+    more = f" (and {len(said) - MOST_SAID} more)" if len(said) > MOST_SAID else ""
+    fix = "membrane doctor says what an overlay needs; what stands in the sandbox's home a command of it can remove"
+    return f"toolchains of the home without a layer: {'; '.join(said[:MOST_SAID])}{more}. {fix}"
 
 
 def _above(policy: Policy, facts: HostFacts) -> str:

@@ -364,8 +364,8 @@ def _trust(invocation: Invocation) -> int:
             raise HostError("trust", "not a directory", target=invocation.words[0])
     state = _state()
     review = settings.review_project(workspace, state)
-    file = f"{escape(workspace)}/.membrane.yaml"
     if review is not None:
+        file = escape(review.path)
         print(f"{file} widens:" if review.widening else f"{file} widens nothing")
         print("".join(f"{line}\n" for line in settings.shown(review)), end="")
         sys.stdout.flush()  # what is approved was shown
@@ -437,7 +437,7 @@ def _config(invocation: Invocation) -> int:
             _print(show.policy(policy, _home()))
         return 0
     if action == "path":
-        project = os.path.join(_workspace(), ".membrane.yaml")
+        project = settings.project_file()
         paths = {"user": user, "project": project, "trust": os.path.join(state, "trusted.yaml")}
         if invocation.has("json"):
             print(show.as_json({name: {"path": path, "exists": os.path.exists(path)} for name, path in paths.items()}))

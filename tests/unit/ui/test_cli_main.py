@@ -411,7 +411,7 @@ def test_trust_shows_what_it_widens(
     approved: list[tuple[str, str, settings.Review | None]] = []
     work = os.path.realpath(tmp_path / "work")
     review: settings.Review | None = settings.Review(
-        path="p", digest="d", widening=(Widening("allow", 3, '- "evil.example" \x1b[2J'),)
+        path=f"{work}/.membrane.yaml", digest="d", widening=(Widening("allow", 3, '- "evil.example" \x1b[2J'),)
     )
 
     def trust(workspace: str, home: str, review: settings.Review | None = None) -> tuple[Widening, ...]:
@@ -430,7 +430,7 @@ def test_trust_shows_what_it_widens(
         '      3  allow:         - "evil.example" \\u{1b}[2J\n'
         "trusted as it is now; a change needs a new approval\n"
     )
-    review = settings.Review("p", "d", ())
+    review = settings.Review(f"{work}/.membrane.yaml", "d", ())
     assert cli.main(["trust"]) == 0
     assert capsys.readouterr().out.startswith(f"{work}/.membrane.yaml widens nothing\n")
     review = None

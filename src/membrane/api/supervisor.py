@@ -38,7 +38,7 @@ from ..host import view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..plan import mounts
 from ..policy.codec import restore
-from ..run import registry
+from ..run import door, registry
 from ..run.begin import begin
 from ..run.boundary import Boundary
 from ..run.prepare import RunOptions, RunRequest
@@ -634,12 +634,10 @@ class Supervisor(Boundary):
     def _listen(self, number: int) -> None:
         if self._door is None:
             path = registry.door_of(self.state, self.id)
-            directory, name = os.path.split(path)
             try:
-                os.makedirs(directory, 0o700, exist_ok=True)
-                self._door = _listener(directory, name)
+                self._door = door.listen(path, MOST_CLIENTS)
             except OSError as error:
-                told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
+                told = HostError("listen for wrapped commands", error.strerror or str(error), target=path)
                 self._tell(self._main, wire.NotDone(number, wire.error_as_data(told)))
                 return
             self._door_path = path
@@ -660,25 +658,6 @@ class Supervisor(Boundary):
         client = _Client(Channel(channel, wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR), False)
         self._clients[fd] = client
         self._watch_client(client)
-
-
-def _listener(directory: str, name: str) -> _socket.socket:
-    """A listening socket that only this user can connect to."""
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-    try:
-        # By descriptor: the path itself may be longer than the 107 bytes of a socket's address (unix(7)).
-        path = f"/proc/self/fd/{place}/{name}"
-        door.bind(path)
-        os.chmod(path, 0o600)
-        door.listen(MOST_CLIENTS)
-        door.setblocking(False)
-    except OSError:
-        door.close()
-        raise
-    finally:
-        os.close(place)
-    return door
 
 
 def _is_own(channel: _socket.socket) -> bool:

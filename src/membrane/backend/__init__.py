@@ -73,6 +73,10 @@ class Stopped(News):
     """The command's job was stopped from its terminal; it goes on with ``Command.resume``."""
 
 
+class HasTerminal(News):
+    """One of many commands has a terminal of its own, of which ``SharedCommand.terminal`` is the master."""
+
+
 class Exited(News):
     """The command has ended.  ``status``: as wait(2) tells it."""
 
@@ -278,9 +282,27 @@ class Cell(ABC):
             HostError: the command's process cannot be looked at.
         """
 
+    def join(self) -> tuple[int, int]:
+        """In a cell of one command: let there be more beside it, by ``fork``; they end with the cell.
+
+        ``descriptors`` has one more from then on.
+
+        Returns:
+            The listener of their notifications, the caller's from now on; -1: there is none, and the errno why.
+
+        Raises:
+            HostError: it cannot be; the cell is as before.
+        """
+        from ..errors import HostError
+
+        raise HostError("join the sandbox", "nothing here can run a second command in it")
+
     @abstractmethod
-    def fork(self) -> SharedCommand:
-        """One of many commands, after ``ready``: it confines itself and tells ``Waiting``.
+    def fork(self, terminal: tuple[int, ...] = ()) -> SharedCommand:
+        """One of many commands, after ``ready`` or ``join``: it confines itself and tells ``Waiting``.
+
+        Args:
+            terminal: the streams, by number, that become a terminal of its own, which ``HasTerminal`` tells first.
 
         Raises:
             HostError: what makes commands has ended.
@@ -370,10 +392,12 @@ class SharedCommand(ABC):
         pid: of the command by our pid namespace, from ``ready`` on.
         ended: a descriptor that becomes readable when what keeps the command has ended, and in a cell of ``fresh``
             commands everything that it started (pidfd_open(2)); -1 before ``ready``.
+        terminal: the master of its terminal (pty(7)), the caller's after ``HasTerminal``; -1: it has none.
     """
 
     pid: int
     ended: int
+    terminal: int = -1
 
     @abstractmethod
     def fileno(self) -> int:
@@ -414,6 +438,10 @@ class SharedCommand(ABC):
     @abstractmethod
     def signal(self, number: int) -> bool:
         """Send a signal to its process group; False: it has ended, which ``read`` tells."""
+
+    def resume(self) -> None:
+        """Let it go on after ``Stopped``, which only one with a terminal tells."""
+        raise NotImplementedError
 
     @abstractmethod
     def kill(self) -> None:

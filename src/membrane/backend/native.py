@@ -29,6 +29,7 @@ from . import (
     Exited,
     Failed,
     Frozen,
+    HasTerminal,
     Hidden,
     SharedCommand,
     Stopped,
@@ -155,9 +156,13 @@ class NativeCell(Cell):
             raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None
         return TraceHandle(process, of.listener, of.listener_error, root)
 
-    def fork(self) -> NativeSharedCommand:
+    def join(self) -> tuple[int, int]:
+        spawner = self._spawner = Spawner(self._launch)
+        return spawner.listener, spawner.listener_error
+
+    def fork(self, terminal: tuple[int, ...] = ()) -> NativeSharedCommand:
         assert self._spawner is not None
-        return NativeSharedCommand(self._spawner.fork(), self._launch.plan)
+        return NativeSharedCommand(self._spawner.fork(terminal), self._launch.plan)
 
     def hide(self, ops: Sequence[MountOp]) -> None:
         self._launch.mask(ops)
@@ -207,7 +212,7 @@ class NativeCell(Cell):
 
     def _member(self) -> int:
         """A process in the sandbox's namespaces."""
-        return self._launch.command_pid if self._spawner is None else self._spawner.pid
+        return self._spawner.pid if self._many and self._spawner is not None else self._launch.command_pid
 
 
 class NativeCommand(Command):
@@ -229,10 +234,7 @@ class NativeCommand(Command):
         return _signal_by(self._channel, number)
 
     def resume(self) -> None:
-        try:
-            self._channel.send(m.Resume())
-        except OSError:
-            pass  # pid 1 is gone: its end is on the way
+        _resume(self._channel)
 
 
 class NativeSharedCommand(SharedCommand):
@@ -248,6 +250,9 @@ class NativeSharedCommand(SharedCommand):
 
     def read(self) -> News:
         message = self._channel.receive()
+        if isinstance(message, m.TerminalMade) and self.terminal < 0:
+            self.terminal = message.master
+            return HasTerminal()
         if isinstance(message, m.Ready) and self.ended < 0:
             self._sender = self._channel.sender  # the kernel's word: it is what will be read back
             return Waiting()
@@ -271,6 +276,9 @@ class NativeSharedCommand(SharedCommand):
 
     def signal(self, number: int) -> bool:
         return _signal_by(self._channel, number)
+
+    def resume(self) -> None:
+        _resume(self._channel)
 
     def kill(self) -> None:
         """With pid 1 its namespace ends; elsewhere the command ends with its keeper (PR_SET_PDEATHSIG)."""
@@ -308,6 +316,13 @@ def _news(message: Message | None) -> News:
     if message is None:
         return Ended()
     raise InternalError("run a command", f"unexpected message {type(message).__name__}")
+
+
+def _resume(channel: Channel) -> None:
+    try:
+        channel.send(m.Resume())
+    except OSError:
+        pass  # what keeps it is gone: its end is on the way
 
 
 def _signal_by(channel: Channel, number: int) -> bool:

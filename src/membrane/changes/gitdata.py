@@ -27,6 +27,7 @@ import time
 from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
+from ..workspace.protect import fold
 from .base import Row
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
@@ -49,7 +50,7 @@ _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What says nothing of where HEAD is: settings, and other repositories.
 _APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
-_ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
+_ALTERNATES = frozenset({"alternates", "http-alternates"})  # gitrepository-layout(5), in objects/info
 _REPLACED = "git shows another object in place of the one that it names"  # git-replace(1)
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
 
@@ -144,7 +145,8 @@ class Repositories:
     @staticmethod
     def made_inside(change: Change) -> Change:
         """A change that is in no repository of the workspace, perhaps in one that the command made."""
-        if change.after is not None and _inner(change.path) in _ALTERNATES:
+        # By its name, wherever it is: a link may be what makes it the list of a repository.
+        if change.after is not None and fold(change.path.rpartition("/")[2]) in _ALTERNATES:
             return _never(change, "git takes objects from where it points")
         return change
 

@@ -96,7 +96,7 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
     slave = -1
     if any(start.terminal):
         with Step(channel, "make a terminal"):
-            slave = _terminal(channel)
+            slave = make_terminal(channel)
     run_command(start, filters, channel, -1, slave)
 
 
@@ -174,10 +174,10 @@ def run_command(start: Start, filters: Filters, channel: Channel, null: int, sla
         run_child(lambda: _command(start, filters, channel, slave, exec_status), channel)
     os.close(exec_status)
     give_up_privileges(bounding=start.commands == "one")
-    _reap(channel, pid, slave, failed_exec, null)
+    _reap(channel, pid, slave, failed_exec, null, whole=start.commands != "kept")
 
 
-def _terminal(channel: Channel) -> int:
+def make_terminal(channel: Channel) -> int:
     """Make a pty of the sandbox's own devpts the controlling terminal; pass the master out."""
     master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
@@ -199,14 +199,17 @@ def replace_streams(null: int = -1) -> None:
     os.close(null)
 
 
-def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: int) -> NoReturn:
-    """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job."""
+def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: int, *, whole: bool) -> NoReturn:
+    """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job.
+
+    ``whole``: with the job everything else stops; it does not where other commands are beside it.
+    """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     if slave >= 0:
         _signal.signal(SIGTTOU, _signal.SIG_IGN)
-    freezer = _Freezer()
+    freezer = _Freezer(whole=whole)
     # Until the command has called execve the channel is its own: it waits on it for the word.
     while True:
         try:
@@ -280,14 +283,15 @@ def reap_ended(wake: int) -> None:
 
 
 class _Freezer:
-    """Stops every process of the sandbox but pid 1 while the supervisor is stopped."""
+    """Stops every process of the sandbox but pid 1 while the supervisor is stopped; without ``whole`` none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
         self.frozen = False
+        self._whole = whole
         self._before: set[int] = set()  # stopped by a process inside: they stay stopped
 
     def freeze(self) -> None:
-        if self.frozen:
+        if self.frozen or not self._whole:
             return
         self.frozen = True
         self._before = {pid for pid, state in _processes() if state == b"T"}
@@ -417,7 +421,8 @@ def _take_job(start: Start, channel: Channel) -> Start:
     if not isinstance(message, m.RunJob):
         os._exit(1)
     for number, fd in enumerate((message.stdin, message.stdout, message.stderr)):
-        os.dup2(fd, number)
+        if not start.terminal[number]:
+            os.dup2(fd, number)
     job = message.job
     with Step(channel, "enter the directory"):
         os.chdir(job.cwd)

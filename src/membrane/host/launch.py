@@ -298,15 +298,18 @@ class Spawner:
         self.listener = -1 if message.listener is None else message.listener
         self.listener_error = message.errno
 
-    def fork(self) -> Channel:
+    def fork(self, terminal: tuple[int, ...] = ()) -> Channel:
         """Fork a command that confines itself and waits for its job; the channel on which it and its keeper report.
+
+        Args:
+            terminal: the streams, by number, that become a terminal of the sandbox, which is told first.
 
         Raises:
             HostError: the spawner has ended.
         """
         ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         try:
-            self.channel.send(m.ForkCommand(theirs.fileno()))
+            self.channel.send(m.ForkCommand(theirs.fileno(), terminal))
         except OSError as error:
             ours.close()
             raise HostError("start a command", error.strerror or "the spawner has ended") from None

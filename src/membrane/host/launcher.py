@@ -120,7 +120,8 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file(f"/proc/{pid}/gid_map", f"{plan.gid} {plan.gid} 1\n")
-        kinds = ("user", "mnt") if start.commands == "one" else ("user", "mnt", "pid", "ipc", "uts", "cgroup")
+        # Now: pid 1 may not be looked at any more when it has built the view.
+        kinds = ("user", "mnt", "pid", "ipc", "uts", "cgroup")
         namespaces = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds}
         pidfd = os.pidfd_open(pid)
     os.write(release, b"x")  # and it stays open: its end is the launcher's (``init``)
@@ -247,7 +248,10 @@ def _serve(
 
 
 def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Channel | None]) -> None:
-    """Fork the process that forks the commands; when it ends the supervisor sees it on its channel."""
+    """Fork the process that forks the commands; when it ends the supervisor sees it on its channel.
+
+    Beside one command, with which the sandbox ends, further ones are as those of a sandbox that is kept.
+    """
     from .spawner import spawner
 
     if os.fork():
@@ -257,6 +261,8 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Ch
         if each is not None:
             each.close()
     channel = passed(end, m.FROM_SPAWNER, m.TO_SPAWNER)
+    if start.commands == "one":
+        start = start.replace(commands="kept")
     run_child(lambda: spawner(start, channel, namespaces), channel)
 
 

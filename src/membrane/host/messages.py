@@ -191,9 +191,10 @@ class CommandExited(Message):
 
 
 class ForkCommand(Message):
-    """``channel``: of its keeper."""
+    """``channel``: of its keeper; ``terminal``: the streams, by number, that become a terminal of the sandbox."""
 
     channel: Fd
+    terminal: tuple[int, ...]
 
 
 # ---------------------------------------------------------------- between the gateway and the launcher

@@ -36,7 +36,7 @@ from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, git_root, in_ini
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
-from ..plan.model import File, Layer, Listen, ReadOnly
+from ..plan.model import Bind, File, Layer, Listen, ReadOnly
 from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ..backend import TraceHandle
     from ..changes.cell import Masks
     from ..changes.late import Late
+    from ..changes.writers import Claim
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
@@ -100,6 +101,7 @@ class Boundary(ABC):
         self._gateway: Gateway | None = None
         self._exposed: list[tuple[str, int]] = []  # until the gateway has them
         self._entry: registry.Run | None = None
+        self._claim: Claim | None = None  # of the trees that the command writes
         self.guards: list[Guard | Late] = []
         self._secrets: list[list[Any]] = []  # until the gateway has them, and
         self._authority: tuple[bytes, bytes] | None = None  # the same
@@ -219,6 +221,8 @@ class Boundary(ABC):
         finally:
             if self._entry is not None:
                 self._entry.close()
+            if self._claim is not None:
+                self._claim.close()
         return self._end()
 
     def _make_ready(self) -> None:
@@ -270,8 +274,16 @@ class Boundary(ABC):
             ports=ports.shown(self.policy.expose),
         )
         self._entry = registry.Run(facts.state, self.record)
+        self._claim = self._claimed(facts)
         self._prepare()
         self._exposed = ports.listen(self.policy.expose)
+
+    def _claimed(self, facts: HostFacts) -> Claim:
+        """No apply has its stage in a tree that the command writes, as long as this is held."""
+        from ..changes import store, writers  # while the view is made
+
+        trees = [op.source for op in self.plan.mounts if isinstance(op, Bind) and op.writable]
+        return writers.Claim(store.directory(facts.state), "session", self.id, trees)
 
     def _begin_log(self, state: str) -> LiveLog | None:
         """Write the trace log as the record grows; None where its file cannot be made, which the end says."""
@@ -397,6 +409,8 @@ class Boundary(ABC):
         if without := without_layer(assurance):
             self._warn_once(without)
         self.prepared.layers.keep_until(cell.last())
+        assert self._claim is not None
+        self._claim.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
         if changes is not None and masks is not None and handle is not None:
             from ..changes.cell import confirm

@@ -23,15 +23,18 @@ from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from . import registry
 from .boundary import Boundary
 from .event_log import open_for_caller, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     import signal as _signal
 
     from ..host.terminal import Relay
     from .gateway import Gateway
+    from .joined import Door
     from .prepare import PreparedRun
     from .prompt import Prompts
 else:
@@ -41,6 +44,7 @@ FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
+MOST_CALLERS = 64  # of ``membrane exec`` that wait for an answer
 TIMED_OUT = 124  # exit status, as timeout(1)
 
 
@@ -71,6 +75,8 @@ class Session(Boundary):
         self._kill_at = 0.0
         self._prompts: Prompts | None = None  # where questions are answered
         self._relay: Relay | None = None
+        self._listening: _socket.socket | None = None  # for ``membrane exec``
+        self._door: Door | None = None  # from the first caller on
 
     def _prepare(self) -> None:
         if type(self.hooks) is not Hooks:
@@ -91,9 +97,30 @@ class Session(Boundary):
             self._watch(cell.terminal, self._on_terminal)
             self._watch_terminal()
         cell.command.release()
+        self._listen()
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self.prepared.terminal)
+
+    def _listen(self) -> None:
+        """Take callers of ``membrane exec``; the command runs already."""
+        from . import door
+
+        try:
+            self._listening = door.listen(registry.door_of(self.state, self.id), MOST_CALLERS)
+        except (OSError, MembraneError) as error:
+            self._warn(f"membrane exec cannot join this session: {error}")
+            return
+        self._watch(self._listening.fileno(), self._on_caller)
+
+    def _on_caller(self) -> None:
+        if self._door is None:
+            from .joined import Door
+
+            assert self._listening is not None
+            tools = (self._watch, self._unwatch, self._on_cell)
+            self._door = Door(self._listening, self.cell, self._tracer, self.plan, *tools)
+        self._door.on_caller()
 
     def _turn(self) -> None:
         """Nothing is held back."""
@@ -117,6 +144,14 @@ class Session(Boundary):
                 self.failure = "the launcher died; the command was killed"
 
     def _after_processes(self) -> None:
+        if self._door is not None:
+            self._door.close()
+        if self._listening is not None:
+            self._listening.close()
+            try:
+                os.unlink(registry.door_of(self.state, self.id))
+            except OSError:
+                pass
         if self._prompts is not None:
             self._prompts.clear()
         if self._relay is not None:

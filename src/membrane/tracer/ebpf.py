@@ -526,14 +526,23 @@ class EbpfSource:
         for fd in (self._timer, *(ring.fd for ring in self._rings)):
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
         place = _PLACE.pack(self._id, slot, 0)
-        namespace = os.stat("/proc/self/ns/pid").st_ino
         with Lock(self._state) if self._shared else Unlocked():
             if scope.cgroup:
                 maps["cgroups"].set(struct.pack("<Q", scope.cgroup), place)
                 self._cgroup = scope.cgroup
                 _count_cgroups(maps)
-            maps["seeds"].set(_SEED.pack(namespace, scope.pid), place)
-            _add(maps["control"], 0, 1)
+            self._plant(scope.pid)
+
+    def follow(self, pid: int) -> None:
+        """Trace one more process, which waits to be released, and its descendants; ``pid`` as in ``Scope``."""
+        with Lock(self._state) if self._shared else Unlocked():
+            self._plant(pid)
+
+    def _plant(self, pid: int) -> None:
+        maps = self._set.maps
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        maps["seeds"].set(_SEED.pack(namespace, pid), _PLACE.pack(self._id, self._slot, 0))
+        _add(maps["control"], 0, 1)
 
     def _unwatch_cgroup(self) -> None:
         with Lock(self._state) if self._shared else Unlocked():

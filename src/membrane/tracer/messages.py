@@ -46,6 +46,18 @@ class Attach(Message):
     table: Fd | None
 
 
+class Join(Message):
+    """Answer the notifications of a second filter as well: of what joins the sandbox later (``host.spawner``)."""
+
+    listener: Fd
+
+
+class Follow(Message):
+    """Trace ``process``, which waits to be released, and its descendants as well."""
+
+    process: int
+
+
 class Sync(Message):
     """Answer with ``Synced`` once everything that was seen until now was sent."""
 
@@ -107,7 +119,7 @@ class Totals(Message):
 
 TO_TRACER = Table(
     "from the supervisor to the tracer",
-    *(Prepare, Attach, Sync, Decide),
+    *(Prepare, Attach, Join, Follow, Sync, Decide),
     longest=1 << 30,
     Watched=Layout("watched", Watched),
 )

@@ -120,6 +120,7 @@ class Notifications:
         refusals_only: another source reports the events; here only what is refused is written down.
         edits: calls that wait for the supervisor; None: nothing is passed on to it.
         table: the unix sockets of the sandbox; None: connect(2) to those of others is not refused here.
+        first: the one whose lines these are counted with.
     """
 
     name = "notify"
@@ -134,8 +135,10 @@ class Notifications:
         refusals_only: bool = False,
         edits: Edits | None = None,
         table: unixsockets.Table | None = None,
+        first: Notifications | None = None,
     ) -> None:
         self._scope = scope
+        self._first = first or self
         # What is made in a reviewed workspace is not visible outside; of it only the path rules hold.
         reviewed = scope.workspace if scope.policy.workspace == "review" else ""
         self._guarded = tuple(root for root, _rows in scope.roots if root != reviewed)
@@ -170,7 +173,7 @@ class Notifications:
             set()
         )  # datagrams that were reported, by who, socket and place
         self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
-        self._lines = Lines(scope.session, self.name)
+        self._lines: Lines = first._lines if first is not None else Lines(scope.session, self.name)
         self._sequence = 0
         self.counts = self._lines.counts
         self._decider: Any = None
@@ -1014,8 +1017,8 @@ class Notifications:
             self._reported_at = 0.0
         queue, self._queue = self._queue, []
         for now, process, event in queue:
-            self._sequence += 1
-            line = self._lines.line(now, self._sequence, process, event).encode() + b"\n"
+            self._first._sequence += 1
+            line = self._lines.line(now, self._first._sequence, process, event).encode() + b"\n"
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)

@@ -221,6 +221,26 @@ class Tracer:
             return False
         return True
 
+    def join(self, listener: int) -> None:
+        """Give it the listener of a second filter, before a process has that which may run; closed here.
+
+        Raises:
+            HostError: it has ended.
+        """
+        try:
+            self._channel.send(m.Join(listener))
+        except OSError as error:
+            raise HostError("trace what joins the sandbox", error.strerror or "the tracer has ended") from None
+        finally:
+            os.close(listener)
+
+    def follow(self, process: int) -> None:
+        """Trace a process that joins the sandbox, and its descendants; ``sync`` tells when that is so."""
+        try:
+            self._channel.send(m.Follow(process))
+        except OSError:
+            pass  # its end is told
+
     def decide(self, number: int, what: int, why: str) -> None:
         """What to do with a call that waits: 0, an errno or ``edits.GO_ON``.  Without a word it is refused in time."""
         try:
@@ -363,6 +383,8 @@ class _Loop:
         self._stored = 0  # events of the kernel that are written down
         self._decoder: Decoder | None = None
         self._source: Notifications | None = None
+        self._joined: list[Notifications] = []  # of filters of what joined later; they end with the sandbox
+        self._beside: Callable[[int], Notifications] | None = None  # makes one
         self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
         self._unwritten_size = 0
         self._lines: list[bytes] = []  # to the supervisor
@@ -372,7 +394,7 @@ class _Loop:
         self._lost_since = 0
         self._fitted = False  # the last line was sent with the others
         self._poll = select.poll()
-        self._ends = -1  # of the notifications, while it is waited for
+        self._ends: dict[Notifications, int] = {}  # what tells ends of processes, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
         self._edits: list[m.CallWaits] = []  # not sent
@@ -387,7 +409,11 @@ class _Loop:
             due = None
             if source is not None:
                 due = source.timeout()
-                self._watch_ends(source.ends())
+                self._watch_ends(source, source.ends())
+            for each in self._joined:
+                self._watch_ends(each, each.ends())
+                wanted = each.timeout()
+                due = wanted if due is None else due if wanted is None else min(due, wanted)
             kernel = -1 if self._kernel is None or self._spans is None else self._kernel.fileno()
             kernel_is_ready = False
             for fd, event in self._poll.poll(None if due is None else 1000 * due):
@@ -398,10 +424,17 @@ class _Loop:
             if source is not None:  # first: a call waits for an answer
                 source.drain(self._write)
                 if source.ended:
-                    self._watch_ends(-1)
+                    self._watch_ends(source, -1)
                     self._poll.unregister(source.fileno())
                     self._finish(source)
                     source = None
+            for each in tuple(self._joined):
+                each.drain(self._write)
+                if each.ended:
+                    self._joined.remove(each)
+                    self._watch_ends(each, -1)
+                    self._poll.unregister(each.fileno())
+                    self._finish_joined(each)
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
             if self._asked:
@@ -410,6 +443,10 @@ class _Loop:
                 self._record()
             if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
                 self._flush()
+        for each in self._joined:
+            while each.drain(self._write):
+                pass
+            self._finish_joined(each)
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
             while self._source.drain(self._write):
@@ -432,13 +469,14 @@ class _Loop:
         except OSError:
             pass  # the supervisor is gone; the record is not
 
-    def _watch_ends(self, fd: int) -> None:
-        if fd != self._ends:
-            if self._ends >= 0:
-                self._poll.unregister(self._ends)
+    def _watch_ends(self, source: Notifications, fd: int) -> None:
+        watched = self._ends.get(source, -1)
+        if fd != watched:
+            if watched >= 0:
+                self._poll.unregister(watched)
             if fd >= 0:
                 self._poll.register(fd, select.POLLIN)
-            self._ends = fd
+            self._ends[source] = fd
 
     def detach(self) -> None:
         """Let go of the kernel's programs."""
@@ -451,10 +489,15 @@ class _Loop:
         if isinstance(message, m.Sync):
             self._asked.append(message.number)
         elif isinstance(message, m.Decide):
-            if self._source is not None:
-                self._source.decided(message)
+            for source in self._all():
+                source.decided(message)  # who does not know the number takes no notice
         elif isinstance(message, m.Attach):
             self._attach(message)
+        elif isinstance(message, m.Join):
+            self._join(message.listener)
+        elif isinstance(message, m.Follow):
+            if self._kernel is not None and self._spans is not None:
+                self._kernel.follow(message.process)
         elif not isinstance(message, m.Prepare):
             return False
         return True
@@ -473,15 +516,23 @@ class _Loop:
                 from ..host.unixsockets import Table
 
                 table = Table(attach.table)
-            self._source = self._notifications(
-                scope,
-                attach.listener,
-                attach.root,
-                self._refused,
-                refusals_only=quiet,
-                edits=Edits(self._ask) if attach.edits else None,
-                table=table,
-            )
+            first: Notifications | None = None
+
+            def beside(listener: int) -> Notifications:
+                return self._notifications(
+                    scope,
+                    listener,
+                    attach.root if first is None else os.dup(root),
+                    self._refused,
+                    refusals_only=quiet,
+                    edits=Edits(self._ask) if attach.edits else None,
+                    table=table,
+                    first=first,
+                )
+
+            root = attach.root
+            first = self._source = beside(attach.listener)
+            self._beside = beside
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
@@ -489,6 +540,17 @@ class _Loop:
             os.close(attach.root)
         self._channel.send(m.Attached(tuple(sources), self._why[:4096]))
         self._channel.setblocking(False)
+
+    def _join(self, listener: int) -> None:
+        if self._beside is None:
+            os.close(listener)  # nothing would answer: its calls fail with ENOSYS
+            return
+        source = self._beside(listener)
+        self._joined.append(source)
+        self._poll.register(source.fileno(), select.POLLIN)
+
+    def _all(self) -> list[Notifications]:
+        return [*((self._source,) if self._source is not None else ()), *self._joined]
 
     def _ask(self, message: m.CallWaits) -> None:
         self._edits.append(message)  # ``Edits`` bounds their number
@@ -516,6 +578,14 @@ class _Loop:
         self._totals = dict(source.counts)
         source.close()
         self._source = None
+
+    def _finish_joined(self, source: Notifications) -> None:
+        source.finish(self._write)
+        self._record()
+        self._report_losses(source.losses())
+        if self._source is None:
+            self._totals = dict(source.counts)  # which all count together
+        source.close()
 
     def _write_spans(self, piece: bytes) -> None:
         """Raw records of the kernel; they are read here only if they are waited for."""
@@ -575,10 +645,10 @@ class _Loop:
         self._lost_since = self._lost_since or clock.time_ns()
 
     def _report_held(self) -> None:
-        if self._source is not None:
-            while self._source.drain(self._write):
+        for source in self._all():
+            while source.drain(self._write):
                 pass
-            self._source.report_repetitions(self._write)
+            source.report_repetitions(self._write)
         if self._kernel is not None and self._spans is not None:
             self._kernel.drain(self._write_spans)
 

@@ -388,6 +388,13 @@ def _ps(invocation: Invocation) -> int:
     return 0
 
 
+def _exec(invocation: Invocation) -> int:
+    from . import exec as joining
+
+    words = invocation.words
+    return joining.main(words[0], words[1:] or shell(dict(os.environ), os.isatty(0)), _state())
+
+
 def _gc(invocation: Invocation) -> int:
     from ..changes import store
     from ..run import registry
@@ -515,6 +522,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "trust": _trust,
     "trace": _trace,
     "learn": _learn,
+    "exec": _exec,
     "ps": _ps,
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),

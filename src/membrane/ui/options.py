@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..policy.keys import Scope
 
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "joins", "none"]
 
 
 class UsageError(PolicyError):
@@ -292,7 +292,21 @@ COMMANDS: tuple[Command, ...] = (
         ("membrane trust ~/src/project",),
         words="directory",
     ),
-    Command("ps", "[--json]", "list the running sessions", ("membrane ps",), options=("json",)),
+    Command(
+        "exec",
+        "NAME|SESSION|DIRECTORY [--] [COMMAND ...]",
+        "run a command, or a shell, in the sandbox of a running session",
+        ("membrane exec @last -- sh", "membrane exec fix-login -- git log"),
+        words="joins",
+        rare=True,
+    ),
+    Command(
+        "ps",
+        "[--json]",
+        "list the running sessions; exec SESSION joins one",
+        ("membrane ps",),
+        options=("json",),
+    ),
     Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
     Command(
         "changes",
@@ -523,7 +537,7 @@ def parse(argv: list[str]) -> Invocation:
     """
     command = _BY_NAME.get(argv[0], RUN) if argv else RUN
     index = 1 if argv and argv[0] in _BY_NAME else 0
-    wraps = command.words == "command"
+    wraps = command.words in ("command", "joins")
     known = options_of(command)
     long = {option.name: option for option in known}
     short = {option.short: option for option in known if option.short}
@@ -537,7 +551,8 @@ def parse(argv: list[str]) -> Invocation:
             break
         if len(word) < 2 or word[0] != "-":
             if wraps:
-                words += argv[index - 1 :]
+                rest = argv[index - 1 :]
+                words += [rest[0], *rest[2:]] if command.words == "joins" and rest[1:2] == ["--"] else rest
                 break
             words.append(word)
             continue
@@ -574,6 +589,10 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
     if "help" in given or "version" in given or command.words == "command":
         return
     of = f"membrane {command.name}"
+    if command.words == "joins":
+        if not words:
+            raise UsageError("parse the command line", f"{of} needs a session: {command.usage}", fix=command.example)
+        return
     if command.words == "session":
         if not words or words[0] not in command.choices:
             guess = closest(words[0], command.choices) if words else ""

@@ -31,6 +31,7 @@ from . import (
     Frozen,
     Hidden,
     SharedCommand,
+    Still,
     Stopped,
     TraceHandle,
     Waiting,
@@ -198,6 +199,12 @@ class NativeCell(Cell):
     def last(self) -> tuple[int, ...]:
         first = self._launch.init_pid()
         return (first,) if self._spawner is None else (first, self._spawner.pid)
+
+    def stand_still(self) -> Still:
+        from .still import Stillness
+
+        first, *spawners = self.last()
+        return Stillness((first,), spawners)
 
     def kill(self) -> None:
         self._launch.kill()

@@ -12,8 +12,9 @@ A *change set* is what commands changed in one workspace and nobody has applied 
 
 Layers are kept beside the sets since checkpoints and forks share them: a frozen layer is never written again, so it may
 be below any number of overlays.  A checkpoint freezes the last layer and puts an empty one above it; a
-fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
-set and no checkpoint names any more is removed.
+fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  Of a set that
+a sandbox is writing the last layer is copied for them (``duplicate``).  A layer that no set and no checkpoint names any
+more is removed.
 
 The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
 for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
@@ -22,6 +23,8 @@ that is about to be named is not taken for one that nothing names.
 
 The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
 by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
+
+One file of over 800 lines: who may use a set and what it consists of change under the same locks.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from .removal import link_tree, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, Self
 
 FORMAT = 1
@@ -52,6 +55,7 @@ LARGEST_META = 1 << 20  # bytes
 LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 MASKS = "masks"  # in the directory of a set: the names that its last run hid
+COPYING = "copying"  # in the directory of a set: a copy of its last layer that is being made
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -253,6 +257,19 @@ class Held:
         with _Telling("lock the change set", self.path):
             os.pwrite(self.fd, "\n".join(lines).encode(), 0)
 
+    def leave(self) -> None:
+        """Close our descriptor of the lock, which somebody else holds as well and goes on holding."""
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+
+    def look_again(self) -> None:
+        """Read ``meta`` anew, after somebody else with a descriptor of the lock has changed it.
+
+        Raises:
+            ChangeSetError: it cannot be read.
+        """
+        self.meta = read(self.state, self.name)
+
     def close(self) -> None:
         """Give the lock back; nothing that worked on the set runs any more."""
         if self.fd >= 0:
@@ -300,11 +317,13 @@ class Held:
         """Whether the set holds no change and no checkpoint."""
         return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
-    def checkpoint(self, label: str, *, replace: bool = False) -> Checkpoint:
+    def checkpoint(self, label: str, *, replace: bool = False, mounted: Callable[[], None] | None = None) -> Checkpoint:
         """Freeze what was changed so far under ``label``, in constant time.
 
         Args:
             replace: an earlier checkpoint of that label is given up.
+            mounted: the last layer is that of an overlay, whose writers stand still; it is copied.  Called after the
+                copy, before anything names it; raises where they did not.
 
         Raises:
             ChangeSetError: the label cannot be one, is taken, or there are too many layers.
@@ -317,8 +336,9 @@ class Held:
                 f"the change set {self.name} has a checkpoint {label!r} already",
                 fix=("choose another label",),
             )
+        copied = self._copied(mounted) if mounted else False
         with _Pool(self.state) as pool:
-            frozen, stack = self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied=copied) if mounted else self._freeze(pool)
             made = Checkpoint(label, frozen, time.time_ns())
             kept = tuple(each for each in self.meta.checkpoints if each.label != label)
             self.update(layers=stack, checkpoints=(*kept, made))
@@ -333,14 +353,7 @@ class Held:
             ChangeSetError: there is no such checkpoint.
             HostError: it cannot be written; the set is as before.
         """
-        found = next((each for each in self.meta.checkpoints if each.label == label), None)
-        if found is None:
-            known = ", ".join(each.label for each in self.meta.checkpoints)
-            raise ChangeSetError(
-                "restore a checkpoint",
-                f"the change set {self.name} has no checkpoint {label!r}",
-                fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
-            )
+        found = checkpoint_of(self.meta, label)
         self._refuse_layers(len(found.layers) + 1)
         with _Pool(self.state) as pool:
             frozen, _ = self._freeze(pool, above=False)
@@ -352,17 +365,22 @@ class Held:
             )
             pool.collect()
 
-    def fork(self, name: str) -> ChangeSet:
+    def fork(self, name: str, *, mounted: Callable[[], None] | None = None) -> ChangeSet:
         """A new set that begins with what this one holds now, in constant time; neither sees the other's changes.
+
+        Args:
+            mounted: as of ``checkpoint``.
 
         Raises:
             ChangeSetError: the name cannot be one, or is taken.
             HostError: it cannot be made; nothing is left of it.
         """
+        if os.path.lexists(place(self.state, name)):
+            raise _taken(name)
+        copied = self._copied(mounted) if mounted else False
         with _Pool(self.state) as pool:
-            if os.path.lexists(place(self.state, name)):
-                raise _taken(name)
-            frozen, stack = self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied=copied) if mounted else self._freeze(pool)
+            self._refuse_layers(len(frozen) + 1)
             self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
                 name=_checked(name),
@@ -419,6 +437,54 @@ class Held:
             self._refuse_layers(len(stack) + 1)
         return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
 
+    def _copied(self, confirm: Callable[[], None]) -> bool:
+        """Copy the last layer to ``COPYING``, where nobody takes it for one that nothing names; False: it is empty.
+
+        Raises:
+            HostError: it cannot be copied, or is not confirmed; nothing is left of it.
+        """
+        from .duplicate import duplicate  # what most runs do not need
+
+        if _is_empty(f"{self.top}/upper"):
+            return False
+        making = f"{self.path}/{COPYING}"
+        try:
+            with _Telling("copy the changes", self.path):
+                if os.path.lexists(making):
+                    remove_tree(making)  # of one that was killed
+                for name in ("", "/upper", "/work"):
+                    os.mkdir(making + name, 0o700)
+                duplicate(f"{self.top}/upper", f"{making}/upper")
+            confirm()
+        except BaseException:
+            remove_tree(making)
+            raise
+        return True
+
+    def _adopted(self, pool: _Pool, *, copied: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """As ``_freeze``, of a set whose last layer is mounted: the copy stands for it, and the stack stays."""
+        stack = self.meta.layers
+        if not copied:
+            return stack[:-1] or (pool.make(f"{self.top}/upper"),), stack
+        return (*stack[:-1], pool.adopt(f"{self.path}/{COPYING}")), stack
+
+
+def checkpoint_of(found: ChangeSet, label: str) -> Checkpoint:
+    """The checkpoint of that label.
+
+    Raises:
+        ChangeSetError: there is none.
+    """
+    for each in found.checkpoints:
+        if each.label == label:
+            return each
+    known = ", ".join(each.label for each in found.checkpoints)
+    raise ChangeSetError(
+        "find the checkpoint",
+        f"the change set {found.name} has no checkpoint {label!r}",
+        fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
+    )
+
 
 def _discard(state: str, name: str) -> None:
     gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
@@ -472,6 +538,15 @@ class _Pool:
             os.chmod(upper, stat.S_IMODE(details.st_mode))
             os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
         return layer
+
+    def adopt(self, path: str) -> str:
+        """Make a layer of a directory with ``upper`` and ``work``; its id, which a set has to name, as of ``make``."""
+        with _Telling("make a layer", self.path):
+            while True:
+                layer = os.urandom(4).hex()
+                if not os.path.lexists(f"{self.path}/{layer}"):
+                    os.rename(path, f"{self.path}/{layer}")
+                    return layer
 
     def collect(self) -> int:
         """Remove the layers that no set and no checkpoint names, and sets that are half made or half removed; how many.

@@ -57,16 +57,6 @@ class Command(Value):
 
 OPTIONS: tuple[Option, ...] = (
     *(option for option in keys.OPTIONS if option.scope == "policy"),
-    Option(
-        "apply",
-        "files",
-        "at the end of --review: ask (on a terminal), safe, all, never",
-        "run",
-        metavar="MODE",
-        values=("ask", "safe", "all", "never"),
-        example="membrane --review --apply=safe -- make format",
-        rare=True,
-    ),
     # ------------------------------------------------------------ record
     Option(
         "events",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 
 from ..errors import HostError, InternalError, MembraneError, PolicyError
-from ..events import CheckpointMade, CheckpointRestored
+from ..events import CheckpointRestored
 from . import wire
 
 TYPE_CHECKING = False
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from ..backend import Cell, Still
+    from ..changes.marks import Marks
     from ..messages import Message
     from ..run.journal import Journal
     from ..run.opening import Opening
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         cell: Cell
         opening: Opening
         journal: Journal
+        marks: Marks | None
 
         def answer(self, message: Message) -> None: ...
         def go_on(self) -> None: ...
@@ -116,12 +118,9 @@ class Holding:
 
     def _let_go(self, message: wire.LetGo) -> None:
         self._held()
-        changes = self._sandbox.opening.changes
-        assert changes is not None
         try:
-            changes.look_again()  # the caller may have made a checkpoint
-            if message.checkpoint:
-                self._sandbox.journal.add(CheckpointMade(changes.name, message.checkpoint))
+            if self._sandbox.marks is not None:
+                self._sandbox.marks.look()  # the record has a checkpoint before anything goes on
         finally:
             self.end()
         self._sandbox.answer(wire.Done(message.number))

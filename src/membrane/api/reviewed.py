@@ -157,7 +157,7 @@ class AsyncReviewed:
             PolicyError: the label cannot be one, or is taken and ``replace`` is false.
             HostError: the processes could not be stopped, or the changes not be copied; nothing was made.
         """
-        await self._on_set(lambda found: found.checkpoint(label, replace=replace), label=label)
+        await self._on_set(lambda found: found.checkpoint(label, replace=replace))
 
     async def fork(self, name: str = "") -> Self:
         """A sandbox that begins with what this one holds now, to be opened; all else is as this one was made.
@@ -207,19 +207,17 @@ class AsyncReviewed:
             raise PolicyError("look at the changes", "the workspace is live", fix=("Sandbox(..., review=True)",))
         return SandboxSet(self.change_set, self.environ, self.policy.rules.paths)
 
-    async def _on_set(self, work: Callable[[SandboxSet], T], empty: T | Missing = MISSING, *, label: str = "") -> T:
+    async def _on_set(self, work: Callable[[SandboxSet], T], empty: T | Missing = MISSING) -> T:
         """Do ``work`` on the set.
 
         Args:
             empty: the answer where there is no set any more, as nothing was changed; else that is an error.
-            label: of the checkpoint that it makes.
         """
         closed = self._set()
         if self._channel is None:
             return await asyncio.to_thread(without_set(lambda: work(closed), self._was_open, empty))
         async with self._looking:
             holding: wire.Holding | None = None
-            made = ""
             try:
                 asked = asyncio.ensure_future(self._ask_supervisor(wire.Hold))
                 try:
@@ -236,7 +234,6 @@ class AsyncReviewed:
 
                 found = OpenSet(self.change_set, self.environ, self.policy.rules.paths, holding.lock, confirm)
                 result: T = await whole(asyncio.to_thread(work, found))
-                made = label
                 if found.whole:
                     self._whole = self._ran_so_far()
                 return result
@@ -244,7 +241,7 @@ class AsyncReviewed:
                 if holding is not None:
                     os.close(holding.lock)
                     if self._channel is not None:
-                        await asyncio.shield(self._ask_supervisor(lambda number: wire.LetGo(number, made)))
+                        await asyncio.shield(self._ask_supervisor(wire.LetGo))
 
     async def _over(self, work: Callable[[], None]) -> None:
         """Do what no overlay may be mounted for."""

@@ -112,10 +112,9 @@ class Confirm(Message):
 
 
 class LetGo(Message):
-    """Let everything go on.  ``checkpoint``: that was made meanwhile; empty: none."""
+    """Let everything go on."""
 
     number: int
-    checkpoint: str
 
 
 class Restored(Message):

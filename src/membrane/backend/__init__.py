@@ -195,6 +195,10 @@ class Backend(ABC):
             HostError: what was begun has ended.
         """
 
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        """As ``Cell.stand_still``, of a cell of another supervisor on this machine, by its ``Cell.last``."""
+        raise HostError("stop the processes of the sandbox", "this kind of sandbox cannot")
+
 
 class Cell(ABC):
     """One sandbox, as its supervisor sees it; the methods up to ``ready`` are called in the order in which they stand.
@@ -366,6 +370,10 @@ class Still(ABC):
     @abstractmethod
     def end(self) -> None:
         """Let go on what was stopped by us; it may be called again."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let everything go on, for who takes over from a process that was killed: whoever stopped it."""
 
 
 class Command(ABC):

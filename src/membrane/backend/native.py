@@ -85,6 +85,9 @@ class Native(Backend):
 
         return build(policy, facts)
 
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        return _stillness(last)
+
     def start(
         self,
         plan: SandboxPlan,
@@ -103,6 +106,12 @@ class Native(Backend):
             raise InternalError("start the sandbox", "its launcher was not forked")
         launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
         return NativeCell(launch, commands)
+
+
+def _stillness(last: tuple[int, ...]) -> Still:
+    from .still import Stillness
+
+    return Stillness(last[:1], last[1:])
 
 
 class NativeCell(Cell):
@@ -201,10 +210,7 @@ class NativeCell(Cell):
         return (first,) if self._spawner is None else (first, self._spawner.pid)
 
     def stand_still(self) -> Still:
-        from .still import Stillness
-
-        first, *spawners = self.last()
-        return Stillness((first,), spawners)
+        return _stillness(self.last())
 
     def kill(self) -> None:
         self._launch.kill()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 
 from ..errors import HostError
 from . import Still
@@ -29,7 +30,7 @@ from . import Still
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
     # By thread: the process, whether it is stopped, its context switches.
@@ -99,6 +100,19 @@ class Stillness(Still):
                 os.close(pidfd)
         self._last, self._equal = {}, 0
 
+    def release(self) -> None:
+        for process in reversed(self._processes()):
+            try:
+                pidfd = os.pidfd_open(process)
+            except OSError:
+                continue
+            try:
+                _signal.pidfd_send_signal(pidfd, SIGCONT)
+            except OSError:
+                pass
+            finally:
+                os.close(pidfd)
+
     def _give_up(self, cause: str) -> None:
         self.end()
         raise HostError("stop the processes of the sandbox", cause, fix=("try it between two commands",))
@@ -129,6 +143,51 @@ class Stillness(Still):
             found += children.get(found[at], ())
             at += 1
         return found
+
+
+@contextmanager
+def standing(still: Still) -> Iterator[None]:
+    """Everything stands still in the block, for a process whose own end does not end the sandbox.
+
+    Whatever ends this process, everything goes on: signals that ask it to end wait until then, and where it is killed,
+    a child of it lets everything go on.
+
+    Raises:
+        HostError: they do not come to rest.
+    """
+    asked = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, asked)
+    try:
+        with _heir(still):
+            try:
+                while not still.step():
+                    time.sleep(PAUSE)
+                yield
+            finally:
+                still.end()
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _heir(still: Still) -> Iterator[None]:
+    """A child that lets everything go on when this process ends in the block."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(theirs)
+            if not os.read(ours, 1):
+                still.release()
+        finally:
+            os._exit(0)
+    os.close(ours)
+    try:
+        yield
+    finally:
+        os.write(theirs, b".")
+        os.close(theirs)
+        os.waitpid(child, 0)
 
 
 def _parent(process: str) -> int:

@@ -55,7 +55,7 @@ LARGEST_META = 1 << 20  # bytes
 LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 MASKS = "masks"  # in the directory of a set: the names that its last run hid
-COPYING = "copying"  # in the directory of a set: a copy of its last layer that is being made
+COPYING = "copying-"  # in the directory of a set: copies of its last layer that are being made begin so
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -314,7 +314,8 @@ class Held:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the set holds no change and no checkpoint."""
+        """Whether the set holds no change and no checkpoint, also none that somebody made meanwhile (``beside``)."""
+        self.look_again()
         return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
     def checkpoint(self, label: str, *, replace: bool = False, mounted: Callable[[], None] | None = None) -> Checkpoint:
@@ -330,15 +331,11 @@ class Held:
             HostError: it cannot be written; the set is as before.
         """
         _checked(label, "checkpoint")
-        if not replace and any(each.label == label for each in self.meta.checkpoints):
-            raise ChangeSetError(
-                "make a checkpoint",
-                f"the change set {self.name} has a checkpoint {label!r} already",
-                fix=("choose another label",),
-            )
-        copied = self._copied(mounted) if mounted else False
+        self._refuse_label(label, replace)
+        copied = self._copied(mounted) if mounted else ""
         with _Pool(self.state) as pool:
-            frozen, stack = self._adopted(pool, copied=copied) if mounted else self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied) if mounted else self._freeze(pool)
+            self._refuse_label(label, replace)
             made = Checkpoint(label, frozen, time.time_ns())
             kept = tuple(each for each in self.meta.checkpoints if each.label != label)
             self.update(layers=stack, checkpoints=(*kept, made))
@@ -377,9 +374,9 @@ class Held:
         """
         if os.path.lexists(place(self.state, name)):
             raise _taken(name)
-        copied = self._copied(mounted) if mounted else False
+        copied = self._copied(mounted) if mounted else ""
         with _Pool(self.state) as pool:
-            frozen, stack = self._adopted(pool, copied=copied) if mounted else self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied) if mounted else self._freeze(pool)
             self._refuse_layers(len(frozen) + 1)
             self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
@@ -437,8 +434,16 @@ class Held:
             self._refuse_layers(len(stack) + 1)
         return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
 
-    def _copied(self, confirm: Callable[[], None]) -> bool:
-        """Copy the last layer to ``COPYING``, where nobody takes it for one that nothing names; False: it is empty.
+    def _refuse_label(self, label: str, replace: bool) -> None:
+        if not replace and any(each.label == label for each in self.meta.checkpoints):
+            raise ChangeSetError(
+                "make a checkpoint",
+                f"the change set {self.name} has a checkpoint {label!r} already",
+                fix=("choose another label",),
+            )
+
+    def _copied(self, confirm: Callable[[], None]) -> str:
+        """Copy the last layer to a place where nobody takes it for one that nothing names; empty: it holds nothing.
 
         Raises:
             HostError: it cannot be copied, or is not confirmed; nothing is left of it.
@@ -446,12 +451,11 @@ class Held:
         from .duplicate import duplicate  # what most runs do not need
 
         if _is_empty(f"{self.top}/upper"):
-            return False
-        making = f"{self.path}/{COPYING}"
+            confirm()
+            return ""
+        making = f"{self.path}/{COPYING}{os.urandom(4).hex()}"
         try:
             with _Telling("copy the changes", self.path):
-                if os.path.lexists(making):
-                    remove_tree(making)  # of one that was killed
                 for name in ("", "/upper", "/work"):
                     os.mkdir(making + name, 0o700)
                 duplicate(f"{self.top}/upper", f"{making}/upper")
@@ -459,14 +463,51 @@ class Held:
         except BaseException:
             remove_tree(making)
             raise
-        return True
+        return making
 
-    def _adopted(self, pool: _Pool, *, copied: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """As ``_freeze``, of a set whose last layer is mounted: the copy stands for it, and the stack stays."""
+    def _adopted(self, pool: _Pool, copied: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """As ``_freeze``, of a set whose last layer is mounted: the copy stands for it, and the stack stays.
+
+        Raises:
+            ChangeSetError: the set has other layers than when it was copied.
+        """
         stack = self.meta.layers
+        self.look_again()  # somebody else may have made a checkpoint
+        if self.meta.layers != stack:
+            if copied:
+                remove_tree(copied)
+            raise InUse("copy the changes", f"the change set {self.name} was changed meanwhile", fix=("try it again",))
         if not copied:
             return stack[:-1] or (pool.make(f"{self.top}/upper"),), stack
-        return (*stack[:-1], pool.adopt(f"{self.path}/{COPYING}")), stack
+        return (*stack[:-1], pool.adopt(copied)), stack
+
+    def forget_copies(self) -> None:
+        """Remove what one that was killed has left of a copy; nobody but the caller works on the set."""
+        for name in os.listdir(self.path):
+            if name.startswith(COPYING):
+                remove_tree(f"{self.path}/{name}")
+
+
+def beside(state: str, name: str) -> tuple[Held, tuple[int, ...]]:
+    """A set on which a run goes on, for a copy of what it holds, and that run's processes (``Held.keep_until``).
+
+    The lock is the run's: ``Held.leave`` ends this.
+
+    Raises:
+        NotThere: there is none of that name.
+        InUse: something else works on it.
+    """
+    path = f"{place(state, name)}/lock"
+    with _Telling("use the change set", path):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        processes = tuple(pid for pid, _started in _kept_until(fd))
+        if not processes or not _is_locked(fd):
+            raise InUse("use the change set", f"the change set {name!r} is in use by {_said(fd) or 'another process'}")
+        return Held(state, name, fd), processes
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def checkpoint_of(found: ChangeSet, label: str) -> Checkpoint:
@@ -709,24 +750,28 @@ def _wait(fd: int, name: str) -> None:
         InUse: they have not in ``LONGEST_WAIT`` seconds.
     """
     until = time.monotonic() + LONGEST_WAIT
-    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
-        pid, _, started = line.partition(" ")
-        if not pid.isdecimal() or started_at(int(pid)) != started:
-            continue
+    for pid, started in _kept_until(fd):
         try:
-            process = os.pidfd_open(int(pid))
+            process = os.pidfd_open(pid)
         except OSError:
             continue  # it has ended meanwhile
         try:
             # The number may have gone to another process since; that one began later.
-            if (
-                started_at(int(pid)) == started
-                and not select.select([process], [], [], max(0, until - time.monotonic()))[0]
-            ):
+            if started_at(pid) == started and not select.select([process], [], [], max(0, until - time.monotonic()))[0]:
                 cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"
                 raise InUse("use the change set", cause, fix=("wait until it ends", "use another name: --review=NAME"))
         finally:
             os.close(process)
+
+
+def _kept_until(fd: int) -> list[tuple[int, str]]:
+    """Processes of the holder of a lock that run, each with when it was started."""
+    found = []
+    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
+        pid, _, started = line.partition(" ")
+        if pid.isdecimal() and started_at(int(pid)) == started:
+            found.append((int(pid), started))
+    return found
 
 
 def _is_locked(fd: int) -> bool:

@@ -188,7 +188,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "since",
         "choose",
-        "from this time on (ISO 8601, UTC, or its beginning)",
+        "from this time (ISO 8601, UTC), or checkpoint, on",
         "command",
         metavar="TIME",
         example="membrane trace show @last --since 2026-01-02T03:04",
@@ -196,7 +196,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "until",
         "choose",
-        "up to this time",
+        "up to this time, or checkpoint",
         "command",
         metavar="TIME",
         example="membrane trace show @last --until 2026-01-02T03:05",

@@ -126,3 +126,26 @@ def test_it_takes_so_long_only_and_leaves_nothing_stopped(
     monkeypatch.setattr(still, "MOST", 2)
     with pytest.raises(HostError, match="more than 2"):
         Stillness((process.pid,), ()).step()
+
+
+def test_who_stops_them_may_be_killed(hostile: tuple[subprocess.Popen[bytes], Path]) -> None:
+    process, written = hostile
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with still.standing(Stillness((process.pid,), ())):
+                os.write(theirs, b".")
+                while True:
+                    signal.pause()
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    assert os.read(ours, 1) == b"."
+    os.close(ours)
+    size = written.stat().st_size
+    os.kill(child, signal.SIGTERM)  # it waits until the work is done
+    assert written.stat().st_size == size
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    _until(lambda: written.stat().st_size > size)

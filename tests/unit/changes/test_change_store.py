@@ -363,7 +363,7 @@ def test_a_layer_that_is_mounted_is_copied_for_a_checkpoint_and_a_fork(state: st
         assert Path(frozen[-1], "a").read_text() == "one"
         put(held, "a", "three")
         assert [Path(upper, "a").read_text() for upper in store.uppers(state, fork.layers[:-1])] == ["two"]
-        assert not os.path.lexists(f"{held.path}/{store.COPYING}")
+        assert not [name for name in os.listdir(held.path) if name.startswith(store.COPYING)]
         held.restore("empty-handed")
         assert holds(held) == [["a"], []]
 
@@ -382,9 +382,11 @@ def test_a_copy_that_is_not_confirmed_is_none(state: str, workspace: str) -> Non
         assert layers(state) == before and not held.meta.checkpoints
         assert sorted(os.listdir(f"{state}/changes")) == [store.POOL, "one"]
         # What one that was killed has left is in nobody's way.
-        os.makedirs(f"{held.path}/{store.COPYING}/upper/x")
+        os.makedirs(f"{held.path}/{store.COPYING}0/upper/x")
         held.checkpoint("c", mounted=lambda: None)
+        held.forget_copies()
         assert holds(held) == [["a"]]
+        assert not [name for name in os.listdir(held.path) if name.startswith(store.COPYING)]
 
 
 def test_one_descriptor_of_a_lock_may_be_left(state: str, workspace: str) -> None:
@@ -395,3 +397,32 @@ def test_one_descriptor_of_a_lock_may_be_left(state: str, workspace: str) -> Non
         assert store.in_use(state, "one") == "a run (session s1)"
         held.look_again()
         assert held.meta.session == "s2"
+
+
+def test_a_checkpoint_beside_a_run(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a", "one")
+        with pytest.raises(InUse):  # it is not known what runs
+            store.beside(state, "one")
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            held.keep_until((process.pid,))
+            other, processes = store.beside(state, "one")
+            assert processes == (process.pid,)
+            with begin(state, workspace, "two"):
+                other.checkpoint("c", mounted=lambda: None)
+            # Two at once do not lose each other's.
+            third, _ = store.beside(state, "one")
+            other.checkpoint("d", mounted=lambda: third.checkpoint("e", mounted=lambda: None) and None)
+            with pytest.raises(ChangeSetError, match="already"):
+                third.checkpoint("d", mounted=lambda: None)
+            third.leave()
+            other.leave()
+            process.kill()
+        assert not held.is_empty
+        assert [each.label for each in held.meta.checkpoints] == ["c", "e", "d"]
+        # What it was copied from is another one's by now.
+        with pytest.raises(InUse, match="changed meanwhile"):
+            held.checkpoint("f", mounted=lambda: Held(state, "one", os.dup(held.fd)).restore("c"))
+        assert [name for name in os.listdir(held.path) if name.startswith(store.COPYING)] == []
+    with pytest.raises(InUse):
+        store.beside(state, "one")

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .api.changesets import ChangeSet
+    from .api.changesets import ChangeSet, Report, ReviewedChange
     from .api.model import Allow, AllowOnce, AllowSession, Answer, Change, Denied, Deny, Event, Result, Stats
     from .api.policy import Decision, Policy
     from .api.sandbox import AsyncProcess, AsyncSandbox
@@ -43,14 +43,16 @@ __all__ = [
     "PolicyError",
     "Process",
     "Question",
+    "Report",
     "Result",
+    "ReviewedChange",
     "Sandbox",
     "Stats",
 ]
 
 _PLACES = {
     "errors": ("Conflict", "HostError", "InternalError", "MembraneError", "Poisoned", "PolicyError"),
-    "api.changesets": ("ChangeSet",),
+    "api.changesets": ("ChangeSet", "Report", "ReviewedChange"),
     "run.questions": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),

@@ -82,6 +82,22 @@ class SessionStarted(Event):
     change_set: str = ""
 
 
+class CheckpointMade(Event):
+    """What ``change_set`` held at this moment can be gone back to; no process of the sandbox ran meanwhile."""
+
+    change_set: str
+    checkpoint: str
+    source: Source = "session"
+
+
+class CheckpointRestored(Event):
+    """The sandbox begins with what ``change_set`` held at ``checkpoint``."""
+
+    change_set: str
+    checkpoint: str
+    source: Source = "session"
+
+
 class NameResolved(Event, by=("network",)):
     """``client_port`` and ``client_socket``: of who asked first, as of ``ConnectionOpened``."""
 

@@ -44,6 +44,7 @@ from ..run.boundary import Boundary
 from ..run.prepare import RunOptions, RunRequest
 from ..run.questions import KINDS
 from . import wire
+from .holding import Holding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class Supervisor(Boundary):
         self._questions: set[int] = set()
         self._syncs: dict[int, tuple[set[str], Any, float]] = {}  # number: who has yet to answer, then what, until when
         self._sync_number = 0
+        self._holding = Holding(self)
         self._places: frozenset[str] = frozenset()  # that a keeper makes for each command
         self._on_line = self._take_event
 
@@ -182,10 +184,13 @@ class Supervisor(Boundary):
     def _due(self) -> float:
         times = [at for command in self._commands.values() for at in (command.deadline, command.kill_at) if at]
         times += [until for _who, _then, until in self._syncs.values()]
+        times += [self._holding.due] if self._holding.due else []
         return min(times, default=0.0)
 
     def _on_due(self) -> None:
         now = time.monotonic()
+        if self._holding.due and now >= self._holding.due:
+            self._holding.step()
         for command in list(self._commands.values()):
             if command.deadline and now >= command.deadline:
                 command.deadline, command.timed_out = 0.0, True
@@ -205,6 +210,7 @@ class Supervisor(Boundary):
         gateway.on_question, gateway.on_withdrawn = self._on_question, self._on_withdrawn
 
     def _after_processes(self) -> None:
+        self._holding.end()
         for command in list(self._commands.values()):
             command.status = SIGKILL if command.status is None else command.status
             self._ended(command)
@@ -305,6 +311,8 @@ class Supervisor(Boundary):
             self._listen(message.number)
         elif isinstance(message, wire.WantEvents):
             self._wants_events = True
+        elif isinstance(message, wire.Hold | wire.Confirm | wire.LetGo | wire.Restored):
+            self._holding.obey(message)
         else:
             raise InternalError("obey the caller", f"unexpected message {type(message).__name__}")
 
@@ -374,6 +382,8 @@ class Supervisor(Boundary):
 
     def _feed(self) -> None:
         """Give jobs to the processes that wait, and have as many made as will be needed."""
+        if self._holding:
+            return
         while self._wanted and self._ready:
             wanted, command = self._wanted.pop(0), self._ready.pop(0)
             self._release(command, wanted)
@@ -602,6 +612,14 @@ class Supervisor(Boundary):
     def _on_withdrawn(self, number: int) -> None:
         self._questions.discard(number)
         self._tell(self._main, wire.Withdrawn(number))
+
+    def answer(self, message: Message) -> None:
+        """Send a message to the caller."""
+        self._tell(self._main, message)
+
+    def go_on(self) -> None:
+        """Jobs may have waited for the end of a look at the changes."""
+        self._feed()
 
     def _update(self, update: wire.Update) -> None:
         try:

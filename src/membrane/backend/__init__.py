@@ -20,13 +20,14 @@ Order of a run: ``with backend`` · ``facts`` · ``plan`` · ``start`` · ``gran
 Times are seconds, descriptors belong to who is given them unless something else is said, and every HostError names
 the step, the cause and the object.  Abstract classes, and not protocols: a backend that lacks a method fails when it
 is made, not when the method is needed.  This module is loaded before the launcher is forked and imports nothing that
-``value`` does not.
+``value`` and ``errors`` do not.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ..errors import HostError
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -198,6 +199,10 @@ class Backend(ABC):
             HostError: what was begun has ended.
         """
 
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        """As ``Cell.stand_still``, of a cell of another supervisor on this machine, by its ``Cell.last``."""
+        raise HostError("stop the processes of the sandbox", "this kind of sandbox cannot")
+
 
 class Cell(ABC):
     """One sandbox, as its supervisor sees it; the methods up to ``ready`` are called in the order in which they stand.
@@ -348,6 +353,14 @@ class Cell(ABC):
         """
         return ()
 
+    def stand_still(self) -> Still:
+        """Begin to stop every process of the cell, for a consistent look at what they write.
+
+        Raises:
+            HostError: this backend cannot.
+        """
+        raise HostError("stop the processes of the sandbox", "this kind of sandbox cannot")
+
     @abstractmethod
     def kill(self) -> None:
         """End everything in it, at once; it may be called at any time and again."""
@@ -355,6 +368,34 @@ class Cell(ABC):
     @abstractmethod
     def reap(self) -> None:
         """After ``kill``: wait until no process of it is left."""
+
+
+class Still(ABC):
+    """The processes of a cell while they stand still.  What has ``end`` is ended whatever happens."""
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Go on stopping them; True: all stand still.  Never waits.
+
+        Raises:
+            HostError: they do not in the time that there is for it; ``end`` has been called.
+        """
+
+    @abstractmethod
+    def confirm(self) -> None:
+        """Make sure that none of them has run since ``step`` was true.
+
+        Raises:
+            HostError: one has.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Let go on what was stopped by us; it may be called again."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let everything go on, for who takes over from a process that was killed: whoever stopped it."""
 
 
 class Command(ABC):

@@ -32,6 +32,7 @@ from . import (
     HasTerminal,
     Hidden,
     SharedCommand,
+    Still,
     Stopped,
     TraceHandle,
     Waiting,
@@ -85,6 +86,9 @@ class Native(Backend):
 
         return build(policy, facts)
 
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        return _stillness(last)
+
     def start(
         self,
         plan: SandboxPlan,
@@ -103,6 +107,12 @@ class Native(Backend):
             raise InternalError("start the sandbox", "its launcher was not forked")
         launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
         return NativeCell(launch, commands)
+
+
+def _stillness(last: tuple[int, ...]) -> Still:
+    from .still import Stillness
+
+    return Stillness(last[:1], last[1:])
 
 
 class NativeCell(Cell):
@@ -203,6 +213,9 @@ class NativeCell(Cell):
     def last(self) -> tuple[int, ...]:
         first = self._launch.init_pid()
         return (first,) if self._spawner is None else (first, self._spawner.pid)
+
+    def stand_still(self) -> Still:
+        return _stillness(self.last())
 
     def kill(self) -> None:
         self._launch.kill()

@@ -77,6 +77,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
             remove_tree(masks)
         os.mkdir(masks, 0o700)
         held.renew_work()
+        held.forget_copies()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
         held.close()

@@ -93,6 +93,7 @@ class Key(Value):
     read: str
     fields: tuple[Field, ...] = ()  # of a choice or a text the first is what it says; none: it becomes other keys
     options: tuple[Option, ...] = ()
+    tightens: bool = False  # of a choice: a project's file may only make it tighter, and nobody can approve more
     widens: str = ""  # what of it lets a project's file do more, as docs/policy.md has it; empty: nothing
     template: str = ""  # in the user's first file
     choices: tuple[str, ...] = ()  # of a closed choice, from the tightest to the widest
@@ -507,7 +508,18 @@ KEYS: tuple[Key, ...] = (
                     metavar="NAME", optional=True, default=":new", example="membrane --review=fix-login -- claude"),
                  Option("live", "files", "write the workspace itself, whatever files say", read="live", rare=True,
                     example="membrane --live -- make")),
-        choices=("review", "live"), widens="towards more"),
+        choices=("review", "live"), tightens=True,
+        template="""
+#workspace: review    # changes are kept apart until they are applied; without it: live
+"""),
+    Key("apply", "choice", (Field("apply", "apply", by="run/session.py"),),
+        options=(Option("apply", "files", "at the end of --review: ask (on a terminal), safe, all, never",
+                    metavar="MODE", read="choice", values=("ask", "safe", "all", "never"), rare=True,
+                    example="membrane --review --apply=safe -- make format"),),
+        choices=("never", "ask", "safe", "all"), tightens=True,
+        template="""\
+#apply: ask           # at the end of a reviewed run; or never, safe, all
+"""),
 )
 
 # Options about the levels themselves.

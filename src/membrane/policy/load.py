@@ -20,7 +20,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..value import Value
 from . import document, grammar, keys
-from .contradictions import check, check_mounts
+from .contradictions import check, check_mounts, check_review
 from .document import Mapping, Scalar, closest
 from .globs import Pattern
 from .model import Limits, Malformed, Origin, PathRule, Policy, PortRule, SocketRule, TraceRule
@@ -206,6 +206,7 @@ class _Loader(Reader):
     # ------------------------------------------------------------ keys
 
     def _top(self, top: Mapping) -> None:
+        self.said = {}
         for key in keys.KEYS:
             taken = top.take(key.name, *key.others)
             if taken and not (key.may_be_empty and isinstance(taken[1], Scalar) and taken[1].null):
@@ -220,6 +221,7 @@ class _Loader(Reader):
                 self._below_home("show", taken[1], self.shown)
         top.finish("a policy")
         check(self.levels[self.level], self.file)
+        check_review(self.said)
 
     def _presets(self, key: str, node: Node) -> None:
         named = document.named(node, key)

@@ -258,6 +258,7 @@ class Policy(Value):
     view: Literal["project", "host"] = "project"
     workspace: Literal["review", "live"] = "live"  # "review": changes are kept apart until they are applied
     change_set: str = ""  # where they are kept; empty: in a new one, named by the session
+    apply: Literal["never", "ask", "safe", "all"] = "ask"  # what is done with them at the end of a run
     # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
     file_rules: tuple[FileRule, ...] | None = None
     file_base: str = ""  # the directory that relative questions start from, when there are file rules

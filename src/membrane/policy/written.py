@@ -237,8 +237,10 @@ def write_ssl_insecure(policy: Policy, _key: Key) -> bool | None:
     return policy.ssl_insecure or None
 
 
-def write_choice(policy: Policy, key: Key) -> str:
+def write_choice(policy: Policy, key: Key) -> str | None:
     """A flag is the widest choice or the tightest (``reading.chosen_value``)."""
+    if key.name == "apply" and policy.workspace == "live":
+        return None  # there are no changes to apply, and a file that says both is refused
     value: str | bool = getattr(policy, key.fields[0].name)
     return value if isinstance(value, str) else key.choices[-1 if value else 0]
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ..backend import TraceHandle
     from ..changes.cell import Masks
     from ..changes.late import Late
+    from ..changes.marks import Marks
     from ..changes.writers import Claim
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
@@ -111,6 +112,7 @@ class Boundary(ABC):
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
+        self.marks: Marks | None = None  # checkpoints of a reviewed workspace
         self._reads: Reads | None = None  # of hidden files that are empty
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
@@ -136,6 +138,8 @@ class Boundary(ABC):
         finally:
             if self._tracer is not None and not self._tracer.stop():
                 registry.collect_traces()
+            if self.marks is not None:
+                self.marks.close()
             if self._entry is not None:  # closed: who is still in there is another one
                 registry.collect_dead(self.state)
             self.prepared.let_go()
@@ -450,6 +454,11 @@ class Boundary(ABC):
                 change_set=changes.name if changes is not None else "",
             )
         )
+        if changes is not None:
+            from ..changes.marks import Marks
+
+            self.marks = Marks(changes, self.log.add)
+            self._watch(self.marks.fd, self.marks.look)
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""
@@ -922,6 +931,8 @@ class Boundary(ABC):
 
     def _end(self) -> int:
         self._recording = False
+        if self.marks is not None:
+            self.marks.look()
         self.gateway.on_question = self.gateway.on_withdrawn = None  # no answer is of use any more
         why = self.gateway.stop()
         if why:

@@ -38,7 +38,6 @@ class RunOptions(Value):
     session_id_file: str = ""
     quiet: bool = False
     ask: bool = False
-    apply: Literal["ask", "safe", "all", "never"] = "ask"  # what is done with the changes of a reviewed run at its end
     trace_log: str = ""
     no_trace: bool = False
     debug: bool = False

@@ -393,7 +393,7 @@ class Session(Boundary):
         try:
             outcome = review.finish(
                 changes,
-                "never" if quiet and self.options.apply == "ask" else self.options.apply,
+                "never" if quiet and self.policy.apply == "ask" else self.policy.apply,
                 say=(lambda _line: None) if quiet else say,
                 ask=terminal.asker(),
                 look=terminal.look,
@@ -403,7 +403,7 @@ class Session(Boundary):
         except (MembraneError, OSError) as error:
             say(f"the changes are kept, and could not be looked at: {escape(str(error))}")
             return
-        if outcome == "kept" and quiet and self.options.apply in ("safe", "all"):
+        if outcome == "kept" and quiet and self.policy.apply in ("safe", "all"):
             say(f"the changes were not put in place; membrane apply {changes.name} says why")
         if outcome == "nothing" and not quiet:
             say("nothing was changed")

@@ -169,6 +169,9 @@ def _run(invocation: Invocation) -> int:
 
     def request() -> RunRequest:
         loaded = _load(invocation, command)
+        if invocation.has("apply") and loaded.policy.workspace != "review":
+            cause = "--apply is about changes that are kept apart, and the workspace is live"
+            raise PolicyError("read the options", cause, fix=("--review",))
         from ..run import prepare
 
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}

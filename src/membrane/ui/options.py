@@ -57,16 +57,6 @@ class Command(Value):
 
 OPTIONS: tuple[Option, ...] = (
     *(option for option in keys.OPTIONS if option.scope == "policy"),
-    Option(
-        "apply",
-        "files",
-        "at the end of --review: ask (on a terminal), safe, all, never",
-        "run",
-        metavar="MODE",
-        values=("ask", "safe", "all", "never"),
-        example="membrane --review --apply=safe -- make format",
-        rare=True,
-    ),
     # ------------------------------------------------------------ record
     Option(
         "events",
@@ -198,7 +188,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "since",
         "choose",
-        "from this time on (ISO 8601, UTC, or its beginning)",
+        "from this time (ISO 8601, UTC), or checkpoint, on",
         "command",
         metavar="TIME",
         example="membrane trace show @last --since 2026-01-02T03:04",
@@ -206,7 +196,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "until",
         "choose",
-        "up to this time",
+        "up to this time, or checkpoint",
         "command",
         metavar="TIME",
         example="membrane trace show @last --until 2026-01-02T03:05",

@@ -56,6 +56,10 @@ def _ended(_each: Recorded, event: ev.SessionEnded | ev.ProcessExited) -> str:
     return f"{how} after {int(event.duration_ms)} ms"
 
 
+def _checkpoint(_each: Recorded, event: ev.CheckpointMade | ev.CheckpointRestored) -> str:
+    return f"{_show(event.checkpoint)} of {_show(event.change_set)}"
+
+
 def _opened(_each: Recorded, event: ev.FileOpened) -> str:
     return f"{_show(event.path)}  {_show(','.join(event.flags), 60)}"
 
@@ -120,6 +124,8 @@ def _lost(_each: Recorded, event: ev.EventsLost) -> str:
 _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "SessionStarted": _started,
     "SessionEnded": _ended,
+    "CheckpointMade": _checkpoint,
+    "CheckpointRestored": _checkpoint,
     "ProcessStarted": _process_started,
     "ProcessExited": _ended,
     "FileOpened": _opened,

@@ -71,7 +71,8 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
         *(("trace: {max_size: 1G}", True), ("trace: {keep: 2}", True), ("trace: {http: full}", True)),
     ],
     "profiles": [("profiles: [agent]", True)],
-    "workspace": [("workspace: review", False), ("workspace: live", True)],
+    "workspace": [("workspace: review", False)],
+    "apply": [("workspace: review\napply: never", False), ("workspace: review\napply: all", False)],
 }
 
 # For each option that is read: what is typed, and the file that says the same.
@@ -87,6 +88,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "devices": (("fuse", "gpu"), "devices: [fuse, gpu]"),
     "review": (":new", "workspace: review"),
     "live": (True, "workspace: live"),
+    "apply": ("safe", "apply: safe"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
     "args": (("-e", "A=1", "-m2g"), "args: [-e, A=1, -m2g]"),
     "unix_sockets": (("~/x",), "unix_sockets: [~/x]"),
@@ -115,6 +117,7 @@ WRONG = {
     "dns_resolver": "a.test",
     "upstream_proxy": "ftp://x",
     "home": "mine",
+    "apply": "some",
     "view": "all",
     "trace": "require",
 }
@@ -245,7 +248,7 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

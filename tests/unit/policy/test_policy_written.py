@@ -66,6 +66,7 @@ home: ephemeral
 view: host
 hard_links: refuse
 workspace: review
+apply: safe
 dns_resolver: "[2001:db8::1]:53"
 upstream_proxy: socks5://proxy.example:1080
 extra_ca: [/a.pem, ~/b.pem]

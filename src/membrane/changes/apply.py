@@ -227,6 +227,18 @@ class Engine:
                     red,
                     {change.path: change.conflict for change in conflicts},
                 )
+            lacking = self._gits.lacking(chosen, slots, self._stage.path)
+            if lacking:
+                known = {change.path: change for change in changes} | worse
+                chosen, refused = self._without(
+                    [
+                        change.replace(never=(*change.never, lacking[path])) if path in lacking else change
+                        for path, change in known.items()
+                    ],
+                    only,
+                    red,
+                    {change.path: change.conflict for change in conflicts},
+                )
             kept = {change.path for change in chosen}
             for path, slot in slots.items():
                 if path not in kept:

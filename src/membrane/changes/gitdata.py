@@ -379,6 +379,58 @@ class Repositories:
         finally:
             os.close(fd)
 
+    def lacking(self, chosen: Iterable[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        """Which of the chosen changes lead to objects that will not be there, with the reason.
+
+        Args:
+            slots: the file in the ``stage`` of each path.
+        """
+        parts: dict[str, list[Change]] = {}
+        for change in chosen:
+            place = self.owner.get(change.path, "")
+            if place:
+                parts.setdefault(place, []).append(change)
+        out: dict[str, str] = {}
+        for place, changes in parts.items():
+            out |= self._lacking(place, changes, slots, stage)
+        return out
+
+    def _lacking(self, place: str, changes: list[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        from .connected import lacking
+
+        coming, tips, lists = {}, {}, {}
+        width = self._width(place)
+        for change in changes:
+            slot, inner = slots.get(change.path), change.path[len(place) + 1 :]
+            if slot is None or change.after is None or change.after.what != "file":
+                continue
+            if loose_name(inner) or pack_name(inner):
+                coming[inner.removeprefix("objects/")] = slot
+            elif inner == "HEAD" or inner.startswith("refs/"):
+                name = _value(_whole(stage, slot))
+                if not name.startswith("ref: "):
+                    tips[change.path] = name
+            elif inner.startswith("logs/"):
+                lists[change.path] = _logged(_whole(stage, slot)) - _logged(_bytes(self._host, change.path))
+            elif inner == "index":
+                mine = _indexed(_whole(stage, slot), width)
+                lists[change.path] = mine - _indexed(_bytes(self._host, change.path), width)
+        known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
+        shallow = _bytes(self._host, f"{place}/shallow")
+        host = open_directory(self._host.base_fd, f"{place}/objects")
+        try:
+            found = lacking(stage, coming, host, known, tips, lists, width, shallow)
+        finally:
+            os.close(host)
+        # What says where HEAD is describes a history that does not come.
+        head = _value(_bytes(self._copy, f"{place}/HEAD", LONGEST_REF))
+        if found.keys() & {f"{place}/HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
+            for change in changes:
+                first = change.path[len(place) + 1 :].partition("/")[0]
+                if first not in _APART and first not in ("objects", "refs", "packed-refs"):
+                    found.setdefault(change.path, "the commits that it is about do not come: objects are not there")
+        return found
+
     def rows_of(self, paths: Iterable[str]) -> dict[str, Row]:
         """Rows of refs and indexes that were put in place."""
         out = {}
@@ -553,6 +605,26 @@ def _bytes(copy: Copy, path: str, most: int = LARGEST_INDEX) -> bytes:
         os.close(fd)
 
 
+def _whole(stage: str, slot: str) -> bytes:
+    with open(f"{stage}/{slot}", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+        return file.read(LARGEST_INDEX)
+
+
+def _logged(data: bytes) -> frozenset[str]:
+    """The objects that a reflog names (git-reflog(1): the old and the new one lead each line)."""
+    names = {word.decode("ascii", "replace") for line in data.splitlines() for word in line.split(b" ", 2)[:2]}
+    return frozenset(name for name in names if len(name) in (40, 64) and _HEX.issuperset(name) and name.strip("0"))
+
+
+def _indexed(data: bytes, width: int) -> frozenset[str]:
+    """The objects that an index of version 2 or 3 lists, but for commits of submodules; of others none is known."""
+    names = set()
+    for _start, mode, name, _end in _entries(data, width) or ():
+        if mode[2] >> 4 != 0o16:
+            names.add(name.hex())
+    return frozenset(names)
+
+
 def _value(data: bytes) -> str:
     return data[:LONGEST_REF].decode("utf-8", "surrogateescape").removesuffix("\n")
 
@@ -590,22 +662,33 @@ def entries(data: bytes, width: int) -> str:
     from hashlib import blake2b
 
     made = blake2b(digest_size=16)
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
+    rows = _entries(data, width)
+    if rows is None:
         made.update(data)
         return made.hexdigest()
-    for _ in range(count):
-        mode, name = data[at + 24 : at + 28], data[at + 40 : at + 40 + width]
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width
+    for start, mode, name, end in rows:
+        flags = data[start + 40 + width : start + 42 + width]
+        first = start + 42 + width
         more = b""
         if flags and flags[0] & 0x40:
-            more = data[start : start + 2]
-            start += 2
+            more = data[first : first + 2]
+            first += 2
+        made.update(b"\0".join((mode, name, flags, more, data[first:end])) + b"\n")
+    return made.hexdigest()
+
+
+def _entries(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
+    """(where it begins, mode, object, where its name ends) of each entry; None: another version, or damaged."""
+    at, count = 12, int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
+        return None
+    out = []
+    for _ in range(count):
+        flags = data[at + 40 + width : at + 42 + width]
+        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
         end = data.find(b"\0", start)
         if end < 0:
-            made.update(data)
-            break
-        made.update(b"\0".join((mode, name, flags, more, data[start:end])) + b"\n")
+            return None
+        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
         at += (end - at + 8) // 8 * 8
-    return made.hexdigest()
+    return out

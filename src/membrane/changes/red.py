@@ -29,6 +29,7 @@ from ..escaping import escape
 from ..workspace import protect
 from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
+from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
 from .model import EXECUTE, SET_ID, Change, Side
 from .tree import CAPABILITY, Copy, look, open_directory
@@ -74,6 +75,8 @@ class Judge:
         self._contexts: dict[str, int] = {"": self._settle(root_context(root), "")}
         self._folded: dict[str, dict[str, int]] = {}
         self._obeyed: frozenset[str] | None = None
+        self._relative: frozenset[str] = frozenset()  # what is obeyed in every work tree
+        self._trees: dict[str, bool] = {}  # whether a directory has a ``.git``
         self._until: float | None = None  # when the links must be judged
         self._made: dict[str, str] = {}
 
@@ -208,6 +211,7 @@ class Judge:
             if gits is not None:
                 there = protect.existing(self._root, gits, ())
                 self._obeyed = frozenset((*(hit.path for hit in there.hits), *there.missing))
+                self._relative = relative(self._root, gits or (".git",))
             else:
                 self._obeyed = frozenset(("",))
         if "" in self._obeyed:
@@ -217,7 +221,25 @@ class Judge:
             if path[:at] in self._obeyed:
                 return "git's configuration names it, and git runs or obeys it"
             at = path.rfind("/", 0, at)
+        # Also in a repository, or a linked work tree, that the command has made, for which the same is in force.
+        for each in self._relative:
+            at = f"/{path}/".find(f"/{each}/")
+            while at >= 0:
+                top = path[: max(0, at - 1)]
+                if self._has_git(top):
+                    return "git's configuration names it, and git runs or obeys it in this work tree"
+                at = f"/{path}/".find(f"/{each}/", at + 1)
         return ""
+
+    def _has_git(self, place: str) -> bool:
+        known = self._trees.get(place)
+        if known is None:
+            try:
+                known = self._copy.find(f"{place}/.git" if place else ".git") is not None
+            except OSError:
+                known = True
+            self._trees[place] = known
+        return known
 
     # ------------------------------------------------------------ its content
 

@@ -111,8 +111,13 @@ def _refuse_review(policy: Policy, facts: HostFacts) -> None:
         )
     for path, mode in facts.repository.shown:
         if mode == "rw":
+            # Its refs, objects and configuration belong to the other work trees as well: an overlay over a part of
+            # them would show this one a repository that moves under its copy.
             cause = f"workspace: review: the repository of the workspace is outside of it, in {path}, and not reviewed"
-            raise _unbound("policy", cause, "review the main work tree of the repository", live)
+            main = path.removesuffix("/.git")
+            fixes = (f"review the main work tree: cd {main}",) if main != path else ()
+            fixes = (*fixes, f"review a clone, and fetch from it: git clone {facts.workspace} ELSEWHERE", live)
+            raise _unbound("policy", cause, *fixes)
     for rule in policy.mounts:
         source, _target = mounts.places(rule, facts)
         if rule.mode == "rw" and source and mounts.inside(facts.workspace, source):

@@ -108,6 +108,12 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
                 yield from _targets(tree, base, key, value)
 
 
+def relative(root: str, gits: Iterable[str]) -> frozenset[str]:
+    """The names of ``named`` that begin in whatever work tree git is in: so also in one that is made later."""
+    found = {os.path.normpath(target) for _tree, target, _kind in named(root, gits) if target[:1] not in ("", "/")}
+    return frozenset(each for each in found if each != "." and not each.startswith(".."))
+
+
 def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:
     """The caller's and the system's configuration files, whether they are there or not."""
     home = environ.get("HOME", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -462,3 +463,45 @@ def test_links_are_followed_for_a_bounded_time(made: Workspace, monkeypatch: pyt
     assert "l0" not in late and len(late) >= 20 and not found["plain"].red
     assert {change.path for change in report.applied} >= {"plain", "l0", "d"}
     assert not {change.path for change in report.applied} & set(late)
+
+
+@pytest.mark.parametrize("kind", ["own", "linked"])
+def test_what_git_obeys_in_a_work_tree_that_the_set_makes_is_red(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """A relative ``core.hooksPath``, of the caller or of the repository, holds in each work tree, also in a new one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    setting = "[core]\n\thooksPath = hooks\n"
+    hook = made.base / "d/hooks/pre-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    git(made.base, "init", "-q")
+    git(made.base, "commit", "-q", "--allow-empty", "-m", "x")
+    if kind == "own":
+        (home / ".gitconfig").write_text(setting)
+        for name in ("HEAD", "config", "objects/x", "refs/x"):
+            made.write(f"d/.git/{name}", "ref: refs/heads/main\n" if name == "HEAD" else "")
+    else:
+        git(made.base, "config", "core.hooksPath", "hooks")
+        made.write("d/.git", f"gitdir: {made.base}/.git/worktrees/d\n")
+    made.write("d/hooks/pre-commit", f"#!/bin/sh\ntouch {made.base}/ran\n", 0o755)
+    made.write("e/hooks/other", "x")
+    assert "in this work tree" in one(made, "d/hooks/pre-commit").red[0]
+    assert not one(made, "e/hooks/other").red
+    # The control: git outside runs what stands there once the directory is a work tree.
+    hook.write_bytes((made.layer / "d/hooks/pre-commit").read_bytes())
+    environment = {**GIT_ENVIRONMENT, "GIT_CONFIG_GLOBAL": str(home / ".gitconfig")}
+    where = made.base / "d"
+    if kind == "own":
+        subprocess.run(["git", "init", "-q"], cwd=where, env=environment, check=True)
+    else:
+        where = made.base / "w"
+        git(made.base, "worktree", "add", "-q", "w")
+        shutil.copytree(made.base / "d/hooks", where / "hooks")
+    commit = ["git", "commit", "-q", "--allow-empty", "-m", "x"]
+    subprocess.run(commit, cwd=where, env=environment, check=False)
+    assert (made.base / "ran").exists()

@@ -8,6 +8,7 @@ that name proxies or CA bundles of the host, or that inject code into every prog
 
 from __future__ import annotations
 
+from .containers import set_ids
 from .model import PROXY_PORTS, RESOLVER_V4, HardeningPlan
 from .mounts import absolute, in_view, places
 
@@ -187,6 +188,8 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     return HardeningPlan(
         policy.limits,
         tuple(writable),
+        nested=policy.containers == "nested",
+        set_ids=policy.containers == "nested" and set_ids(policy),
         other_sockets=policy.open_sockets,
         user_namespaces=policy.user_namespaces,
     )

@@ -98,6 +98,7 @@ class Key(Value):
     choices: tuple[str, ...] = ()  # of a closed choice, from the tightest to the widest
     parse: str = ""  # of a text: the function of ``grammar``
     others: tuple[str, ...] = ()  # further spellings
+    own: bool = False  # a project's file cannot widen it, approved or not
     # A template of Membrane's file format has it without a value, which is as if it were not there.  Of any other key
     # an empty value is refused, since it is more likely a line that was lost than a default.
     may_be_empty: bool = False
@@ -436,6 +437,14 @@ KEYS: tuple[Key, ...] = (
     Key("user_namespaces", "choice",
         (Field("user_namespaces", "user_namespaces", shown=_show_open, by="plan/hardening.py"),),
         choices=("refused", "allowed"), widens="towards more"),
+    Key("containers", "choice",
+        (Field("containers", "containers", by="plan/containers.py"),),
+        options=(Option("containers", "process", "engines of containers run inside: docker, podman, buildah",
+                    read="containers", rare=True, example="membrane --containers -- docker compose up"),),
+        choices=("none", "nested"), widens="refused there", own=True,
+        template="""
+#containers: nested   # docker, podman and buildah run inside, each container below the same rules
+"""),
     Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
         options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
                     metavar="KEY=VALUE", repeatable=True, field="limits",

@@ -574,6 +574,8 @@ class Reader:
         name, value = chosen_value(row, text)
         before = self.scalars.get(name, Policy.__dict__[name])
         if value is True or (isinstance(value, str) and row.choices.index(value) > row.choices.index(before)):
+            if row.own and self.level == "project":
+                node.refuse(f"{key}: {text} is for your own config.yaml or the command line, not for a project's file")
             self._widens(key, node)
         self.scalars[name] = value
 

@@ -1,0 +1,97 @@
+"""The caller's subordinate ids: which there are, and a user namespace that maps them.
+
+Theory of operation
+-------------------
+Root lists in subuid(5) and subgid(5) which further ids a user may give to namespaces of his; newuidmap(1) and
+newgidmap(1), which are set-user-ID, write the maps (shadow-utils).  They are asked from outside of the sandbox, where
+no_new_privs does not hold, and decide by those files again, so a wrong answer of ``find`` maps nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import HostError
+from ..plan.model import RANGE, Subordinate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILES = ("/etc/subuid", "/etc/subgid")
+PROGRAMS = ("newuidmap", "newgidmap")
+SECONDS = 10  # for one of the programs, on a busy machine
+LEAST = 1_000  # ids: what system users of common images take
+_LARGEST = 1 << 20  # bytes of a file
+_PLACES = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")  # of set-user-ID programs, not of the PATH
+
+
+def program(name: str) -> str:
+    """Where the system has this program; empty: nowhere."""
+    for place in _PLACES:
+        path = f"{place}/{name}"
+        if os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def find(uid: int, *, files: Sequence[str] = FILES) -> Subordinate:
+    """The largest range of each kind that a line gives to the login name of ``uid`` or to the number (subuid(5)); with
+    ``lacking`` where one is missing."""
+    import pwd  # not from the environment, which may name anybody or be empty
+
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = ""
+    ranges = [_largest(path, (user, str(uid))) for path in files]
+    if not all(count >= LEAST for _first, count in ranges):
+        name = user or str(uid)
+        fix = f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"
+        return Subordinate(lacking=f"{' and '.join(files)} give {name} no ids", fix=fix)
+    missing = [name for name in PROGRAMS if not program(name)]
+    if missing:
+        return Subordinate(lacking=f"{' and '.join(missing)} are not installed", fix="sudo apt install uidmap")
+    uids, gids = ((first, min(count, RANGE)) for first, count in ranges)
+    return Subordinate(uids, gids)
+
+
+def _largest(path: str, names: Sequence[str]) -> tuple[int, int]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read(_LARGEST).splitlines()
+    except OSError:
+        return 0, 0
+    found = [(0, 0)]
+    for line in lines:
+        fields = line.strip().split(":")
+        if len(fields) == 3 and fields[0] in names and fields[1].isdecimal() and fields[2].isdecimal():
+            found.append((int(fields[1]), int(fields[2])))
+    return max(found, key=lambda each: each[1])
+
+
+def write_maps(pid: int, maps: Sequence[Sequence[tuple[int, int, int]]]) -> None:
+    """Have the id maps of the user namespace of ``pid`` written: uids, then gids, as (inside, outside, count).
+
+    Raises:
+        HostError: a program refuses.
+    """
+    import subprocess
+
+    for name, rows in zip(PROGRAMS, maps, strict=True):
+        argv = [program(name) or name, str(pid), *(str(number) for row in rows for number in row)]
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError("map subordinate ids", str(error), target=name, fix=("membrane doctor",)) from None
+        if done.returncode:
+            cause = " ".join(done.stderr.split())[:200] or f"it ended with status {done.returncode}"
+            raise HostError("map subordinate ids", cause, target=name, fix=("membrane doctor",))

@@ -13,8 +13,8 @@ def remove_tree(path: str) -> None:
     """Remove a directory of ours and all below it; links in it are removed, not followed.
 
     A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
-    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
-    error, as the name that people know is gone already.
+    is made readable before it is listed.  What cannot be removed (files of uids that are not the caller's, nor his
+    subordinate ones) stays; it is no error, as the name that people know is gone already.
     """
     try:
         parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -25,6 +25,10 @@ def remove_tree(path: str) -> None:
     name = os.path.basename(path)
     try:
         _remove_at(parent, name)
+        if os.geteuid() and os.path.lexists(path):
+            from ..host.subordinate import as_root_of_them
+
+            as_root_of_them(lambda: _remove_at(parent, name))  # what containers left (``containers: nested``)
     finally:
         os.close(parent)
 

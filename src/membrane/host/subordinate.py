@@ -13,10 +13,11 @@ import os
 
 from ..errors import HostError
 from ..plan.model import RANGE, Subordinate
+from . import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 FILES = ("/etc/subuid", "/etc/subgid")
 PROGRAMS = ("newuidmap", "newgidmap")
@@ -95,3 +96,43 @@ def write_maps(pid: int, maps: Sequence[Sequence[tuple[int, int, int]]]) -> None
         if done.returncode:
             cause = " ".join(done.stderr.split())[:200] or f"it ended with status {done.returncode}"
             raise HostError("map subordinate ids", cause, target=name, fix=("membrane doctor",))
+
+
+def as_root_of_them(action: Callable[[], object]) -> bool:
+    """Run ``action`` in a child that is root over the caller and his subordinate ids, and over nothing else; whether
+    that could be done at all.
+
+    For what an engine of containers left: files of ids that no process of the caller has.
+    """
+    found = find(os.geteuid())
+    if found.lacking:
+        return False
+    ready, made = os.pipe()
+    mapped, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(go)
+            syscalls.unshare(syscalls.CLONE_NEWUSER)
+            os.write(made, b"x")
+            if os.read(mapped, 1) == b"x":
+                os.setresgid(0, 0, 0)
+                os.setresuid(0, 0, 0)
+                action()
+        finally:
+            os._exit(0)
+    try:
+        os.close(made)
+        os.close(mapped)
+        if os.read(ready, 1) == b"x":
+            owners = ((os.geteuid(), found.uids), (os.getegid(), found.gids))
+            write_maps(pid, [((0, own, 1), (1, *given)) for own, given in owners])
+            os.write(go, b"x")
+            return True
+        return False
+    except HostError:
+        return False
+    finally:
+        os.close(go)
+        os.close(ready)
+        os.waitpid(pid, 0)

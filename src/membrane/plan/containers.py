@@ -15,7 +15,7 @@ can enter: in a reviewed workspace without writable mounts.
 from __future__ import annotations
 
 from ..errors import PolicyError
-from .model import Bind, RuleBinding
+from .model import Bind, File, RuleBinding, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 # Where engines keep images and containers by default, each a directory of the store.
 PLACES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/containers", "/var/lib/cni")
+CACHE = "/var/cache/containers"  # of podman and buildah; it must not be missing
+# containers.conf(5): what podman and buildah cannot have here.  There is no cgroup to write to, and no keyring.
+SETTINGS = "/run/containers.conf"
+_SETTINGS = b"""[containers]
+cgroups = "disabled"
+keyring = false
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 
 
 def refuse(policy: Policy, facts: HostFacts) -> None:
@@ -65,10 +75,27 @@ def stores(policy: Policy, facts: HostFacts, key: str) -> list[str]:
 def operations(policy: Policy, facts: HostFacts, key: str) -> list[MountOp]:
     """The storage at the places where engines look; ``key`` as for ``stores``."""
     sources = stores(policy, facts, key)
+    if not sources:
+        return []
     return [
-        Bind(source, place, writable=True, own=True, make=True, origin="containers")
-        for source, place in zip(sources, PLACES[: len(sources)], strict=True)
+        *(
+            Bind(source, place, writable=True, own=True, make=True, origin="containers")
+            for source, place in zip(sources, PLACES, strict=True)
+        ),
+        Tmpfs(CACHE, 0o755, policy.limits.disk),
+        File(SETTINGS, _SETTINGS),
     ]
+
+
+def environment(policy: Policy, given: dict[str, str]) -> dict[str, str]:
+    """Variables that the command gets beside ``given``: it is root, and engines look for programs of root's."""
+    if policy.containers == "none":
+        return {}
+    path = given.get("PATH", "").split(":")
+    return {
+        "CONTAINERS_CONF": given.get("CONTAINERS_CONF", SETTINGS),
+        "PATH": ":".join([*path, *(place for place in ("/usr/local/sbin", "/usr/sbin", "/sbin") if place not in path)]),
+    }
 
 
 def set_ids(policy: Policy) -> bool:

@@ -6,6 +6,8 @@ Each attempt has a control beside it: the same call, on something that is the co
 from __future__ import annotations
 
 import os
+import socket
+import urllib.request
 
 import pytest
 from escape_box import Box, inside
@@ -306,6 +308,23 @@ attempt("after", ask)
     assert found["from another address"] == found["from another subnet"] == found["as our own"] == "nothing"
     assert found["packet"] == "EAFNOSUPPORT" and found["raw"] == "EPERM"
     assert found["after"] in ("ENETUNREACH", "nothing")
+
+
+def test_K63_a_port_of_its_own_namespace_is_exposed(containers: Box) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = r"""
+import http.server, threading
+served = http.server.HTTPServer(("127.0.0.1", 8127), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=served.serve_forever, daemon=True).start()
+def answer(line):
+    return line
+"""
+    with inside(containers, script, f"--expose=8127:{port}") as ask:
+        assert ask("up") == "up"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/open.txt", timeout=30) as answer:
+            assert answer.read() == b"open"
 
 
 def test_K64_a_name_that_appears_is_hidden_in_the_command_s_copy_of_the_view(containers: Box) -> None:

@@ -117,6 +117,7 @@ def bindings(policy: Policy) -> list[RuleBinding]:
         "Landlock: scopes only, as file rules forbid every mount",
         "root inside: owners and modes in writable trees are no wall",
         "a hidden name that appears later, or is replaced from outside, can be uncovered (not replaced ones: --review)",
+        "protected names that a container makes where it sees the workspace elsewhere are put aside after the fact",
         "/proc and /sys show counters and devices of the machine",
         "containers' processes behind NAT are not named in connections",
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from ..errors import HostError, InternalError, MembraneError
+from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..host import messages as m
 from ..host.channel import SIGKILL
 from ..host.launch import Launch, Spawner
@@ -70,7 +70,7 @@ class Native(Backend):
     def facts(self, policy: Policy, workspace: str = "") -> HostFacts:
         from ..host.facts import gather
 
-        return gather(
+        facts = gather(
             os.environ,
             named=[rule.path for rule in policy.mounts],
             sockets=[rule.path for rule in policy.unix_sockets],
@@ -80,6 +80,11 @@ class Native(Backend):
             devices=[rule.name for rule in policy.devices],
             workspace=workspace,
         )
+        if policy.containers == "nested" and not facts.root:
+            from ..host.subordinate import find
+
+            facts = facts.replace(subordinate=find(facts.uid))
+        return facts
 
     def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:
         from ..plan.build import build
@@ -105,6 +110,13 @@ class Native(Backend):
         launch = self._launch
         if launch is None:
             raise InternalError("start the sandbox", "its launcher was not forked")
+        if plan.hardening.nested and commands != "one":
+            raise PolicyError(
+                "bind a rule",
+                "containers: nested holds for a sandbox of one command only",
+                where="policy",
+                fix=("run one command that starts the others",),
+            )
         launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
         return NativeCell(launch, commands)
 

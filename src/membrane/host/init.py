@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import Limits
     from .channel import Channel
+    from .containers import Inner
     from .start import Start
 else:
     import _signal
@@ -47,9 +48,16 @@ else:
 TIOCSCTTY, TIOCGPTN, TIOCSPTLCK = 0x540E, 0x80045430, 0x40045431  # ioctl_tty(2)
 
 
-def init(start: Start, channel: Channel, trees: dict[int, int], started: int) -> NoReturn:
-    """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written, and the launcher keeps
-    its other end as long as it lives."""
+def init(
+    start: Start, channel: Channel, trees: dict[int, int], started: int, network: Channel | None = None
+) -> NoReturn:
+    """Pid 1.
+
+    Args:
+        started: becomes readable when the id maps of its user namespace are written; the launcher keeps its other end
+            as long as it lives.
+        network: where the launcher waits for the command's own network namespace, with ``containers: nested``.
+    """
     sc.set_parent_death_signal(SIGKILL)
     if os.read(started, 1) != b"x":  # the launcher died before the maps were written
         os._exit(1)
@@ -62,11 +70,20 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
     os.close(started)
     plan = start.plan
     forbidden = forbid_namespaces(start)
+    if network is not None:
+        # Here, as other runs do without: after the pivot the interpreter's own files may not be in the view.
+        from . import containers, engine  # noqa: F401
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
         channel.send(m.Listening(sock.fileno()))
         sock.close()
+    inner = None
+    if network is not None:
+        with Step(channel, "make the namespaces of the containers"):
+            inner = containers.make(plan)
+            network.send(m.NetworkMade(inner.network))
+            network.close()
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start, forbidden=forbidden)  # while the supervisor looks through the workspace
     fill = channel.receive()
@@ -89,6 +106,8 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
             os.close(watch)
         masks.close()
         view.seal(plan.mounts)
+        if inner is not None:  # what is hidden later arrives in the command's copy of the view
+            sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
 
     if start.commands != "one":
         channel.send(m.Ready(0, None))
@@ -97,7 +116,7 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
     if any(start.terminal):
         with Step(channel, "make a terminal"):
             slave = make_terminal(channel)
-    run_command(start, filters, channel, -1, slave)
+    run_command(start, filters, channel, -1, slave, inner)
 
 
 class Filters(Value):
@@ -140,6 +159,8 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
         raw_is_notified=notifies_raw(start),
         namespaces_are_notified=forbidden,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
+        set_ids=hardening.set_ids,
+        attributes=not (hardening.nested and plan.base_kuid) or hardening.set_ids,
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one
@@ -159,19 +180,22 @@ def notifying(start: Start, *, forbidden: bool = False) -> bytes:
     return seccomp.notify_program(reads=reads, raw=notifies_raw(start), namespaces=forbidden, machine=sc.MACHINE)
 
 
-def run_command(start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1) -> NoReturn:
+def run_command(
+    start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1, inner: Inner | None = None
+) -> NoReturn:
     """Fork the command and keep it: reap, forward signals, report its status.
 
     Args:
         filters: as ``assemble`` made them.
         null: an open /dev/null; -1: it is opened here.
         slave: the terminal of the command; -1: none.
+        inner: the namespaces in which it is root; None: there are none.
     """
     failed_exec, exec_status = os.pipe()  # closed by a successful execve(2)
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
-        run_child(lambda: _command(start, filters, channel, slave, exec_status), channel)
+        run_child(lambda: _command(start, filters, channel, slave, exec_status, inner), channel)
     os.close(exec_status)
     give_up_privileges(bounding=start.commands == "one")
     _reap(channel, pid, slave, failed_exec, null, whole=start.commands != "kept")
@@ -366,7 +390,9 @@ def _collect(channel: Channel, command: int, slave: int, freezer: _Freezer) -> N
             os._exit(0)
 
 
-def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_status: int) -> None:
+def _command(
+    start: Start, filters: Filters, channel: Channel, slave: int, exec_status: int, inner: Inner | None
+) -> None:
     sc.set_parent_death_signal(SIGKILL)
     plan = start.plan
     if slave >= 0:
@@ -379,6 +405,12 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
         _signal.signal(SIGTTOU, _signal.SIG_DFL)
     else:
         os.setsid()
+    if inner is not None:
+        from . import containers
+
+        with Step(channel, "enter the namespaces of the containers"):
+            containers.enter(inner)
+        sc.set_parent_death_signal(SIGKILL)
     if start.commands == "one":
         with Step(channel, "enter the workspace"):
             os.chdir(plan.cwd)
@@ -388,7 +420,10 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
     sc.no_new_privs()
     if hardening.landlock and start.commands != "kept":  # else the spawner has done it for all
         with Step(channel, "apply Landlock"):
-            landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
+            if inner is not None:
+                landlock.restrict_scopes()
+            else:
+                landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
         if filters.notifying:
@@ -396,12 +431,13 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
                 listener = sc.seccomp_listen(filters.notifying)
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        if listener < 0 and start.commands == "one":  # else the spawner has done it for all
+        if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
             sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
-        sc.drop_capabilities(bounding=start.commands == "one")
+        if inner is None:
+            sc.drop_capabilities(bounding=start.commands == "one")
     channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
@@ -411,6 +447,10 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
         os._exit(1)
     environment = dict(start.plan.environment)
     environment["MEMBRANE_SESSION"] = start.session
+    if inner is not None:
+        from . import engine
+
+        engine.offer(environment)
     os.umask(start.umask)
     _exec(start.argv, environment, exec_status)
 

@@ -97,6 +97,29 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
     return version
 
 
+def restrict_scopes() -> int:
+    """As ``restrict``, but by the scopes alone: a domain with file rights forbids every mount (``hook_sb_mount``).
+
+    Returns:
+        The ABI that was applied; 0: the kernel has no scopes (ABI 6) and nothing was done.
+
+    Raises:
+        HostError: the kernel has them and refused.
+    """
+    try:
+        version = abi()
+        if version < 6:
+            return 0
+        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SCOPES))
+        try:
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise HostError("apply Landlock", error.strerror or str(error), fix=("membrane doctor",)) from error
+    return version
+
+
 def _allow(ruleset: int, path: str, rights: int) -> None:
     """Add a rule for ``path``; struct landlock_path_beneath_attr is packed."""
     try:

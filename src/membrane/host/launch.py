@@ -118,6 +118,8 @@ class Launch:
         """
         base = self.plan.base_kuid
         if not base:
+            if self.plan.hardening.nested:
+                self._map_subordinate()
             return
         self._receive(self.launcher, m.UserNamespaceMade)
         from . import trees
@@ -131,6 +133,18 @@ class Launch:
         except OSError as error:
             step = getattr(error, "step", TREE)
             raise self._error(failure(step, error)) from None
+
+    def _map_subordinate(self) -> None:
+        """For plain callers of containers: have the id maps of the outer namespace written, with subordinate ids."""
+        self._receive(self.launcher, m.UserNamespaceMade)
+        from .containers import outer_maps
+        from .subordinate import write_maps
+
+        write_maps(self.pid, outer_maps(self.plan.uid, self.plan.gid, self.plan))
+        try:
+            self.launcher.send(m.MapsWritten())
+        except ConnectionError:
+            self._raise_early_end()
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""

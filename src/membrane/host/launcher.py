@@ -55,17 +55,19 @@ from .channel import (
     write_file,
 )
 from .init import init, replace_streams
-from .netns import configure
+from .netns import configure, inside
 from .start import operation
 from .view import Masks, freeze, workspace_operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn, TypeVar
 
     from .channel import Channel
     from .start import Late, Start
+
+    T = TypeVar("T")
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
@@ -86,19 +88,20 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         raise LaunchFailed
     start = begin.start
     plan = start.plan
-    root = bool(plan.base_kuid)
+    root, nested = bool(plan.base_kuid), plan.hardening.nested
     trees: dict[int, int] = {}
     with Step(channel, USER_NAMESPACE):
-        if not root:
+        if not root and not nested:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
-    if root:
+    if root or nested:
         channel.send(m.UserNamespaceMade())
         while isinstance(message := channel.receive(), m.Trees):
             trees.update(zip(message.keys, message.trees, strict=True))
         if not isinstance(message, m.MapsWritten):
             raise LaunchFailed
+    if root:
         with Step(channel, "enter the private kuid range"):
             os.setgroups([])
             os.setresgid(0, 0, 0)
@@ -107,16 +110,24 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
             die_with(supervisor)
 
     started, release = os.pipe()
+    own, theirs = pair(m.TO_CONTAINERS, m.FROM_CONTAINERS) if nested else (None, None)
     with Step(channel, "make the inner namespaces"):
         pid = sc.clone(INNER)
     if pid == 0:
         os.close(release)
+        if own is not None:
+            own.close()
         channel.close()  # else the supervisor would not see the launcher's end
-        run_child(lambda: init(start, init_channel, trees, started), init_channel)
+        run_child(lambda: init(start, init_channel, trees, started, theirs), init_channel)
     with Step(channel, "map the inner user namespace"):
         if root:
             for name in ("uid_map", "gid_map"):
                 write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
+        elif nested:
+            from .containers import outer_maps
+
+            for name, rows in zip(("uid_map", "gid_map"), outer_maps(plan.uid, plan.gid, plan), strict=True):
+                write_file(f"/proc/{pid}/{name}", "".join("{} {} {}\n".format(*row) for row in rows))
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file(f"/proc/{pid}/gid_map", f"{plan.gid} {plan.gid} 1\n")
@@ -130,13 +141,21 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     for fd in trees.values():
         os.close(fd)
 
+    inner = -1
+    if own is not None and theirs is not None:
+        theirs.close()
+        message = own.receive()
+        own.close()
+        if not isinstance(message, m.NetworkMade):
+            raise LaunchFailed  # pid 1 has told why
+        inner = message.namespace
     with Step(channel, "set up the network namespace"):
-        mode, sockets = configure(plan.network)
+        mode, sockets = configure(plan.network, inner=inner)
         if start.notify:
-            sockets += _diagnosing("diag")
+            sockets += _diagnosing("diag", inner)
         if plan.hardening.unix and not plan.hardening.other_sockets:
             for role in ("table", "table")[: 2 if start.notify else 1]:  # of the supervisor, and of the tracer
-                sockets += _diagnosing(role)
+                sockets += _diagnosing(role, inner)
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
         _send_sockets(channel, mode, part)
@@ -150,7 +169,12 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(start, channel, namespaces, pid, pidfd, factory)
+    _serve(start, channel, namespaces, pid, pidfd, factory, inner)
+
+
+def _in_network(inner: int, action: Callable[[], T]) -> T:
+    """The result of ``action`` in the network namespace that the command is in."""
+    return action() if inner < 0 else inside(inner, action)
 
 
 def _send_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
@@ -168,16 +192,17 @@ def _close_all_but(keep: Sequence[int]) -> None:
     sc.close_range(first)
 
 
-def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
-    """A socket of sock_diag(7), for ``gateway.clients`` or ``host.unixsockets``; none where the kernel has no such
-    family."""
+def _diagnosing(role: str, inner: int) -> list[tuple[str, _socket.socket]]:
+    """A socket of sock_diag(7) where the command's sockets are, for ``gateway.clients`` or ``host.unixsockets``; none
+    where the kernel has no such family."""
+    kind = _socket.SOCK_RAW | _socket.SOCK_CLOEXEC
     try:
-        return [(role, _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]
+        return [(role, _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, _SOCK_DIAG)))]
     except OSError:
         return []
 
 
-def _make_socket(channel: Channel) -> bool:
+def _make_socket(channel: Channel, inner: int) -> bool:
     """Answer one request of the gateway with a TCP socket of this network namespace; false at its end.
 
     A socket belongs to the namespace in which it was made, whichever process connects it: so the gateway reaches the
@@ -189,7 +214,8 @@ def _make_socket(channel: Channel) -> bool:
         if not isinstance(asked, m.MakeSocket) or asked.family not in (_socket.AF_INET, _socket.AF_INET6):
             return False
         try:
-            made = _socket.socket(asked.family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            family = asked.family
+            made = _in_network(inner, lambda: _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC))
         except OSError:
             channel.send(m.SocketMade(None))
             return True
@@ -209,6 +235,7 @@ def _serve(
     pid: int,
     pidfd: int,
     factory: Channel | None,
+    inner: int,
 ) -> None:
     """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
@@ -222,7 +249,7 @@ def _serve(
             os.waitpid(pid, 0)
             return
         if factory is not None and factory.fileno() in ready:
-            if not _make_socket(factory):
+            if not _make_socket(factory, inner):
                 poll.unregister(factory.fileno())
                 factory.close()
                 factory = None

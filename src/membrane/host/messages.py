@@ -101,6 +101,15 @@ class FileFrozen(Message):
     errno: int
 
 
+# ---------------------------------------------------------------- from pid 1 to the launcher
+
+
+class NetworkMade(Message):
+    """The command's own network namespace (``host.containers``)."""
+
+    namespace: Fd
+
+
 # ---------------------------------------------------------------- to pid 1, to a keeper and to a command that waits
 
 
@@ -235,5 +244,7 @@ FROM_INSIDE = Table(
 )
 TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
 FROM_FACTORY = Table("from the launcher to the gateway", SocketMade)
+FROM_CONTAINERS = Table("from pid 1 to the launcher", NetworkMade)
+TO_CONTAINERS = Table("from the launcher to pid 1")
 TO_SPAWNER = Table("from the supervisor to the spawner", ForkCommand)
 FROM_SPAWNER = Table("from the spawner to the supervisor", Ready, Failure)

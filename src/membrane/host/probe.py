@@ -446,6 +446,31 @@ def _ring_buffer() -> str:
     return ""
 
 
+def _subordinate_ids() -> str:
+    """For ``containers: nested``: have the maps of a user namespace written with the caller's further ids."""
+    from .facts import in_initial_user_namespace
+    from .subordinate import find, write_maps
+
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0 and in_initial_user_namespace():
+        return ""  # root has a range of his own
+    found = find(uid)
+    if found.lacking:
+        raise Absent(found.lacking, found.fix)
+    ready, made = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        sc.unshare(sc.CLONE_NEWUSER)
+        os.write(made, b"x")
+        signal.pause()
+    os.close(made)
+    if os.read(ready, 1) != b"x":
+        raise Absent("no user namespace was made")
+    maps = [((0, own, 1), (1, *given)) for own, given in ((uid, found.uids), (gid, found.gids))]
+    write_maps(pid, maps)
+    return ""
+
+
 _BPF_FIX = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 # group, name, probe, only for root callers, what to do where the probe does not know better
@@ -467,6 +492,7 @@ _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
     ("native", "openat2", _openat2, False, ""),
     ("native", "private kuid range", _private_kuid_range, True, "run as an ordinary user"),
     ("native", "idmapped mounts", _idmapped_mounts, True, "run as an ordinary user, or on ext4, xfs or btrfs"),
+    ("native", "subordinate ids", _subordinate_ids, False, ""),
     ("native", "cgroup v2 delegation", _cgroup_delegation, False, ""),
     ("tracing", "eBPF programs (CAP_BPF, CAP_PERFMON)", _bpf_program, False, _BPF_FIX),
     ("tracing", "BTF", _btf, False, "a kernel with CONFIG_DEBUG_INFO_BTF"),

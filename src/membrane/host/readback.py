@@ -41,7 +41,8 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         os.close(fd)
     status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
-    wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
+    if not plan.hardening.nested:  # there they are those of a user namespace of its own, which is told below
+        wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
     out = []
     for name, value in wanted:
         if status.get(name, "").strip() != value:
@@ -56,6 +57,8 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
             raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
         out.append(Binding(f"{name} namespace", f"/proc/PID/ns/{name} differs from the host's", "bound", True))
+    if plan.hardening.nested:
+        out.append(_apart(pid))
     overlays = [op for op in plan.mounts if isinstance(op, Overlay)]
     mounted = _mounted(pid, {op.target for op in overlays}) if overlays else {}
     for op in overlays:
@@ -71,6 +74,50 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         said = f"/proc/PID/mountinfo has an overlay at {op.target}"
         out.append(Binding(op.origin or "overlay", said, "bound", True))
     return int(status["PPid"]), tuple(out)
+
+
+_NS_GET_USERNS, _NS_GET_PARENT = 0xB701, 0xB702  # ioctl_ns(2)
+_DEPTH = 3  # user namespaces below the supervisor's: outer, inner, the command's (``host.containers``)
+
+
+def _apart(pid: int) -> Binding:
+    """That the command's capabilities hold in namespaces of its own, which are neither the view's nor the captured one.
+
+    Raises:
+        HostError: its mount or network namespace belongs to another user namespace, or that to too near a one.
+    """
+    from fcntl import ioctl
+
+    opened: list[int] = []
+
+    def inode(fd: int) -> int:
+        opened.append(fd)
+        return os.stat(fd).st_ino
+
+    try:
+        user, *others = (
+            os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt", "net")
+        )
+        opened += others
+        own = inode(user)
+        for fd, name in zip(others, ("mnt", "net"), strict=True):
+            if inode(ioctl(fd, _NS_GET_USERNS)) != own:
+                cause = f"the {name} namespace does not belong to the command's user namespace"
+                raise HostError("confirm the confinement", cause, target=f"pid {pid}")
+        ours, depth = os.stat("/proc/self/ns/user").st_ino, 0
+        while depth < _DEPTH and os.stat(user).st_ino != ours:
+            user = ioctl(user, _NS_GET_PARENT)
+            opened.append(user)
+            depth += 1
+        if depth < _DEPTH or os.stat(user).st_ino != ours:
+            raise HostError("confirm the confinement", f"its user namespace is not {_DEPTH} deep", target=f"pid {pid}")
+    except OSError as error:
+        raise HostError("confirm the confinement", error.strerror or "", target=f"pid {pid}") from None
+    finally:
+        for fd in opened:
+            os.close(fd)
+    said = "/proc/PID/ns/{user,mnt,net}: owned by the third user namespace below the supervisor's (NS_GET_USERNS)"
+    return Binding("capabilities in namespaces of its own", said, "bound", True)
 
 
 def _mounted(pid: int, places: set[str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ _RESULTS = {  # label: value; asm-generic/errno.h
     "EPERM": _ERRNO | 1,
     "ENOSYS": _ERRNO | 38,
     "EPROTONOSUPPORT": _ERRNO | 93,
+    "EOPNOTSUPP": _ERRNO | 95,
     "EAFNOSUPPORT": _ERRNO | 97,
 }
 
@@ -108,9 +109,11 @@ _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
-_NETLINK_ROUTE = 0
+_NETLINK_ROUTE, _NETLINK_NETFILTER = 0, 12
 _S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
+_SETS_MODES = frozenset(("openat", "open", "creat", "mknod", "mknodat", *(name for name, _mode in _CHMOD)))
+_SET_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 _CHOWN = (("fchownat", 2), ("chown", 1), ("fchown", 1), ("lchown", 1))  # the argument that holds the uid; then the gid
 _UNCHANGED = 0xFFFFFFFF  # chown(2): -1
 # With the process as first argument.  Pid 1 has the command's uid, and the kernel asks for no more (sched(7),
@@ -136,12 +139,15 @@ def program(
     raw_is_notified: bool = False,
     namespaces_are_notified: bool = False,
     ids: tuple[int, int, int] | None = None,
+    set_ids: bool = False,
+    attributes: bool = True,
     machine: str,
 ) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
 
     Args:
-        nested: allow namespaces and mounts, for containers inside the sandbox.
+        nested: allow namespaces, mounts and netfilter's netlink, for containers inside the sandbox: the command must be
+            in a network namespace of its own.
         user_namespaces: allow user namespaces, those that they own but mount namespaces, and chroot(2).
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
@@ -151,6 +157,9 @@ def program(
         ids: (first uid, first gid, how many of each) that the user namespace maps.  chown(2) to another one is EPERM,
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
+        set_ids: with ``nested``, allow files to be made set-user-ID and set-group-ID.
+        attributes: allow extended attributes to be set.  A root caller's writable trees keep ids as the host has them,
+            and so would file capabilities (capabilities(7), "namespaced file capabilities").
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -165,6 +174,8 @@ def program(
     ]
     labels: dict[str, int] = {}
     judged = _judged(nested, user_namespaces, unix, raw_is_notified, namespaces_are_notified)
+    if set_ids and nested:
+        judged = [each for each in judged if each[0] not in _SETS_MODES]
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
     for name, body in judged:
@@ -178,7 +189,10 @@ def program(
                 labels[label] = len(code)
             code.append(instruction)
         labels[f"after {name}"] = len(code)
-    for result, names in _refused(nested, user_namespaces, allow_ptrace):
+    refused = _refused(nested, user_namespaces, allow_ptrace)
+    if not attributes:
+        refused.append(("EOPNOTSUPP", _SET_ATTRIBUTES))
+    for result, names in refused:
         code += [(_EQUAL, NUMBERS[name][column], result, "") for name in names if NUMBERS[name][column] >= 0]
     for result, value in _RESULTS.items():  # "allow" comes first: what no comparison caught falls into it
         labels[result] = len(code)
@@ -321,7 +335,7 @@ def _judged(
     ]
     calls += [
         ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
-        ("socket", _socket(unix, raw_is_notified)),
+        ("socket", _socket(unix, raw_is_notified, nested)),
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
     ]
@@ -365,8 +379,9 @@ def _mapped(name: str, argument: int, ids: tuple[int, int, int]) -> list[tuple[s
     return body
 
 
-def _socket(unix: bool, raw_is_notified: bool) -> list[tuple[str, Instruction]]:
-    """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
+def _socket(unix: bool, raw_is_notified: bool, nested: bool) -> list[tuple[str, Instruction]]:
+    """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6; nested netfilter as well."""
+    netfilter = [("", (_EQUAL, _NETLINK_NETFILTER, "allow", ""))] if nested else []
     raw = [("", (_EQUAL, _SOCK_RAW, "allow", ""))] if raw_is_notified else []
     return [
         _load(0),
@@ -375,6 +390,7 @@ def _socket(unix: bool, raw_is_notified: bool) -> list[tuple[str, Instruction]]:
         ("", (_EQUAL, _AF_INET6, "inet", "")),
         ("", (_EQUAL, _AF_NETLINK, "", "EAFNOSUPPORT")),
         _load(2),
+        *netfilter,
         ("", (_EQUAL, _NETLINK_ROUTE, "allow", "EAFNOSUPPORT")),
         ("inet", _load(1)[1]),
         ("", (_AND, _SOCK_TYPE_MASK, "", "")),

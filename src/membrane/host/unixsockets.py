@@ -138,18 +138,36 @@ def bound(place: int) -> bool | None:
     return True
 
 
-def is_foreign(place: int, table: Table, process: int = 0) -> bool:
+def _made_inside(place: int, process: int) -> bool:
+    """Whether a socket lies in a file system that no process mounted outside.
+
+    What a sandbox sees of the host are clones of mounts of our own mount namespace, so a superblock that is not there
+    now was made inside, and no process outside can have bound a socket in it.
+    """
+    device = _device_of_mount(place, process)
+    if device < 0:
+        return False
+    number = f"{device >> 20}:{device & 0xFFFFF}".encode()
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            return all(row.split(None, 3)[2] != number for row in table)
+    except OSError:
+        return False
+
+
+def is_foreign(place: int, table: Table, process: int = 0, *, nested: bool = False) -> bool:
     """Whether a socket belongs to a process outside of the sandbox.
 
     Args:
         place: an O_PATH descriptor; what is no socket is not foreign.
         table: of the sandbox.
         process: as for ``Table.holds``.
+        nested: processes may have network namespaces of their own, whose sockets are in no table that we have.
     """
     if not stat.S_ISSOCK(os.fstat(place).st_mode):
         return False
     somebodys = bound(place)
-    if somebodys is False or table.holds(place, process):
+    if somebodys is False or table.holds(place, process) or (nested and _made_inside(place, process)):
         return False
     if table.broken:  # a kernel without unix_diag gives the names of the host's sockets only
         return os.readlink(f"/proc/self/fd/{place}") in bound_sockets()

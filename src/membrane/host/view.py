@@ -111,7 +111,7 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     if scratch >= 0:
         os.close(scratch)
     for op in mounts:
-        if isinstance(op, Proc):
+        if isinstance(op, Proc) and not op.whole:
             _hide_the_host(NEW_ROOT, op)
     os.chdir(NEW_ROOT)
     sc.pivot_root(".", ".")

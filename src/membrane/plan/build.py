@@ -13,7 +13,7 @@ from ..events import Binding
 from ..policy import keys
 from ..policy.model import DeviceRule, PathRule
 from ..policy.sockets import SERVICES
-from . import hardening, mounts, network
+from . import containers, hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
@@ -89,6 +89,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         refuse_devices(policy, facts)
     if policy.workspace == "review":
         _refuse_review(policy, facts)
+    containers.refuse(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -252,7 +253,7 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
     if review:
         kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
         out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
-    return tuple(out)
+    return (*out, *containers.bindings(policy))
 
 
 def _reviewed(rule: PathRule) -> tuple[str, ...]:
@@ -276,6 +277,8 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     java = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
+    stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
+    given = facts.subordinate if policy.containers == "nested" and not facts.root else None
     return SandboxPlan(
         workspace=facts.workspace,
         cwd=facts.workspace,
@@ -291,6 +294,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         inspect=network.inspects(policy),
         trust=trust,
         java_trust=java_trust,
+        subordinate=(given.uids, given.gids) if given is not None else ((0, 0), (0, 0)),
     )
 
 

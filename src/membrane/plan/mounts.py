@@ -21,6 +21,7 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
+from . import containers
 from .model import (
     RESOLVER_V4,
     Bind,
@@ -544,9 +545,12 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         second = _second_names(facts)
         ops += [Directory("/home")] if HOME_NAME in dict(second) else []
         ops += [Symlink(name, to) for name, to in second]
-    ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
+    nested = policy.containers == "nested"
+    # Whole: a user namespace gets a sysfs and a proc of its own only where it sees such ones already.
+    trees = ("/sys",) if nested else SYS_TREES
+    ops += [Bind(tree, tree, make=True, optional=True) for tree in trees if nested or tree in facts.existing]
     ops += [
-        Proc(freeze_settings=facts.uid == 0),
+        Proc(freeze_settings=facts.uid == 0 and not nested, whole=nested),
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108
@@ -572,6 +576,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
         if trust(policy, facts):
             ops.append(Tmpfs(f"{facts.home}/{NSS}", 0o700, size, optional=True))
+    if nested:
+        ops += containers.operations(policy, facts, workspace_key(facts.workspace))
     # Outer trees first: of two rules the innermost decides, as in ``decide``.
     for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):
         source, target = places(rule, facts)

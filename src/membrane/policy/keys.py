@@ -437,6 +437,14 @@ KEYS: tuple[Key, ...] = (
     Key("user_namespaces", "choice",
         (Field("user_namespaces", "user_namespaces", shown=_show_open, by="plan/hardening.py"),),
         choices=("refused", "allowed"), widens="towards more"),
+    Key("containers", "choice",
+        (Field("containers", "containers", by="plan/containers.py"),),
+        options=(Option("containers", "process", "engines of containers run inside: docker, podman, buildah",
+                    read="containers", rare=True, example="membrane --containers -- docker compose up"),),
+        choices=("none", "nested"), tightens=True,
+        template="""
+#containers: nested   # docker, podman and buildah run inside, each container below the same rules
+"""),
     Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
         options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
                     metavar="KEY=VALUE", repeatable=True, field="limits",

@@ -300,6 +300,9 @@ class _Loader(Reader):
             raise Malformed(f"expected {', '.join(option.values)}{closest(text, option.values)}")
         self._device(text, _TYPED)
 
+    def _typed_containers(self, key: Key, option: Option, text: str) -> None:
+        self.scalars[key.name] = "nested"
+
     def _typed_review(self, key: Key, option: Option, text: str) -> None:
         if self.given.get("live"):
             self._option(option.name, text, "--live says that nothing is reviewed")

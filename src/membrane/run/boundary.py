@@ -607,6 +607,7 @@ class Boundary(ABC):
             plan.hardening.nested or plan.hardening.user_namespaces,
             self.shared,
             self.policy.trace.mode == "full",
+            set_ids=plan.hardening.set_ids,
         )
         live = bool(self.options.events) or self._on_line is not None
 

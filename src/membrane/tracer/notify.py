@@ -613,7 +613,7 @@ class Notifications:
         self._report_refusal(known, place, result, "write")
         if row.what == "mode" and a[row.first] & 0o111 and self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
-        elif row.what == "mode" and a[row.first] & stat.S_ISGID:
+        elif row.what == "mode" and a[row.first] & stat.S_ISGID and not self._scope.set_ids:
             error = self._set_group_id(thread, row, a, place)
             result = _name(max(error, 0))
             if error == errno.EPERM:
@@ -779,7 +779,7 @@ class Notifications:
         except OSError:
             return 0  # the kernel does not find it either
         try:
-            foreign = unixsockets.is_foreign(opened, self._table, thread)
+            foreign = unixsockets.is_foreign(opened, self._table, thread, nested=self._scope.nested)
         finally:
             os.close(opened)
         if foreign:

@@ -107,6 +107,7 @@ class Scope(Value):
     shared: bool = False
     reads: bool = False  # opens for reading and look-ups of programs are wanted
     awaited: tuple[str, ...] = ()  # paths that may not be made
+    set_ids: bool = False  # the command may make set-group-ID files
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
 
 

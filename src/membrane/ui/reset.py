@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 LETTERS = "cid"
 CACHES = ("cache", "images")
 OWN = ("run", "logs", "tmp", "trace", "sessions", "told")  # made again when needed
-PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "layers", "changes")  # a person's own
+PRECIOUS = (
+    "config.yaml",
+    "trusted.yaml",
+    "home",
+    "homes",
+    "agents",
+    "layers",
+    "changes",
+    "containers",
+)  # a person's own
 
 
 class Removal(Value):

@@ -57,6 +57,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "signing": [("signing: [{key_id: A, secret: B}]", True)],
     "git_config": [("git_config: protected", False), ("git_config: writable", True)],
     "user_namespaces": [("user_namespaces: refused", False), ("user_namespaces: allowed", True)],
+    "containers": [("containers: none", False), ("containers: nested", False)],
     "limits": [("limits: {pids: 4}", False), ("limits: {pids: 6}", True), ("limits: {pids: 0}", True)],
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
@@ -86,6 +87,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "mounts": (("~/x:/y:rw",), "mounts: [{path: ~/x, target: /y, mode: rw}]"),
     "env": (("A", "B=1"), "env: {pass: [A], set: {B: '1'}}"),
     "devices": (("fuse", "gpu"), "devices: [fuse, gpu]"),
+    "containers": (True, "containers: nested"),
     "review": (":new", "workspace: review"),
     "live": (True, "workspace: live"),
     "apply": ("safe", "apply: safe"),
@@ -248,7 +250,7 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\ncontainers: nested\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

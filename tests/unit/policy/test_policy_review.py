@@ -1,4 +1,4 @@
-"""``workspace`` and ``apply``: a project's file makes them tighter and nothing else, and no file takes itself back."""
+"""``workspace``, ``apply`` and ``containers``: a project makes them tighter and nothing else; no file takes itself back."""
 
 from __future__ import annotations
 
@@ -56,3 +56,10 @@ def test_a_file_that_applies_what_it_does_not_keep_apart_is_refused(mode: str) -
         read(f"workspace: live\napply: {mode}\n")
     # Of two files it is an answer of the later one; a word for when something is reviewed is none.
     assert read(f"apply: {mode}\n", "workspace: live\n").policy.apply == mode
+
+
+def test_a_project_never_brings_containers() -> None:
+    with pytest.raises(PolicyError, match=r"p\.yaml:1:13: containers: none is in force"):
+        read("", "containers: nested\n", trust_workspace=True)
+    assert read("containers: nested\n").policy.containers == "nested"  # the control
+    assert read("containers: nested\n", "containers: none\n").policy.containers == "none"

@@ -61,6 +61,7 @@ masks:
 signing: [{key_id: S, secret: T}]
 git_config: writable
 user_namespaces: allowed
+containers: nested
 limits: {memory: 1GB, pids: 3, cpu: 4, time: 1h, files: 5, disk: 6K, upload: 7}
 home: ephemeral
 view: host

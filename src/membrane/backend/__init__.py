@@ -8,10 +8,10 @@ for the word to the command, for what became of it, and never for a namespace, a
 was there before the plan (secrets, the record, the guard, the gateway, the tracer) is the supervisor's and the same
 for every backend.
 
-``native`` is Linux with the kernel's own calls.  The seam is cut for two more: a container in which the native one
-runs, and macOS.  What a backend cannot do it says before anything runs: ``plan`` raises for a rule that it cannot
-bind, ``Cell.traces`` says whether there is something to trace.  It promises nothing that ``Cell.ready`` has not read
-back.
+``native`` is Linux with the kernel's own calls, ``landlock`` the same without a namespace, inside somebody else's
+container.  The seam is cut for two more: a container in which the native one runs, and macOS.  What a backend cannot
+do it says before anything runs: ``plan`` raises for a rule that it cannot bind, ``Cell.traces`` says whether there is
+something to trace.  It promises nothing that ``Cell.ready`` has not read back.
 
 Order of a run: ``with backend`` · ``facts`` · ``plan`` · ``start`` · ``grant`` · ``fill``, ``sockets``, ``listeners``
 · ``built`` · ``hide`` · ``ready`` · ``trace_handle`` · ``Command.release``, or ``fork`` and ``SharedCommand.release`` ·
@@ -506,7 +506,16 @@ class SharedCommand(ABC):
 
 
 def default() -> Backend:
-    """The backend for this machine."""
+    """The backend for this machine, where nobody asked for another."""
     from .native import Native
 
     return Native()
+
+
+def named(name: str) -> Backend:
+    """The backend that a policy names (key ``backend``); it is never taken instead of another one."""
+    if name == "landlock":
+        from .landlock import Inside
+
+        return Inside()
+    return default()

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .clients import Clients
     from .dns import Answerer
     from .reactor import Reactor
+    from .told import Destinations
     from .upstream import Upstreams
 
     class Inspector(Protocol):  # ``intercept.Inspector``
@@ -129,12 +130,13 @@ class Engine(Connections):
         """The names that connections are bound to."""
         return {each.host for each in self.connections if isinstance(each, TcpConnection)}
 
-    def listen(self, listener: Socket, *, dnat: bool = False) -> None:
+    def listen(self, listener: Socket, *, dnat: bool = False, told: Destinations | None = None) -> None:
         """Serve a listening socket.
 
         Args:
             listener: its accepted sockets carry the original destination as their own address, or,
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
+            told: who knows it instead, by the port of the client.
         """
 
         def arrived(client: Socket, peer: Any) -> None:
@@ -143,6 +145,11 @@ class Engine(Connections):
             except OSError:
                 client.close()
                 return
+            if told is not None:
+                destination = told.take(peer[1])
+                if destination is None:  # of another process of this machine
+                    client.close()
+                    return
             self._arrived(client, destination[0], destination[1], peer[:2])
 
         capture(listener)

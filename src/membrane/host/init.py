@@ -415,7 +415,7 @@ def _command(
         with Step(channel, "enter the workspace"):
             os.chdir(plan.cwd)
     with Step(channel, "set resource limits"):
-        _limits(plan.hardening.limits)
+        set_limits(plan.hardening.limits)
     hardening = plan.hardening
     sc.no_new_privs()
     if hardening.landlock and start.commands != "kept":  # else the spawner has done it for all
@@ -452,7 +452,7 @@ def _command(
 
         engine.offer(environment)
     os.umask(start.umask)
-    _exec(start.argv, environment, exec_status)
+    execute(start.argv, environment, exec_status)
 
 
 def _take_job(start: Start, channel: Channel) -> Start:
@@ -469,7 +469,8 @@ def _take_job(start: Start, channel: Channel) -> Start:
     return start.replace(plan=start.plan.replace(environment=job.environment), argv=job.argv, umask=job.umask)
 
 
-def _limits(limits: Limits) -> None:
+def set_limits(limits: Limits) -> None:
+    """Limit this process and its children (getrlimit(2)); no core dumps."""
     sc.limit(sc.RLIMIT_CORE, 0)
     for kind, value in (
         (sc.RLIMIT_DATA, limits.memory),
@@ -482,7 +483,7 @@ def _limits(limits: Limits) -> None:
             sc.limit(kind, value)
 
 
-def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
+def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
     """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2)."""
     name = argv[0]
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+_ADD_FD, _ADD_FD_SEND, _ID_VALID = 0x40182103, 2, 0x40082102
 DONE = -1  # in the place of an errno
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
@@ -89,13 +90,37 @@ class Listener:
             return False
         return True
 
-    def finish(self, number: int) -> bool:
-        """End the call with 0 without letting the kernel carry it out; false as ``answer``."""
+    def finish(self, number: int, value: int = 0) -> bool:
+        """End the call with ``value`` without letting the kernel carry it out; false as ``answer``."""
         try:
-            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, 0, 0))
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, value, 0, 0))
         except OSError as failed:
             if failed.errno != errno.ENOENT:
                 raise
+            return False
+        return True
+
+    def inject(self, number: int, fd: int, *, close_on_exec: bool) -> bool:
+        """End the call with a copy of our descriptor ``fd``, whose number it returns, in one step
+        (SECCOMP_IOCTL_NOTIF_ADDFD with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14); false as ``answer``.
+
+        Raises:
+            OSError: EMFILE, the caller may have no more.
+        """
+        flags = os.O_CLOEXEC if close_on_exec else 0
+        try:
+            fcntl.ioctl(self.fd, _ADD_FD, struct.pack("=QIIII", number, _ADD_FD_SEND, fd, 0, flags))
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
+                raise
+            return False
+        return True
+
+    def valid(self, number: int) -> bool:
+        """Whether the call is still pending, and so its thread id its own (SECCOMP_IOCTL_NOTIF_ID_VALID)."""
+        try:
+            fcntl.ioctl(self.fd, _ID_VALID, struct.pack("=Q", number))
+        except OSError:
             return False
         return True
 

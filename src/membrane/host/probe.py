@@ -315,7 +315,7 @@ def _landlock() -> str:
     try:
         os.close(os.open(os.devnull, os.O_WRONLY))
     except PermissionError:
-        return f"ABI {version}"
+        return f"ABI {version}" + (", enough for --backend landlock" if version >= landlock.SUPERVISED else "")
     raise Absent("a forbidden file was opened for writing")
 
 

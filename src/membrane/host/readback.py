@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # What became of a toolchain that got no layer of the sandbox's own, as ``Binding.mechanism`` says it after its path.
 READ_ONLY = "read-only: the kernel refused an overlay"
 LEFT_OUT = "left out: something else stands there in the sandbox's home"
+_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
@@ -34,25 +35,8 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
     Raises:
         HostError: something that was set is not in force.
     """
-    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        text = os.read(fd, 1 << 16).decode("ascii", "replace")
-    finally:
-        os.close(fd)
-    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
-    wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
-    if not plan.hardening.nested:  # there they are those of a user namespace of its own, which is told below
-        wanted += [(name, "0" * 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
-    out = []
-    for name, value in wanted:
-        if status.get(name, "").strip() != value:
-            raise HostError(
-                "confirm the confinement", f"{name} is {status.get(name)!r}, not {value}", target=f"pid {pid}"
-            )
-        out.append(Binding(name, f"/proc/PID/status {name} = {value}", "bound", True))
-    uids = {int(word) for word in status["Uid"].split()}
-    if uids != {plan.base_kuid + plan.uid}:
-        raise HostError("confirm the confinement", f"uids are {sorted(uids)}", target=f"pid {pid}")
+    # Nested ones are those of a user namespace of its own, which is told below.
+    status, out = _status(pid, plan.base_kuid + plan.uid, () if plan.hardening.nested else _SETS)
     for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
             raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
@@ -118,6 +102,44 @@ def _apart(pid: int) -> Binding:
             os.close(fd)
     said = "/proc/PID/ns/{user,mnt,net}: owned by the third user namespace below the supervisor's (NS_GET_USERNS)"
     return Binding("capabilities in namespaces of its own", said, "bound", True)
+
+
+def confined(pid: int, uid: int, said: str) -> tuple[Binding, ...]:
+    """The same for a process without namespaces of its own.
+
+    Args:
+        uid: as whom it has to run.
+        said: what else it has tried itself, as proc(5) does not tell it.
+
+    Raises:
+        HostError: something that was set is not in force.
+    """
+    # A plain user may not empty the bounding set; with NoNewPrivs nothing of it comes back (capabilities(7)).
+    _fields, out = _status(pid, uid, tuple(name for name in _SETS if name != "CapBnd" or not uid))
+    return (*out, Binding("Landlock", said, "bound", True))
+
+
+def _status(pid: int, uid: int, sets: tuple[str, ...] = _SETS) -> tuple[dict[str, str], list[Binding]]:
+    """The fields of proc_pid_status(5), and what of them is in force."""
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, 1 << 16).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
+    wanted += [(name, "0" * 16) for name in sets]
+    out = []
+    for name, value in wanted:
+        if status.get(name, "").strip() != value:
+            raise HostError(
+                "confirm the confinement", f"{name} is {status.get(name)!r}, not {value}", target=f"pid {pid}"
+            )
+        out.append(Binding(name, f"/proc/PID/status {name} = {value}", "bound", True))
+    uids = {int(word) for word in status["Uid"].split()}
+    if uids != {uid}:
+        raise HostError("confirm the confinement", f"uids are {sorted(uids)}", target=f"pid {pid}")
+    return status, out
 
 
 def _mounted(pid: int, places: set[str]) -> dict[str, str]:

@@ -259,6 +259,94 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
     return _packed(code, labels)
 
 
+_SUPERVISED = ("connect", "bind", "listen", "getsockname", "getpeername")
+# Seen by every process of a container, and not by Landlock: System V IPC and POSIX message queues.
+_SHARED_IPC = (
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
+    *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
+)
+# Landlock refuses none of these: who listens does them (``host.supervised_files``).
+_METADATA = (
+    *("chmod", "fchmod", "fchmodat", "chown", "lchown", "fchown", "fchownat", "utimensat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+)
+# The same by another name; libraries go on with the ones above.
+_OTHER_METADATA = ("fchmodat2", "utime", "utimes", "futimesat", "setxattrat", "removexattrat")
+# FS_IOC_SETFLAGS, SETVERSION, FSSETXATTR, ENABLE_VERITY, SET_ENCRYPTION_POLICY: on what is open for reading only.
+_FILE_REQUESTS = (0x40086602, 0x40087602, 0x401C5820, 0x40806685, 0x800C6613)
+_SO_LEVELS_OF_IP = (0, 41, 17)  # IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP
+
+
+def supervised_program(machine: str) -> bytes:
+    """Assemble the second filter of a sandbox without namespaces: who makes a socket, and what is done with its
+    addresses, is the business of the listener (``host.supervised``); what belongs to the whole container is refused.
+
+    Args:
+        machine: ``uname -m``: x86_64 or aarch64.
+
+    Raises:
+        HostError: no call numbers for this machine.
+    """
+    column = _column(machine)
+    code: list[Instruction] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
+        (_LOAD, _NUMBER, "", ""),
+    ]
+    asked = [name for name in ("socket", *_SUPERVISED, *_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in asked]
+    never = [name for name in (*_SHARED_IPC, *_OTHER_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "ENOSYS", "") for name in never]
+    judged = ("ioctl", "socketpair", "sendto", "recvfrom", "setsockopt", "sendmsg", "sendmmsg", *_BY_PID)
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name in judged]
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _everybody in _BY_KIND]
+    labels = {"allow": len(code)}
+    code.append((_RETURN, _ALLOW, "", ""))
+    labels["ioctl"] = len(code)
+    code.append(_load(1)[1])
+    code += [(_EQUAL, request, "EPERM", "") for request in _FILE_REQUESTS]
+    code.append((_RETURN, _ALLOW, "", ""))
+    # A datagram socket of a pair takes another address with each datagram: by a path to a service of the container.
+    labels["socketpair"] = len(code)
+    code += [_load(1)[1], (_AND, _SOCK_TYPE_MASK, "", ""), (_EQUAL, _SOCK_DGRAM, "EPROTONOSUPPORT", "")]
+    code.append((_RETURN, _ALLOW, "", ""))
+    for name, argument in (("sendto", _SENDTO_NAME), ("recvfrom", _SENDTO_NAME)):
+        labels[name] = len(code)
+        for half in (0, 4):  # of the pointer
+            code += [(_LOAD, 16 + 8 * argument + half, "", ""), (_EQUAL, 0, "", "notify")]
+        if name == "sendto":
+            code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", "")]
+        code.append((_RETURN, _ALLOW, "", ""))
+    labels["setsockopt"] = len(code)
+    code.append(_load(1)[1])
+    code += [(_EQUAL, level, "notify", "") for level in _SO_LEVELS_OF_IP]
+    code.append((_RETURN, _ALLOW, "", ""))
+    for name in ("sendmsg", "sendmmsg"):
+        labels[name] = len(code)
+        code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", ""), (_RETURN, _ALLOW, "", "")]
+    for name in _BY_PID:  # processes of the same user outside: their limits, processors and order
+        labels[name] = len(code)
+        code += [_load(0)[1], (_EQUAL, 0, "allow of a process", "EPERM")]
+    for name, _everybody in _BY_KIND:
+        labels[name] = len(code)
+        code += [_load(1)[1], (_EQUAL, 0, "allow of a process", "EPERM")]
+    labels["allow of a process"] = len(code)
+    code.append((_RETURN, _ALLOW, "", ""))
+    labels["notify"] = len(code)
+    code.append((_RETURN, _USER_NOTIF, "", ""))
+    for result in ("EPERM", "ENOSYS", "EPROTONOSUPPORT", "EOPNOTSUPP"):
+        labels[result] = len(code)
+        code.append((_RETURN, _RESULTS[result], "", ""))
+    return _packed(code, labels)
+
+
+def supervised_calls(machine: str) -> dict[int, str]:
+    """Number and name of every call that ``supervised_program`` may tell of."""
+    column = _column(machine)
+    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt")
+    return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
+
+
 def group_program(machine: str) -> bytes:
     """Assemble a filter for where no tracer listens: chmod(2) and its kin with a set-group-ID bit fail with EPERM.
 

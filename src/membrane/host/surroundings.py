@@ -15,7 +15,8 @@ from ..plan.mounts import MASK_SOURCE
 
 INSIDE_FIX = "run the command without it: here it is sandboxed already; or run this outside"
 CONTAINER_FIX = (
-    "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...)"
+    "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...); "
+    "or use what needs none, and binds less: membrane --backend landlock"
 )
 
 

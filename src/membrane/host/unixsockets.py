@@ -67,7 +67,7 @@ class Table:
                 self.broken = self.broken or error.errno == errno.ENOENT
                 return False
             if found and not found & devices:
-                devices.add(_device_of_mount(place, process))  # of btrfs and overlayfs stat(2) reports another one
+                devices.add(device_of_mount(place, process))  # of btrfs and overlayfs stat(2) reports another one
             if found & devices:
                 return True
         return False
@@ -103,7 +103,7 @@ class Table:
                 return found
 
 
-def _device_of_mount(fd: int, process: int) -> int:
+def device_of_mount(fd: int, process: int) -> int:
     """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it is not known."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
@@ -144,7 +144,7 @@ def _made_inside(place: int, process: int) -> bool:
     What a sandbox sees of the host are clones of mounts of our own mount namespace, so a superblock that is not there
     now was made inside, and no process outside can have bound a socket in it.
     """
-    device = _device_of_mount(place, process)
+    device = device_of_mount(place, process)
     if device < 0:
         return False
     number = f"{device >> 20}:{device & 0xFFFFF}".encode()

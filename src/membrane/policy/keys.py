@@ -528,6 +528,11 @@ KEYS: tuple[Key, ...] = (
         template="""\
 #apply: ask           # at the end of a reviewed run; or never, safe, all
 """),
+    Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
+        options=(Option("backend", "process", "native, or landlock: in a container that gives no namespaces",
+                    read="choice", metavar="NAME", values=("native", "landlock"), rare=True,
+                    example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
+        choices=("native", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

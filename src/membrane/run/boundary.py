@@ -412,6 +412,9 @@ class Boundary(ABC):
         assurance = cell.ready()
         if without := without_layer(assurance):
             self._warn_once(without)
+        for binding in assurance:
+            if binding.status == "partial" and binding.rule != "toolchain":  # less than the plan says
+                self._warn(binding.mechanism)
         self.prepared.layers.keep_until(cell.last())
         assert self._claim is not None
         self._claim.keep_until(cell.last())

@@ -202,7 +202,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     del command  # the plan does not depend on it: no decision by command text
     from ..workspace.scan import scan
 
-    backend = backends.default()
+    backend = backends.named(policy.backend)
     facts = facts_for(policy, backend=backend)
     policy, _logins = _with_logins(policy, facts)
     policy, _warnings = mounts.as_found(policy, facts)

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
     "view": [("view: project", False), ("view: host", True)],
+    "backend": [("backend: native", False), ("backend: landlock", False)],
     "hard_links": [("hard_links: refuse", False), ("hard_links: warn", True)],
     "dns_resolver": [("dns_resolver: 192.0.2.1", True)],
     "upstream_proxy": [("upstream_proxy: env", True)],
@@ -102,6 +103,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "ssl_insecure": (True, "ssl_insecure: true"),
     "home": ("shared", "home: shared"),
     "view": ("host", "view: host"),
+    "backend": ("landlock", "backend: landlock"),
     "trace": ("off", "trace: {mode: off}"),
 }
 WRONG = {
@@ -121,6 +123,7 @@ WRONG = {
     "home": "mine",
     "apply": "some",
     "view": "all",
+    "backend": "docker",
     "trace": "require",
 }
 PRESETS = {
@@ -250,7 +253,7 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\ncontainers: nested\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\ncontainers: nested\nbackend: landlock\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

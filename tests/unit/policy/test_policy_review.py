@@ -1,4 +1,4 @@
-"""``workspace``, ``apply`` and ``containers``: a project makes them tighter and nothing else; no file takes itself back."""
+"""``workspace``, ``apply``, ``containers``: a project makes them tighter, and no file takes back what it says."""
 
 from __future__ import annotations
 
@@ -63,3 +63,9 @@ def test_a_project_never_brings_containers() -> None:
         read("", "containers: nested\n", trust_workspace=True)
     assert read("containers: nested\n").policy.containers == "nested"  # the control
     assert read("containers: nested\n", "containers: none\n").policy.containers == "none"
+
+
+def test_a_project_never_chooses_the_backend_without_namespaces() -> None:
+    with pytest.raises(PolicyError, match=r"p\.yaml:1:10: backend: native is in force"):
+        read("", "backend: landlock\n", trust_workspace=True)
+    assert read("backend: landlock\n").policy.backend == "landlock"  # the control

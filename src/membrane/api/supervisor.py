@@ -613,6 +613,11 @@ class Supervisor(Boundary):
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
         self._tell(self._main, wire.Question(int(asked["number"]), {**asked, "process": process}))
 
+    @property
+    def making(self) -> int:
+        """How many processes are being made for jobs to come."""
+        return self._making
+
     def answer(self, message: Message) -> None:
         """Send a message to the caller."""
         self._tell(self._main, message)

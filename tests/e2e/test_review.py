@@ -294,6 +294,17 @@ def test_a_checkpoint_and_a_fork_while_a_command_runs(box: Box) -> None:
     assert os.listdir(box.workspace) == []
 
 
+def test_a_checkpoint_of_a_run_on_a_terminal_suspends_nothing(box: Box) -> None:
+    script = "echo x > made; echo begun; read -r go; echo went $go; exit 7"
+    terminal = box.terminal("-q", "--review=one", "--", "bash", "-c", script)
+    terminal.expect("begun")
+    for label in ("first", "second"):
+        assert box.run("checkpoint", "one", label).returncode == 0
+    terminal.send("on\n")
+    terminal.expect("went on")
+    assert terminal.wait() == 7
+
+
 def test_the_record_of_a_run_names_its_checkpoints(box: Box) -> None:
     script = "echo x > made; echo begun; read -r go; echo x > after; mkdir end"
     run = box.popen(

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
         log: EventLog
         marks: Marks | None
 
+        @property
+        def making(self) -> int: ...
+
         def answer(self, message: Message) -> None: ...
         def go_on(self) -> None: ...
 
@@ -81,7 +84,8 @@ class Holding:
         self.due = 0.0
         number = self._asked
         try:
-            if not self._still.step():
+            # A process that is being made would appear in the middle of the look.
+            if self._sandbox.making or not self._still.step():
                 self.due = time.monotonic() + STEP
                 return
         except MembraneError as error:

@@ -613,6 +613,11 @@ class Supervisor(Boundary):
         self._questions.discard(number)
         self._tell(self._main, wire.Withdrawn(number))
 
+    @property
+    def making(self) -> int:
+        """How many processes are being made for jobs to come."""
+        return self._making
+
     def answer(self, message: Message) -> None:
         """Send a message to the caller."""
         self._tell(self._main, message)

@@ -6,13 +6,13 @@ Runs have no control group of their own, so the processes are stopped one by one
 can neither catch nor ignore, by pidfd, from the top of the tree downwards, so that no parent sees its child stop.  They
 go on in the reverse order.  What was stopped before by somebody else stays so.
 
-The processes are hostile: they fork while they are looked for, one that still runs sends SIGCONT to one that does not,
-and a timer may send it to its own process (timer_create(2)).  So they are looked for until nothing changes, and it is
-verified instead of assumed that nothing runs.  A thread that has run and stopped again has a higher count of context
-switches (proc_pid_status(5)).  In two looks with the same threads, all stopped, with the same counts, each thread
-stood still from the first look to the second, so all of them did at the moment between the two.  ``confirm`` looks
-again after the work: with the same counts nothing has run in between.  ``LOOKS`` equal looks are asked for, as one
-listing of /proc may miss a process that was forked behind its back; its parent and it would have to do so each time.
+The processes are hostile: they fork while they are looked for, and one that still runs sends SIGCONT to one that does
+not.  So they are looked for until nothing changes, and it is verified instead of assumed that nothing runs.  A thread
+that has run and stopped again has a higher count of context switches (proc_pid_status(5)).  In two looks with the same
+threads, all stopped, with the same counts, each thread stood still from the first look to the second, so all of them
+did at the moment between the two.  ``confirm`` looks again after the work: with the same counts nothing has run in
+between.  ``LOOKS`` equal looks are asked for, as one listing of /proc may miss a process that was forked behind its
+back; its parent and it would have to do so each time.
 
 A parent in vfork(2) cannot be stopped before its child goes on, so what does not come to rest is let go and tried
 again.  All of it is bounded in time and number.  io_uring, whose workers would go on, is refused by the filter.
@@ -58,13 +58,14 @@ class Stillness(Still):
 
     def __init__(self, trees: Sequence[int], parents: Sequence[int]) -> None:
         self._trees, self._parents = tuple(trees), tuple(parents)
-        self._until = time.monotonic() + LONGEST
+        self._until = 0.0  # it begins with the first step
         self._stopped: dict[int, int] = {}  # by process: its pidfd; in the order in which they were stopped
         self._last: Look = {}
         self._equal = 0
         self._left = TRY
 
     def step(self) -> bool:
+        self._until = self._until or time.monotonic() + LONGEST
         processes = self._processes()
         if len(processes) > MOST:
             self._give_up(f"there are more than {MOST}")

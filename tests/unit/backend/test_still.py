@@ -16,7 +16,7 @@ from membrane.backend.still import Stillness
 from membrane.errors import HostError
 
 PATIENCE = 60.0
-# Processes that fork, that let each other go on, that wait in vfork, that ask a timer to let them go on.
+# Processes that fork, that let each other go on, and that wait in vfork.
 HOSTILE = """
 import os, signal, subprocess, sys, threading, time
 def forks():

@@ -253,7 +253,8 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\ncontainers: nested\nbackend: landlock\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
+    before += "containers: nested\nbackend: landlock\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

@@ -127,6 +127,12 @@ class Repositories:
             return ""
         return "" if there is None else there.what
 
+    def is_object(self, path: str) -> bool:
+        """Is it the name of an object, or of a pack, of a repository of the workspace?"""
+        place = self.repository(path)
+        inner = path[len(place) + 1 :]
+        return bool(place) and bool(loose_name(inner) or pack_name(inner))
+
     def rewritten(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, with those of git directories as they may be put in place, sorted by path."""
         out: list[Change] = []

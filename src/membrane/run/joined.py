@@ -173,6 +173,8 @@ class Door:
         elif isinstance(message, GoOn) and guest.released and guest.command is not None:
             guest.command.resume()
         elif not isinstance(message, Signal | GoOn):
+            for fd in message.streams if isinstance(message, Enter) else ():
+                os.close(fd)
             self._leave(guest)
 
     def _tell(self, guest: _Guest, message: Message) -> None:

@@ -318,7 +318,24 @@ def some(chance: random.Random) -> str:
     return "\n".join(chosen)
 
 
-@pytest.mark.parametrize("seed", range(10))
+def test_an_object_that_the_host_pruned_comes_again(made: Workspace) -> None:
+    inside(made, "git('checkout', '-qb', 'x'); write('c', '1'); git('add', '-A'); git('commit', '-qm', 'x1')")
+    inside(made, "git('checkout', '-q', 'main')")
+    apply(made)
+    first = git(made.base, "rev-parse", "x").strip()
+    git(made.base, "branch", "-D", "x")
+    git(made.base, "reflog", "expire", "--expire=now", "--all")
+    git(made.base, "gc", "-q", "--prune=now")
+    assert not (made.base / f".git/objects/{first[:2]}/{first[2:]}").exists()
+    inside(made, "git('checkout', '-q', 'x'); write('c', '2'); git('commit', '-qam', 'x2')")
+    inside(made, "git('checkout', '-q', 'main')")
+    report = apply(made)
+    assert [each.name for each in report.arrived] == ["refs/membrane/set/heads/x"], report
+    assert git(made.base, "log", "--format=%s", "refs/membrane/set/heads/x").split() == ["x2", "x1", "one"]
+    fsck(made.base)
+
+
+@pytest.mark.parametrize("seed", [*range(10), 1061, 1065])
 def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     workspace = repository(tmp_path / "w")

@@ -95,6 +95,7 @@ class Session(Boundary):
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self.opening.terminal)
+        self.hooks.started(self)
 
     def _turn(self) -> None:
         """Nothing is held back."""

@@ -101,6 +101,7 @@ class Session(Boundary):
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
         self._let_go_of_streams(self.prepared.terminal)
+        self.hooks.started(self)
 
     def _listen(self) -> None:
         """Take callers of ``membrane exec``; the command runs already."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..run.prepare import RunRequest
+    from ..run.session import Hooks
     from ..run.settings import Loaded
     from .options import Invocation
 
@@ -166,9 +167,18 @@ def _run(invocation: Invocation) -> int:
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
+    return _run_with(invocation, command, events, lambda: _load(invocation, command))
 
+
+def _run_with(
+    invocation: Invocation,
+    command: tuple[str, ...],
+    events: str,
+    policy: Callable[[], Loaded],
+    hooks: Hooks | None = None,
+) -> int:
     def request() -> RunRequest:
-        loaded = _load(invocation, command)
+        loaded = policy()
         if invocation.has("apply") and loaded.policy.workspace != "review":
             cause = "--apply is about changes that are kept apart, and the workspace is live"
             raise PolicyError("read the options", cause, fix=("--review",))
@@ -184,23 +194,40 @@ def _run(invocation: Invocation) -> int:
     try:
         from ..run import session  # beside the launcher
 
-        status = session.run(begun)
+        status = session.run(begun, hooks)
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
-    if status == NOT_FOUND and command[0] in _ELSEWHERE:
-        _note(f"membrane {command[0]}: {_ELSEWHERE[command[0]]}")
-    elif status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
+    if status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
         _note(f"{command[0]}: no such program; did you mean membrane {guess}?")
     return status
 
 
-# Subcommands that articles about Membrane have, and what does the same here.
-_ELSEWHERE = {
-    "start": "there is no such command; a session runs as long as its command: membrane -- COMMAND, in the background "
-    "with nohup(1) or in a multiplexer (tmux)",
-    "attach": "there is no such command; membrane ps lists the sessions, membrane trace watch @last shows one live",
-}
+def _start(invocation: Invocation) -> int:
+    from . import detached
+
+    name, command = detached.split(invocation.words)
+    command = command or shell(dict(os.environ), terminal=True)
+    events = events_place(invocation.last("events"))
+    loaded = _load(invocation, command)  # a project file is asked about on the terminal that is here
+    begun, status, said = detached.begin(_state(), name, _workspace())
+    if begun is not None:  # this process is the run now
+        return _run_with(invocation, command, events, lambda: loaded, begun)
+    if said and not invocation.has("quiet"):
+        _note(said)
+    return status
+
+
+def _attach(invocation: Invocation) -> int:
+    from . import detached
+
+    return detached.attach(_state(), "".join(invocation.words), _note)
+
+
+def _stop(invocation: Invocation) -> int:
+    from . import detached
+
+    return detached.stop(_state(), "".join(invocation.words))
 
 
 def _meant(command: tuple[str, ...]) -> str:
@@ -388,6 +415,11 @@ def _ps(invocation: Invocation) -> int:
         print(show.as_json(show.sessions_data(records)))
     else:
         _print(show.sessions(records, time.time(), _home()))
+        from . import detached
+
+        names = detached.names(_state())
+        alive = [record.id for record in records if record.id in names]
+        _print(f"{session} was started: membrane attach {names[session]}" for session in alive)
     return 0
 
 
@@ -526,6 +558,9 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "trace": _trace,
     "learn": _learn,
     "exec": _exec,
+    "start": _start,
+    "attach": _attach,
+    "stop": _stop,
     "ps": _ps,
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),

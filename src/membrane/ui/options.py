@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..policy.keys import Scope
 
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "joins", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "joins", "name", "none"]
 
 
 class UsageError(PolicyError):
@@ -291,9 +291,34 @@ COMMANDS: tuple[Command, ...] = (
         rare=True,
     ),
     Command(
+        "start",
+        "[OPTIONS] [NAME --] [COMMAND ...]",
+        "run a command on a terminal of its own, which attach shows and stop ends",
+        ("membrane start api -- npm run dev", "membrane attach api"),
+        scopes=("policy", "run", "own"),
+        words="command",
+        rare=True,
+    ),
+    Command(
+        "attach",
+        "[NAME]",
+        "be the terminal of a started session; Ctrl-\\ d lets go of it",
+        ("membrane attach api",),
+        words="name",
+        rare=True,
+    ),
+    Command(
+        "stop",
+        "[NAME]",
+        "end a started session, and wait for its end",
+        ("membrane stop api",),
+        words="name",
+        rare=True,
+    ),
+    Command(
         "ps",
         "[--json]",
-        "list the running sessions; exec SESSION joins one",
+        "list the running sessions; also start (without this terminal), attach, stop, exec",
         ("membrane ps",),
         options=("json",),
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LETTERS = "cid"
 CACHES = ("cache", "images")
-OWN = ("run", "logs", "tmp", "trace", "sessions", "told")  # made again when needed
+OWN = ("run", "logs", "tmp", "trace", "sessions", "told", "detached")  # made again when needed
 PRECIOUS = (
     "config.yaml",
     "trusted.yaml",

@@ -50,7 +50,8 @@ class World:
         self.warnings: tuple[str, ...] = ()
         self.plan: SandboxPlan | None = None
 
-    def run(self, request: RunRequest) -> int:
+    def run(self, request: RunRequest, hooks: object = None) -> int:
+        assert hooks is None
         self.requests.append(request)
         return self.outcome()
 

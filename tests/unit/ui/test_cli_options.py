@@ -119,7 +119,10 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         (["check"], "membrane check needs a target"),
         (["check", "a", "b"], "membrane check does not take 'b'"),
         (["doctor", "now"], "membrane doctor does not take 'now'"),
-        (["doctor", "-a", "h"], "unknown option -a; it is an option of membrane run, check, plan, config, learn"),
+        (
+            ["doctor", "-a", "h"],
+            "unknown option -a; it is an option of membrane run, check, plan, start, config, learn",
+        ),
         (["trust", "a", "b"], "membrane trust does not take 'b'"),
         (["config"], "membrane config needs one of: show, path, init, import"),
         (["config", "edit"], "membrane config needs one of: show, path, init, import"),

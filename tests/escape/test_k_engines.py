@@ -36,7 +36,7 @@ APPLETS = (
 )
 APPLETS += ("ping", "sleep", "test", "touch", "umount", "wget")
 CONTROL = "tests prove nothing where the engine itself does not run"
-PATIENCE = 120  # seconds
+PATIENCE = 240  # seconds: a deadline, not a measurement
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def shell(box: Box, text: str, *options: str) -> dict[str, str]:
         f"printf '== %s ' {name}; {{ {command}; }} >out 2>&1 </dev/null; echo \"$?\"; cat out; echo\n"
         for name, command in lines
     )
-    done = box.run("/bin/sh", "-c", f"cd /tmp; W={box.workspace}; {script}", options=options)
+    done = box.run("/bin/sh", "-c", f"cd /tmp; W={box.workspace}; {script}", options=options, timeout=PATIENCE)
     assert done.returncode == 0, done
     found = {}
     for part in done.stdout.split("== ")[1:]:
@@ -211,6 +211,27 @@ def test_K67_podman_runs_and_builds(engines: Box, server: int) -> None:
     assert found["allowed"] == "fetched /by-podman" and found["built"] == "fetched /by-build", found
     assert found["bind"] == "open" and found["buildah"] == "built", found
     assert "403" in found["refused"], found
+
+
+COMPOSE = """
+version: "3"
+services:
+  web: {image: box, command: httpd -f -h /etc}
+  job:
+    build: .
+    depends_on: [web]
+    volumes: [".:/w"]
+    command: sh -c 'wget -q -O - http://web/passwd; cat /fetched /w/.env /w/open.txt; wget -q -O - http://192.0.2.1/'
+"""
+
+
+def test_K67_compose_brings_services_up_that_reach_each_other_and_what_is_allowed(engines: Box) -> None:
+    engines.file("compose.yaml", COMPOSE)
+    up = "docker-compose up --no-color --abort-on-container-exit"
+    done = engines.run("/bin/sh", "-c", f"docker import image.tar box && {up}", timeout=PATIENCE)
+    said = [line.partition("| ")[2].strip() for line in done.stdout.splitlines() if "job_1" in line.partition("| ")[0]]
+    assert "root:x:0:0::/:/bin/sh" in said and any(line.startswith("fetched /by-buildopen") for line in said), done
+    assert any("403" in line for line in said), done
 
 
 def test_K68_images_are_kept_for_the_workspace_and_go_with_the_reset(engines: Box) -> None:

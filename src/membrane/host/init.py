@@ -160,6 +160,7 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
         namespaces_are_notified=forbidden,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
         set_ids=hardening.set_ids,
+        ids_are_notified=hardening.nested and bool(start.notify) and start.commands == "one",
         attributes=not (hardening.nested and plan.base_kuid) or hardening.set_ids,
         machine=sc.MACHINE,
     )
@@ -433,6 +434,8 @@ def _command(
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
         if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
             sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
+        if listener < 0 and hardening.nested and not hardening.set_ids:  # nobody is told of set-user-ID files
+            sc.seccomp_set_filter(seccomp.program(nested=True, machine=sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):

@@ -112,7 +112,8 @@ _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
 _NETLINK_ROUTE, _NETLINK_NETFILTER = 0, 12
 _S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
-_SETS_MODES = frozenset(("openat", "open", "creat", "mknod", "mknodat", *(name for name, _mode in _CHMOD)))
+_NOTIFIED_MODES = frozenset(("openat", "open", *(name for name, _mode in _CHMOD)))
+_SETS_MODES = _NOTIFIED_MODES | {"creat", "mknod", "mknodat"}
 _SET_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 _CHOWN = (("fchownat", 2), ("chown", 1), ("fchown", 1), ("lchown", 1))  # the argument that holds the uid; then the gid
 _UNCHANGED = 0xFFFFFFFF  # chown(2): -1
@@ -140,6 +141,7 @@ def program(
     namespaces_are_notified: bool = False,
     ids: tuple[int, int, int] | None = None,
     set_ids: bool = False,
+    ids_are_notified: bool = False,
     attributes: bool = True,
     machine: str,
 ) -> bytes:
@@ -158,6 +160,8 @@ def program(
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
         set_ids: with ``nested``, allow files to be made set-user-ID and set-group-ID.
+        ids_are_notified: with ``nested``, leave open(2) and chmod(2) with such a mode to ``notify_program``, whose
+            reader never lets them through.
         attributes: allow extended attributes to be set.  A root caller's writable trees keep ids as the host has them,
             and so would file capabilities (capabilities(7), "namespaced file capabilities").
         machine: ``uname -m``: x86_64 or aarch64.
@@ -174,8 +178,9 @@ def program(
     ]
     labels: dict[str, int] = {}
     judged = _judged(nested, user_namespaces, unix, raw_is_notified, namespaces_are_notified)
-    if set_ids and nested:
-        judged = [each for each in judged if each[0] not in _SETS_MODES]
+    if nested and (set_ids or ids_are_notified):
+        left = _SETS_MODES if set_ids else _NOTIFIED_MODES
+        judged = [each for each in judged if each[0] not in left]
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
     for name, body in judged:

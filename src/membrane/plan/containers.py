@@ -8,8 +8,8 @@ walls that stay are named in the receipt, and so are those that do not: Landlock
 only its scopes are left; the kernel's interfaces for namespaces, mounts and netfilter can be reached.
 
 Images hold set-user-ID files, which nobody inside can use (no_new_privs) and which are a door for others where they
-appear on the host.  They can be made only where everything that is written lies in our own state, which no other user
-can enter: in a reviewed workspace without writable mounts.
+appear on the host.  They keep the bit only where everything that is written lies in our own state, which no other user
+can enter: in a reviewed workspace without writable mounts.  Elsewhere they are made without it (``tracer.setids``).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def bindings(policy: Policy) -> list[RuleBinding]:
     if set_ids(policy):
         kept = "set-user-ID files: in our own state only, where no other user can enter"
     else:
-        kept = "set-user-ID files cannot be made, so images that hold some cannot be unpacked: --review allows them"
+        kept = "set-user-ID files: made without the bit where the tracer looks, else refused"
     return [
         RuleBinding("containers: nested", "policy", (*held, kept)),
         RuleBinding("containers: nested, weaker than without", "policy", weaker, "partial"),

@@ -611,6 +611,7 @@ class Boundary(ABC):
             self.shared,
             self.policy.trace.mode == "full",
             set_ids=plan.hardening.set_ids,
+            strips=plan.hardening.nested and not plan.hardening.set_ids,
         )
         live = bool(self.options.events) or self._on_line is not None
 

@@ -56,6 +56,7 @@ from ..lines import Lines
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
+from . import setids
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .locks import INDEX, LOCK, Locks
 from .owners import keeps_owner
@@ -150,6 +151,7 @@ class Notifications:
         self._reports = True  # the event of this call
         self._listener = notify.Listener(listener)
         self._root = root
+        self._number = 0  # of the call that is being answered
         self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._processes = Processes(scope, lambda: self._lose("ProcessExited"))
         self._refused = refused
@@ -264,6 +266,7 @@ class Notifications:
 
     def _answer(self, call: notify.Call) -> None:
         number, thread, what, *arguments = call
+        self._number = number
         now = self._now = clock.time_ns()
         self._thread, self._reports = thread, not self._quiet
         known = None
@@ -367,15 +370,17 @@ class Notifications:
         return self._view.resolve(thread, base, path, follow=follow)
 
     def _on_openat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._open(thread, known, a[0], a[1], a[2])
+        return self._open(thread, known, a[0], a[1], a[2], a[3])
 
     def _on_open(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._open(thread, known, _CWD, a[0], a[1])
+        return self._open(thread, known, _CWD, a[0], a[1], a[2])
 
     def _on_creat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._open(thread, known, _CWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
 
-    def _open(self, thread: int, known: Known | None, directory: int, address: int, flags: int) -> tuple[Event, int]:
+    def _open(
+        self, thread: int, known: Known | None, directory: int, address: int, flags: int, mode: int = 0
+    ) -> tuple[Event, int]:
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         place = self._place(thread, directory, address, follow=not (flags & os.O_NOFOLLOW or exclusive))
         creates = bool(flags & os.O_CREAT)
@@ -393,6 +398,9 @@ class Notifications:
             if not result and not writes and not flags & os.O_PATH:
                 self._report_empty(known, place)
             self._report_refusal(known, place, result, "write" if writes else "read")
+        if self._scope.strips and mode & setids.BITS and flags & (os.O_CREAT | _O_TMPFILE & ~os.O_DIRECTORY):
+            error = error or self._make_without(thread, place, flags & 0xFFFFFFFF, mode)
+            result = result or _name(max(error, 0))
         names = self._flags.get(flags)
         if names is None:
             names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
@@ -400,6 +408,16 @@ class Notifications:
                 self._flags[flags] = names
         path = os.fsdecode(place.path)
         return FileOpened(path, names, result, True, self._outside(path), "notify", 1), error
+
+    def _make_without(self, thread: int, place: notify.Place, flags: int, mode: int) -> int:
+        """The errno of an open(2) that may make a set-user-ID file, or ``SENT`` (``tracer.setids``)."""
+        if place.error or place.link:
+            return place.error or errno.EPERM
+        try:
+            where = self._view.open_above(thread, place)
+        except OSError as error:
+            return error.errno or errno.EPERM
+        return setids.make(self._listener.fd, self._number, thread, self._scope.uid, where, flags, mode)
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
@@ -613,7 +631,11 @@ class Notifications:
         self._report_refusal(known, place, result, "write")
         if row.what == "mode" and a[row.first] & 0o111 and self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
-        elif row.what == "mode" and a[row.first] & stat.S_ISGID and not self._scope.set_ids:
+        elif (
+            row.what == "mode"
+            and a[row.first] & (setids.BITS if self._scope.strips else stat.S_ISGID)
+            and (not self._scope.set_ids)
+        ):
             error = self._set_group_id(thread, row, a, place)
             result = _name(max(error, 0))
             if error == errno.EPERM:
@@ -637,6 +659,8 @@ class Notifications:
                 return place.error or errno.ENOENT
         except OSError as error:
             return error.errno or errno.EBADF
+        if self._scope.strips:
+            return setids.change(thread, self._scope.uid, opened, a[row.first])
         from .modes import set_mode
 
         return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), [root for root, _ in self._scope.roots])

@@ -108,6 +108,7 @@ class Scope(Value):
     reads: bool = False  # opens for reading and look-ups of programs are wanted
     awaited: tuple[str, ...] = ()  # paths that may not be made
     set_ids: bool = False  # the command may make set-group-ID files
+    strips: bool = False  # set-user-ID files are made without the bit (``setids``)
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
 
 

@@ -429,10 +429,22 @@ def test_set_user_id_files_are_made_only_where_that_was_said(machine: str) -> No
         ({"nested": True}, "EPERM"),
         ({"set_ids": True}, "EPERM"),  # of no effect without namespaces of its own
         ({"nested": True, "set_ids": True}, "allow"),
+        ({"ids_are_notified": True}, "EPERM"),
     ):
         program = seccomp.program(**options, machine=machine)  # type: ignore[arg-type]
         assert [run(program, number_of(name, machine) or 0, a, arch) for name, a in calls] == [answer] * 3
         assert run(program, number_of("openat2", machine) or 0, (), arch) == "ENOSYS"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_the_reader_of_notifications_is_told_of_is_left_to_it(machine: str) -> None:
+    """Whatever the first filter leaves out for it the second one tells."""
+    mode, arch = 0o4755, AUDIT_ARCH[machine]
+    program = seccomp.program(nested=True, ids_are_notified=True, machine=machine)
+    told = seccomp.notified_calls(machine).values()
+    for name, a in (("fchmodat", (0, 0, mode)), ("openat", (0, 0, 0o101, mode)), ("fchmod", (0, mode))):
+        assert run(program, number_of(name, machine) or 0, a, arch) == "allow" and name in told
+    assert run(program, number_of("mknodat", machine) or 0, (0, 0, mode), arch) == "EPERM"
 
 
 @pytest.mark.parametrize("machine", MACHINES)

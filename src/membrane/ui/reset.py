@@ -74,7 +74,9 @@ def removal(letters: str, state: str) -> Removal:
         there = []
     except OSError as error:
         raise HostError("list", error.strerror or "", target=state) from None
-    names = [*(CACHES if "i" in letters else ()), *(OWN if "d" in letters else ())]
+    kept = PRECIOUS if _has_sets(state) else tuple(name for name in PRECIOUS if name != "changes")
+    own = (*OWN, *(name for name in PRECIOUS if name not in kept))
+    names = [*(CACHES if "i" in letters else ()), *(own if "d" in letters else ())]
     known = {*CACHES, *OWN, *PRECIOUS}
 
     def paths(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -83,9 +85,17 @@ def removal(letters: str, state: str) -> Removal:
     return Removal(
         dead_sessions="c" in letters,
         paths=paths(names),
-        precious=paths(PRECIOUS) if "d" in letters else (),
+        precious=paths(kept) if "d" in letters else (),
         foreign=paths(name for name in there if name not in known) if "d" in letters else (),
     )
+
+
+def _has_sets(state: str) -> bool:
+    """Is there a change set?  Beside them lies what is made again when needed, with a name that begins with a dot."""
+    try:
+        return any(not name.startswith(".") for name in os.listdir(f"{state}/changes"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def remove(path: str) -> None:

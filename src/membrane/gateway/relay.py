@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from ..events import Client, Event
     from .budgets import Ledger
     from .clients import Clients
+    from .destinations import Destinations
     from .dns import Answerer
     from .reactor import Reactor
-    from .told import Destinations
     from .upstream import Upstreams
 
     class Inspector(Protocol):  # ``intercept.Inspector``
@@ -130,13 +130,13 @@ class Engine(Connections):
         """The names that connections are bound to."""
         return {each.host for each in self.connections if isinstance(each, TcpConnection)}
 
-    def listen(self, listener: Socket, *, dnat: bool = False, told: Destinations | None = None) -> None:
+    def listen(self, listener: Socket, *, dnat: bool = False, destinations: Destinations | None = None) -> None:
         """Serve a listening socket.
 
         Args:
             listener: its accepted sockets carry the original destination as their own address, or,
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
-            told: who knows it instead, by the port of the client.
+            destinations: knows it instead, by the port of the client.
         """
 
         def arrived(client: Socket, peer: Any) -> None:
@@ -145,8 +145,8 @@ class Engine(Connections):
             except OSError:
                 client.close()
                 return
-            if told is not None:
-                destination = told.take(peer[1])
+            if destinations is not None:
+                destination = destinations.take(peer[1])
                 if destination is None:  # of another process of this machine
                     client.close()
                     return

@@ -8,11 +8,11 @@ connects the two, so when this process ends, the sandbox has no network.
 The control socket (AF_UNIX stream, its number in argv) carries ``gateway.messages``; its end stops the gateway.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
-``SO_ORIGINAL_DST``), ``tcp4-told`` (by what comes on the socket ``told``, see ``told``), ``dns4`` ``dns6`` (UDP, with
-PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a listening unix socket of the view for the policy's N-th
-rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of the host's loopback for that port inside), ``refused``
-(copies of packets that the namespace refused, see ``refused``), ``diag`` (see ``clients``), ``factory`` (where sockets
-of the sandbox's namespace come from, see ``exposed``).
+``SO_ORIGINAL_DST``), ``tcp4-named`` (by what comes on the socket ``destinations``, see there), ``dns4`` ``dns6`` (UDP,
+with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a listening unix socket of the view for the policy's
+N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of the host's loopback for that port inside),
+``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see ``clients``), ``factory``
+(where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -38,6 +38,7 @@ from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
+from .destinations import Destinations
 from .dns import MOST_NAMES, Answerer, Names
 from .event_queue import EventQueue
 from .exposed import Exposed
@@ -45,7 +46,6 @@ from .reactor import IN, OUT, Reactor
 from .refused import RefusedPackets
 from .relay import Engine
 from .route import Router
-from .told import Destinations
 from .udp import UdpRelay, serve_dns
 from .upstream import (
     RESOLVER_DEADLINE,
@@ -327,7 +327,7 @@ class Service:
         self._sends_totals = setup.totals
         self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
-        self._told = [Destinations(socket) for role, socket in sockets if role == "told"]
+        self._destinations = [Destinations(socket) for role, socket in sockets if role == "destinations"]
         for role, socket in sockets:
             self._serve(role, socket)
         if self._refused is not None:
@@ -460,7 +460,7 @@ class Service:
                 return
         deadline = time.monotonic() + _LAST_COUNT
         for role, socket in self._sockets:
-            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "told"):
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "destinations"):
                 continue
             lost = 0
             while time.monotonic() < deadline:
@@ -481,15 +481,15 @@ class Service:
         family = "6" if six else "4"
         if kind in (f"tcp{family}", f"tcp{family}-dnat"):
             self._engine.listen(socket, dnat=kind.endswith("-dnat"))
-        elif kind == "tcp4-told":
-            self._engine.listen(socket, told=self._told[0])
+        elif kind == "tcp4-named":
+            self._engine.listen(socket, destinations=self._destinations[0])
         elif kind == f"dns{family}":
             serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp, self._take_refused)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
             self._exposed.listen(socket, int(port))
-        elif kind in ("factory", "told"):
+        elif kind in ("factory", "destinations"):
             pass  # not served: it answers
         elif kind == "refused":
             queue = self._queue

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Without a network namespace the command's connections are made to a listener on the host's loopback by the one who made
-its sockets (``host.supervised``).  Before each connection he sends a datagram, ``LOCAL-PORT ADDRESS PORT``, on a socket
-that nobody else has.  So when a connection is accepted its line is there to be read; one from a port of which nothing
-was told is another process's of this machine, and is closed.
+Without a network namespace the command's connections are made to a listener on the host's loopback by the process that
+made its sockets (``host.supervised``).  Before each connection that sends a datagram, ``LOCAL-PORT ADDRESS PORT``, on a
+socket that no other process has.  So when a connection is accepted its line is there to be read; one from a port that
+no line names is another process's of this machine, and is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Destinations:
-    """What was told and not accepted yet.
+    """What is to come and was not accepted yet.
 
     Args:
         socket: takes the datagrams.
@@ -29,7 +29,7 @@ class Destinations:
         self._known: dict[int, tuple[str, int]] = {}
 
     def take(self, port: int) -> tuple[str, int] | None:
-        """The destination of the connection from a local port, once; None: nothing was told of it."""
+        """The destination of the connection from a local port, once; None: no line named it."""
         while True:
             try:
                 line = self._socket.recv(256, MSG_DONTWAIT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from membrane.gateway.told import Destinations
+from membrane.gateway.destinations import Destinations
 
 
 def test_a_port_is_known_once_and_the_last_word_counts() -> None:
@@ -20,7 +20,7 @@ def test_a_port_is_known_once_and_the_last_word_counts() -> None:
         assert known.take(6) == ("2001:db8::1", 443)
 
 
-def test_the_end_of_who_tells_is_no_destination() -> None:
+def test_the_end_of_the_sender_is_no_destination() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         theirs.close()

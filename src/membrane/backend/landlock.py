@@ -128,7 +128,7 @@ class InsideCell(Cell):
         self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
         self._dns.bind(("127.0.0.1", 0))
-        self._told, telling = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        self._destinations, telling = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -159,7 +159,7 @@ class InsideCell(Cell):
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
-        for fd in (self._listener, self._dns, self._told):
+        for fd in (self._listener, self._dns, self._destinations):
             fd.close()
         for door in self._doors:
             os.close(door)
@@ -192,7 +192,7 @@ class InsideCell(Cell):
         return f"{before}{self.directory}/{below}{rest}"
 
     def sockets(self) -> tuple[str, list[tuple[str, int]]]:
-        pairs = (("tcp4-told", self._listener), ("dns4", self._dns), ("told", self._told))
+        pairs = (("tcp4-named", self._listener), ("dns4", self._dns), ("destinations", self._destinations))
         return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
 
     def listeners(self, count: int) -> list[int]:
@@ -224,7 +224,7 @@ class InsideCell(Cell):
     def trace_handle(self) -> TraceHandle:
         raise InternalError("attach the tracer", "backend landlock has nothing to trace")
 
-    def fork(self) -> SharedCommand:
+    def fork(self, terminal: tuple[int, ...] = ()) -> SharedCommand:
         raise InternalError("start a command", "backend landlock has one command")
 
     def hide(self, ops: Sequence[MountOp]) -> None:

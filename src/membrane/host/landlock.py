@@ -1,9 +1,9 @@
-"""The second wall: file rights that the kernel binds to the process, whatever the mounts say.
+"""The second barrier: file rights that the kernel binds to the process, whatever the mounts say.
 
 Theory of operation
 -------------------
 Landlock (Documentation/userspace-api/landlock.rst) refuses everything of the kinds a ruleset names, except beneath
-the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker wall, and the
+the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker one, and the
 caller records the number.  From ABI 6 the process can no more signal processes outside, nor connect to abstract
 UNIX sockets made outside; from ABI 9 (Linux 7.1) nor to those with a path, but the ones that are listed, also when they
 are bound later.  TCP is left to the network namespace.
@@ -65,7 +65,7 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
         writable: paths below which everything is allowed except making device nodes and connecting to sockets that
             were made outside; this is where /dev and /proc belong as well.  A socket that is listed itself may be
             connected to.  A path that is not there, or not reachable, grants nothing.
-        other_sockets: sockets with a path may be connected to whoever made them.
+        other_sockets: sockets with a path may be connected to whichever process made them.
 
     Returns:
         The ABI that was applied; 0: the kernel has no Landlock and nothing was done.
@@ -95,6 +95,29 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
         raise HostError(
             "apply Landlock", error.strerror or str(error), target=str(error.filename or ""), fix=("membrane doctor",)
         ) from error
+    return version
+
+
+def restrict_scopes() -> int:
+    """As ``restrict``, but by the scopes alone: a domain with file rights forbids every mount (``hook_sb_mount``).
+
+    Returns:
+        The ABI that was applied; 0: the kernel has no scopes (ABI 6) and nothing was done.
+
+    Raises:
+        HostError: the kernel has them and refused.
+    """
+    try:
+        version = abi()
+        if version < 6:
+            return 0
+        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SCOPES))
+        try:
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise HostError("apply Landlock", error.strerror or str(error), fix=("membrane doctor",)) from error
     return version
 
 

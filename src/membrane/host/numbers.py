@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A number that is wrong is another system call, so each stands here once and a test compares it with the kernel's
+A number that is wrong is another system call, so each is here once and a test compares it with the kernel's
 headers.  Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (scripts/syscall.tbl from
 Linux 6.11 on) and arch/x86/entry/syscalls/syscall_32.tbl.  Data alone: it is loaded at every start.
 """

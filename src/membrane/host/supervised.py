@@ -14,8 +14,8 @@ Behind this stands Landlock with no TCP right at all (``landlock.confine``): a b
 by another way fails there.  Calls that are let go on decide nothing: options of sockets, names of local ones, and
 bind(2) of unix sockets, where Landlock judges the directory.
 
-* TCP is connected to one listener of the gateway, on loopback.  Before that the gateway is told which local port stands
-  for which destination (``gateway.told``); it decides as about any captured connection.  A listener of the command
+* TCP is connected to one listener of the gateway, on loopback.  Before that the gateway gets the destination of that
+  local port (``gateway.destinations``); it decides as about any captured connection.  A listener of the command
   listens on loopback, and it alone can be dialled there: /proc/net/tcp says whether the socket that listens is ours.
 * UDP is a stand-in, a pair of SOCK_SEQPACKET, which takes no addresses: no datagram of the command exists.  What it
   sends to port 53, wherever, is asked of the gateway's answerer.

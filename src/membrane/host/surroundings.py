@@ -30,7 +30,7 @@ def another() -> str | None:
 
 
 def container() -> str:
-    """Which kind of container this is; empty when nothing tells of one."""
+    """Which kind of container this is; empty when there is no sign of one."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "a pod of Kubernetes"
     for mark, name in (("/.dockerenv", "a container of Docker"), ("/run/.containerenv", "a container of Podman")):

@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .api.changesets import ChangeSet
+    from .api.changesets import ChangeSet, Report, ReviewedChange
     from .api.model import Allow, AllowOnce, AllowSession, Answer, Change, Denied, Deny, Event, Result, Stats
     from .api.policy import Decision, Policy
     from .api.sandbox import AsyncProcess, AsyncSandbox
     from .api.streams import DEVNULL, PIPE
     from .api.sync import Process, Sandbox
     from .errors import Conflict, HostError, InternalError, MembraneError, Poisoned, PolicyError
-    from .run.asking import Question
+    from .run.questions import Question
 
 __all__ = [
     "DEVNULL",
@@ -43,15 +43,17 @@ __all__ = [
     "PolicyError",
     "Process",
     "Question",
+    "Report",
     "Result",
+    "ReviewedChange",
     "Sandbox",
     "Stats",
 ]
 
 _PLACES = {
     "errors": ("Conflict", "HostError", "InternalError", "MembraneError", "Poisoned", "PolicyError"),
-    "api.changesets": ("ChangeSet",),
-    "run.asking": ("Question",),
+    "api.changesets": ("ChangeSet", "Report", "ReviewedChange"),
+    "run.questions": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),
     "api.streams": ("DEVNULL", "PIPE"),

@@ -1,11 +1,11 @@
-"""The time of events: one clock for all of a session, which nobody sets.
+"""The time of events: one clock for all of a session, which is never set.
 
 Theory of operation
 -------------------
 The time of day is read once, when this module is loaded; from there it goes on by CLOCK_BOOTTIME (clock_gettime(2)),
 which runs through suspends and is never set, and by which the kernel's own events are stamped.  So neither the order
 of a record nor a window of time in it depends on who sets the clock of the machine meanwhile.  What is forked inherits
-the offset; the gateway, an interpreter of its own, is told it.  ``was_set_by`` says at the end how far the
+the offset; the gateway, an interpreter of its own, gets it.  ``was_set_by`` says at the end how far the
 clock of the machine is from this one by then.
 """
 

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Names, arguments, hosts and URLs come from whoever is confined.  ``escape`` makes visible everything in them that could
+Names, arguments, hosts and URLs come from the confined command.  ``escape`` makes visible everything in them that could
 steer a terminal, forge a line or hide what is there (control, bidi and invisible characters, unknown bytes), and is
 injective: two texts never look the same.
 """
@@ -91,7 +91,8 @@ def one_line(text: str) -> str:
 
 
 def folded(text: str) -> list[str]:
-    """All of ``text`` in short lines, for whoever is to agree to it: nothing of it can stand outside of the window.
+    """All of ``text`` in short lines, for the person who is to agree to it: nothing of it can stand outside of the
+    window.
 
     Its newlines are lines; each as ``one_line``, and what is longer than ``WIDTH`` goes on behind ``\\>``, which no
     ``escape`` gives either.

@@ -52,7 +52,7 @@ class Event(Value):
     ``record.recorded`` reads them, and the tables of ``docs/events.md`` are checked against them.
 
     Args:
-        by: the processes that may send it to the supervisor (``run.journal``); none: it is the supervisor's own.
+        by: the processes that may send it to the supervisor (``run.event_log``); none: it is the supervisor's own.
     """
 
     if TYPE_CHECKING:
@@ -80,6 +80,22 @@ class SessionStarted(Event):
     identity: str
     source: Source = "session"
     change_set: str = ""
+
+
+class CheckpointMade(Event):
+    """What ``change_set`` held at this moment can be gone back to; no process of the sandbox ran meanwhile."""
+
+    change_set: str
+    checkpoint: str
+    source: Source = "session"
+
+
+class CheckpointRestored(Event):
+    """The sandbox begins with what ``change_set`` held at ``checkpoint``."""
+
+    change_set: str
+    checkpoint: str
+    source: Source = "session"
 
 
 class NameResolved(Event, by=("network",)):
@@ -118,11 +134,12 @@ class ConnectionClosed(Event, by=("network",)):
     bytes_down: int
     duration_ms: float
     error: str = ""
+    reached: bool = True
     source: Source = "network"
 
 
 class RequestSeen(Event, by=("network",)):
-    """One request of an inspected connection, told when its answer is over.
+    """One request of an inspected connection, reported when its answer is over.
 
     ``id`` is the connection's; ``number`` counts the requests of an HTTP/1.1 connection and is the stream in HTTP/2.
     ``query``, ``request_headers`` and ``answer_headers`` only with ``trace: {http: full}``; what looks like a
@@ -154,7 +171,7 @@ class RequestSeen(Event, by=("network",)):
 class AccessDenied(Event, by=("network", "tracer")):
     """``access`` is the question as data: ``{"kind": "Connect", "host": ...}``.
 
-    ``count``: identical refusals that this event stands for; the first of a series is told at once, the
+    ``count``: identical refusals that this event stands for; the first of a series is reported at once, the
     repetitions of the next seconds together.  ``client_port`` and ``client_socket`` as of ``ConnectionOpened``, of who
     was first; 0 where no client of the network was refused.
     """
@@ -174,7 +191,7 @@ class AccessDenied(Event, by=("network", "tracer")):
 
 
 class AccessAnswered(Event, by=("network",)):
-    """Somebody was asked about an access that no rule decides (``--ask``); ``rule`` is what was proposed."""
+    """A person was asked about an access that no rule decides (``--ask``); ``rule`` is what was proposed."""
 
     access: dict[str, Any]
     answer: Literal["once", "session", "no", "late"]
@@ -217,7 +234,7 @@ class ProcessExited(Event, by=("tracer",)):
 class FileOpened(Event, by=("tracer",)):
     """``flags``: names without ``O_`` in lower case (open(2)): rdonly, wronly, rdwr, creat, trunc, append, ...
 
-    ``count``: equal opens that this event stands for, its own included; repetitions are told together.
+    ``count``: equal opens that this event stands for, its own included; repetitions are reported together.
     """
 
     path: str
@@ -301,7 +318,7 @@ class DefectSeen(Event, by=("network",)):
     """A part of Membrane failed by a defect of ours; what it was about (a connection, a datagram) was refused.
 
     ``where``: ``module:line function`` of the frames of our own code, the innermost last.  ``count``: how many such
-    failures this event stands for; those after the first few are told together at the end.
+    failures this event stands for; those after the first few are reported together at the end.
     """
 
     error: str
@@ -311,7 +328,7 @@ class DefectSeen(Event, by=("network",)):
 
 
 class EventsLost(Event, by=("network", "tracer")):
-    """``count`` 0 with a ``cause``: nobody knows how many; who sees events did not say that it had told them all."""
+    """``count`` 0 with a ``cause``: it is not known how many; the source did not say that it had sent them all."""
 
     kind: str
     count: int
@@ -322,7 +339,7 @@ class EventsLost(Event, by=("network", "tracer")):
 
 
 class SessionEnded(Event):
-    """``incomplete``: why the record may lack events whose number nobody knows; empty when every end is proven."""
+    """``incomplete``: why the record may lack events whose number is not known; empty when every end is proven."""
 
     exit_code: int
     signal: int

@@ -18,8 +18,12 @@ which the table has a ``Layout`` for: length, and the layout's bytes.  A layout 
 stands in tables of what the supervisor sends only, never in one of what comes from where the command runs.
 
 What is not exactly that is refused with ``Malformed``: an unknown number, a field that is cut short, a byte or a
-descriptor too many or too few.  Nothing is read or made beyond the length of the datagram.  This module does no I/O;
-``host.channel`` sends and receives.
+descriptor too many or too few.  Nothing is read or made beyond the length of the message.  This module does no I/O;
+``host.channel`` sends and receives datagrams.
+
+Between the supervisor and the gateway the messages are in a byte stream, each behind its length (4 bytes,
+``Table.frame`` and ``Frames``): what the gateway has to send is limited by what the supervisor takes, so it is sent
+piece by piece, and one event may be longer than a datagram.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, TypeAlias
 
     from .value import Layout
@@ -80,8 +84,8 @@ class Table:
     Args:
         name: who sends to whom.
         kinds: their types; the order is the number on the wire.
-        longest: bytes of a message that are received.  More than ``DATAGRAM`` only from a process that is trusted with
-            the memory of the receiver.
+        longest: bytes of a message that are received.  In a datagram more than ``DATAGRAM`` only from a process that
+            is trusted with the memory of the receiver.
         layouts: of the records in them, by the name of their type.
     """
 
@@ -114,6 +118,17 @@ class Table:
                 out.append(_put_bytes(self.layouts[kind].dump(value)))
         return b"".join(out), fds
 
+    def frame(self, message: Message) -> bytes:
+        """A message without descriptors for a stream: its length, and what ``encode`` gives.
+
+        Raises:
+            KeyError, ValueError: see ``encode``; it has descriptors, or is longer than ``longest``.
+        """
+        data, fds = self.encode(message)
+        if fds or len(data) > self.longest:
+            raise ValueError(f"{len(data)} bytes and {len(fds)} descriptors do not fit in a frame {self.name}")
+        return _put_bytes(data)
+
     def decode(self, data: bytes, fds: Sequence[int] = ()) -> Message:
         """The message that ``encode`` made these bytes and descriptors of; the descriptors stay the caller's.
 
@@ -139,6 +154,53 @@ class Table:
         if kind == "Fds":
             return body.fds(_take_length(body))
         return self.layouts[kind].restore(_take_bytes(body))
+
+
+class Frames:
+    """The messages of a stream, whose bytes arrive in pieces.
+
+    Args:
+        takes: the messages that may come.
+    """
+
+    def __init__(self, takes: Table) -> None:
+        self._takes, self._data = takes, bytearray()
+
+    @property
+    def missing(self) -> int:
+        """How many bytes end what the next message has begun with: its length, then its content.
+
+        Raises:
+            Malformed: the length is more than the table allows.
+        """
+        if len(self._data) < _LENGTH.size:
+            return _LENGTH.size - len(self._data)
+        return _LENGTH.size + self._length(0) - len(self._data)
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """The messages that are whole now; at most one that is not is kept.
+
+        Raises:
+            Malformed: what came is no message that may come here; nothing after it is read.
+        """
+        self._data += data
+        at = 0
+        try:
+            while len(self._data) - at >= _LENGTH.size:
+                start = at + _LENGTH.size
+                end = start + self._length(at)
+                if end > len(self._data):
+                    return
+                at = end
+                yield self._takes.decode(bytes(self._data[start:end]))
+        finally:
+            del self._data[:at]
+
+    def _length(self, at: int) -> int:
+        length: int = _LENGTH.unpack_from(self._data, at)[0]
+        if length > self._takes.longest:
+            raise Malformed("read a message", f"{length} bytes are too many", target=self._takes.name)
+        return length
 
 
 _LENGTH, _FLOAT = struct.Struct("<I"), struct.Struct("<d")

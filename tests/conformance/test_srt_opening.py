@@ -374,7 +374,7 @@ def test_sockets_that_can_not_be_opened_are_warnings(box: SrtBox, short: Path) -
     assert (done.returncode, done.stdout) == (0, "['', '']\n"), done
     assert "/var/run/mb-absent.sock: it does not exist yet; it opens when its service starts" in done.stderr
     assert f"{short}/absent is left out: it does not exist" in done.stderr
-    assert f"{dead} is left out: nobody listens on it" in done.stderr
+    assert f"{dead} is left out: no program listens on it" in done.stderr
     assert f"{file} is left out: it is not a socket" in done.stderr
 
 

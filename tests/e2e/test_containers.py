@@ -105,3 +105,31 @@ def test_each_option_alone_is_not_enough_and_says_which_is_missing(daemon: Daemo
     done = run(daemon, paths, user="1000:1000", command="membrane -- true")
     assert done.returncode == 125
     assert "setup container docker" in done.stderr
+
+
+INSIDE = """\
+echo x > ../other
+membrane -q --backend landlock --no-presets -- sh -c '
+    echo made > made; cat /home/agent/other || echo hidden; chmod 777 /home/agent/other || echo kept
+    (setsid sleep 98765 &); exit 7' || echo status $?
+grep -l ^sleep /proc/[0-9]*/cmdline && echo left
+membrane -q --backend landlock --events events -- true
+grep -q "shared with the container" events && echo receipt
+python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &
+until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8000))' 2>/dev/null; do :; done
+membrane -q --backend landlock -a host.internal:8000 -- python3 -c '
+import urllib.request, socket
+print(urllib.request.urlopen("http://host.internal:8000/made").read().decode(), end="")
+try:
+    socket.create_connection(("127.0.0.1", 8000))
+except OSError as error:
+    print(error.errno)
+'
+"""
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "0:0"])
+def test_without_any_option_the_backend_landlock_works(daemon: Daemon, user: str) -> None:
+    done = run(daemon, user=user, command=INSIDE)
+    assert done.returncode == 0, done
+    assert done.stdout.splitlines() == ["hidden", "kept", "status 7", "receipt", "made", "111"], done

@@ -568,3 +568,20 @@ def test_disk_full_is_said_by_the_command(box: Box) -> None:
     done = box.run("--limit=disk=20M", "--", "bash", "-c", "head -c 60M /dev/zero > /tmp/x; echo status $?")
     assert "No space left" in done.stderr or "File size limit" in done.stderr, done
     assert done.stdout != "status 0\n"
+
+
+def test_further_down_the_rules_of_the_project_hold(box: Box) -> None:
+    """Also after a command made a repository there, which would be another project."""
+    sub = box.workspace / "src"
+    (sub / "keys").mkdir(parents=True)
+    (sub / "keys" / "a").write_text("secret of the project")
+    script = "git init -q . 2>/dev/null || mkdir -p .git; cat keys/a; echo changed > fixed"
+    control = box.run("--", "sh", "-c", script, cwd=sub)
+    assert control.stdout == "secret of the project" and (sub / "fixed").read_text() == "changed\n"
+    (box.workspace / ".membrane.yaml").write_text("ignore: [src/keys/]\nreadonly: [src/fixed]\n")
+    (sub / "fixed").write_text("as it was")
+    for _ in range(2):
+        done = box.run("--", "sh", "-c", script, cwd=sub)
+        assert "secret of the project" not in done.stdout and done.returncode != 0, done
+        assert (sub / "fixed").read_text() == "as it was"
+    assert (sub / ".git").is_dir()

@@ -148,3 +148,24 @@ done
         f"{place}/{name}" for place in ("c", "w", "c/s") for name in (".mcp.json", ".vscode/x")
     ]
     assert "and 5 more: a new repository brought it" in done.stderr
+
+
+def test_a_filter_that_may_not_install_its_hook_spoils_no_add(box: Box) -> None:
+    """git-lfs tries to each time, and goes on; what lies in .git is in no index, so nothing is missing from it."""
+    script = """
+cat > clean <<'END'
+#!/bin/sh
+if echo exit > .git/hooks/pre-push; then echo installed >> ../said; fi
+exec tr a b
+END
+chmod +x clean; git init -q r; cd r
+git() { command git -c user.name=a -c user.email=a@b.test -c filter.x.clean=../clean -c filter.x.required=true "$@"; }
+echo '*.bin filter=x' > .gitattributes; echo aaa > x.bin; git add .; git commit -qm x; git show HEAD:x.bin
+"""
+    done = box.run("--", "sh", "-euc", script)
+    assert (done.returncode, done.stdout) == (0, "bbb\n"), done
+    assert not (box.workspace / "said").exists() and "r/.git/hooks/pre-push" in done.stderr, done
+    control = box.home / "control"
+    control.mkdir()
+    assert box.outside("sh", "-euc", script, cwd=control).stdout == "bbb\n"
+    assert (control / "said").exists()

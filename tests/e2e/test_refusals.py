@@ -1,4 +1,4 @@
-"""Each refusal of a wall of the network leaves an event that says who: also for a caller without eBPF."""
+"""Each refusal of the network leaves an event that says who: also for a caller without eBPF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from world import names
 from world.box import Box
 
-from membrane.record import walls
+from membrane.record import coverage
 
 OTHER4, OTHER6 = names.address("echo.test"), names.address("echo.test", 6)
 TRIES = """
@@ -54,8 +54,8 @@ def test_every_refused_packet_is_told_with_who_sent_it(box: Box) -> None:
     box.allow("example.com")
     done = box.run("-q", "--", "python3", "-S", "-c", TRIES, OTHER4, OTHER6)
     told = json.loads(done.stdout)
-    walls = ("sendto", "sendmsg", "sendto6", "send", "icmp", "multicast")
-    assert {name: told[name] for name in walls} == dict.fromkeys(walls, PERMISSION), told
+    kinds = ("sendto", "sendmsg", "sendto6", "send", "icmp", "multicast")
+    assert {name: told[name] for name in kinds} == dict.fromkeys(kinds, PERMISSION), told
     found = refused(box)
     assert set(found) == {
         (OTHER4, 123, "udp"),
@@ -181,7 +181,7 @@ def test_the_receipt_says_which_walls_are_silent(box: Box) -> None:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_read_of_a_hidden_file_is_told_or_said_to_be_silent(box: Box, full: bool) -> None:
-    """What the receipt says holds: for each of the walls of reads, an event or its name among the silent ones."""
+    """What the receipt says holds: for each kind of refused read, an event or its name among the silent ones."""
     box.allow("example.com", ignore=["hidden", "tracked"], trace={"mode": "full" if full else "auto"})
     (box.workspace / "hidden").write_text("x")
     (box.workspace / "tracked").write_text("x")
@@ -194,7 +194,7 @@ def test_a_read_of_a_hidden_file_is_told_or_said_to_be_silent(box: Box, full: bo
     silent = json.loads(box.run("trace", "summary", "--json").stdout)["silent"]
     shown = [json.loads(line) for line in box.run("trace", "show", "--json", "--denied").stdout.splitlines()]
     (hidden,) = [e for e in shown if e.get("access", {}).get("path") == "hidden"]
-    assert hidden["reason"] == "hidden" and walls.FIRST_READS not in silent
+    assert hidden["reason"] == "hidden" and coverage.FIRST_READS not in silent
     tracked = [e for e in shown if (e.get("path") or e["access"].get("path", "")).endswith("tracked")]
     assert bool(tracked) == ("other reads of hidden files and directories" not in silent), (silent, shown)
     reads = [e for e in shown if e.get("access", {}).get("path") == str(absent) and e["access"]["operation"] == "read"]

@@ -258,6 +258,72 @@ def test_checkpoint_restore_and_fork(box: Box) -> None:
     assert box.run("discard", "one").returncode == 78
 
 
+WRITES = """
+number=0
+while true; do
+  number=$((number + 1)); printf %09d $number 1<> first; printf %09d $number 1<> second
+  if [ $number = 3 ]; then echo begun; fi
+done
+"""
+
+
+def test_a_checkpoint_and_a_fork_while_a_command_runs(box: Box) -> None:
+    run = box.popen(*IDENTITY, "-q", "--review=one", "--", "bash", "-euc", WRITES, stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    try:
+        assert run.stdout.readline().strip() in ("begun", b"begun")
+        for label in ("first", "second"):
+            done = box.run("checkpoint", "one", label)
+            assert done.returncode == 0, done
+        assert box.run("fork", "one", "two").returncode == 0
+        refused = box.run("restore", "one", "first")
+        assert refused.returncode == 78 and "in use by a run" in refused.stderr
+        assert box.run("checkpoint", "one", "second").returncode == 78
+        assert run.poll() is None
+    finally:
+        run.terminate()
+        run.wait(60)
+        run.stdout.close()
+    seen = [int(inside(box, "cat first", name="two"))]
+    for label in ("second", "first"):
+        assert box.run("restore", "one", label).returncode == 0
+        first, second = map(int, inside(box, "cat first; echo; cat second").split())
+        assert first - second in (0, 1)
+        seen.append(first)
+    assert seen == sorted(seen, reverse=True)
+    assert os.listdir(box.workspace) == []
+
+
+def test_a_checkpoint_of_a_run_on_a_terminal_suspends_nothing(box: Box) -> None:
+    script = "echo x > made; echo begun; read -r go; echo went $go; exit 7"
+    terminal = box.terminal("-q", "--review=one", "--", "bash", "-c", script)
+    terminal.expect("begun")
+    for label in ("first", "second"):
+        assert box.run("checkpoint", "one", label).returncode == 0
+    terminal.send("on\n")
+    terminal.expect("went on")
+    assert terminal.wait() == 7
+
+
+def test_the_record_of_a_run_names_its_checkpoints(box: Box) -> None:
+    script = "echo x > made; echo begun; read -r go; echo x > after; mkdir end"
+    run = box.popen(
+        *("-q", "--review=one", "--", "bash", "-euc", script), stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None and run.stdin is not None
+    assert run.stdout.readline() == "begun\n"
+    assert box.run("checkpoint", "one", "between").returncode == 0
+    run.communicate("go\n", timeout=60)
+    assert run.returncode == 0
+    until = box.run("trace", "show", "@last", "--until", "between").stdout
+    since = box.run("trace", "show", "@last", "--since", "between").stdout
+    assert "between of one" in until and "between of one" in since
+    assert "/made" in until and "/after" not in until and "/end" not in until
+    assert "/after" in since and "/made" not in since
+    wrong = box.run("trace", "show", "@last", "--since", "nowhere")
+    assert wrong.returncode == 2 and "its checkpoints are between" in wrong.stderr
+
+
 def test_the_default_name_and_a_run_that_changes_nothing(box: Box) -> None:
     done = box.run("--review", "--", "bash", "-c", "echo x > new")
     assert done.returncode == 0

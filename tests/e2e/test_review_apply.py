@@ -93,3 +93,32 @@ def test_what_is_done_at_the_end_by_an_option(box: Box) -> None:
     (box.workspace / "plain").write_text("host\n")
     assert "were not put in place" in review(box, "true", "-q", "--apply=all").stderr
     assert (box.workspace / "plain").read_text() == "host\n"
+
+
+def test_what_is_done_at_the_end_by_the_policy(box: Box) -> None:
+    box.policy(json.dumps({"presets": [], "workspace": "review", "apply": "safe"}))
+    script = "echo x > plain; echo x > run; chmod +x run"
+    assert box.run("--", "sh", "-c", script).returncode == 0
+    assert (box.workspace / "plain").exists() and not (box.workspace / "run").exists()
+    assert "apply" in box.run("config", "show").stdout
+    # A project's file makes it tighter without anybody's approval, and never wider.
+    (box.workspace / ".membrane.yaml").write_text("apply: never\n")
+    assert box.run("--", "sh", "-c", "echo x > other").returncode == 0
+    assert not (box.workspace / "other").exists()
+    for wider in ("apply: all\n", "workspace: live\n"):
+        (box.workspace / ".membrane.yaml").write_text(wider)
+        for options in ((), ("--trust-workspace",)):
+            done = box.run(*options, "--", "sh", "-c", "echo x > other")
+            assert done.returncode == 78 and "may only make it tighter" in done.stderr, done
+    assert not (box.workspace / "other").exists()
+    # The person may.
+    assert box.run("--no-project", "--apply=all", "--", "sh", "-c", "echo x > more; chmod +x more").returncode == 0
+    assert os.access(box.workspace / "more", os.X_OK)
+
+
+def test_nothing_is_applied_where_nothing_is_kept_apart(box: Box) -> None:
+    done = box.run("--apply=never", "--", "sh", "-c", "echo x > plain")
+    assert done.returncode == 78 and "the workspace is live" in done.stderr, done
+    assert not (box.workspace / "plain").exists()
+    assert box.run("--", "sh", "-c", "echo x > plain").returncode == 0
+    assert (box.workspace / "plain").exists()

@@ -323,7 +323,7 @@ def test_a_rule_that_can_not_be_bound_stops_the_run(box: Box, short: Path) -> No
         datagrams.bind(str(short / "dgram"))
         for name, cause in (
             ("file", "is not a socket"), ("nothing", "does not exist"), ("dangling", "does not exist"),
-            ("dgram", "not a stream socket"), ("stale", "nobody listens"),
+            ("dgram", "not a stream socket"), ("stale", "no program listens"),
         ):  # fmt: skip
             done = box.run(f"--unix-socket={short / name}", "--", "touch", "started")
             assert (done.returncode, cause in done.stderr) == (78, True), done

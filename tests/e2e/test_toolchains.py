@@ -44,3 +44,19 @@ def test_pip_upgrades_and_removes_inside_what_the_caller_installed(box: Box) -> 
     gone = box.run("--", "sh", "-c", f"{removal} sample; ls {tool}")
     assert gone.returncode == 2 and "No such file" in gone.stderr, gone
     assert box.outside("sh", "-c", tool).stdout == "1.0\n"  # the caller's is as it was
+
+
+def test_a_toolchain_that_can_have_no_layer_is_told_at_the_start(box: Box) -> None:
+    """In the sandbox's home an earlier run made a file where the caller has a directory now."""
+    assert box.run("--", "sh", "-c", "echo x > ~/.cargo").returncode == 0
+    tool = box.home / ".cargo" / "bin" / "tool"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("")
+    first = box.run("--", "true")
+    assert first.returncode == 0
+    [line] = first.stderr.splitlines()
+    assert f"{tool.parent}: left out: something else stands there" in line, line
+    assert box.run("--", "true").stderr == ""  # once
+    assert box.run("--", "sh", "-c", "rm ~/.cargo").returncode == 0
+    control = box.run("--", "ls", str(tool))
+    assert (control.returncode, control.stderr) == (0, ""), control

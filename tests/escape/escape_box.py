@@ -152,6 +152,7 @@ class Box:
     ) -> subprocess.CompletedProcess[str]:
         """Run ``command`` inside and wait."""
         more.setdefault("stdin", subprocess.DEVNULL)
+        more.setdefault("timeout", SECONDS)
         return subprocess.run(
             self.arguments(command, options),
             cwd=workspace or self.workspace,
@@ -159,7 +160,6 @@ class Box:
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
-            timeout=SECONDS,
             check=False,
             **more,
         )

@@ -154,3 +154,33 @@ attempt("control", write("myhooks", evil))
     assert not outside.ran(*commit)
     (box.workspace / ".myhooks/pre-commit").write_text(outside.evil)
     assert outside.ran(*commit)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["made", "changed"])
+@pytest.mark.parametrize("kind", ["submodule", "linked"])
+def test_F47_hooks_beside_each_work_tree_of_a_configuration(outside: Outside, kind: str, there: bool) -> None:
+    """A relative ``core.hooksPath`` begins in the work tree that git works in, wherever the configuration lies."""
+    box, caller = outside.box, outside
+    if kind == "submodule":
+        other = box.home / "other"
+        subprocess.run(["git", "init", "-q", "-b", "main", other], check=True)
+        caller.git("-C", str(other), "commit", "-q", "--allow-empty", "-m", "x", check=True)
+        caller.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "tree", check=True)
+        caller.git("-C", "tree", "config", "core.hooksPath", "hooks", check=True)
+    else:
+        caller.git("worktree", "add", "-q", "tree", check=True)
+        caller.git("config", "core.hooksPath", "hooks", check=True)
+    commit = ("-C", "tree", "commit", "-q", "--allow-empty", "-m", "y")
+    if there:
+        box.file("tree/hooks/pre-commit", "#!/bin/sh\n", 0o755)
+    script = f"""
+attempt("mkdir", lambda: os.makedirs("tree/hooks", exist_ok=True))
+attempt("write", write("tree/hooks/pre-commit", {caller.evil!r}))
+attempt("chmod", lambda: os.chmod("tree/hooks/pre-commit", 0o755))
+"""
+    found = box.attack(script)
+    assert found["write"] in ("EROFS", "EACCES", "ENOENT"), found
+    assert not caller.ran(*commit)
+    # The control: outside the same makes git run it.
+    assert box.control(script) == dict.fromkeys(("mkdir", "write", "chmod"), "ok")
+    assert caller.ran(*commit)

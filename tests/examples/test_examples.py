@@ -143,6 +143,80 @@ def test_the_pytest_fixture(place: Place) -> None:
     assert "test_it_works_in_its_directory_and_does_not_call_home PASSED" in done.stdout
 
 
+JUDGE = """import unittest
+from sums import total
+class Sums(unittest.TestCase):
+    def test_it(self): self.assertEqual(total([1, 2]), 3)
+"""
+FIX = "echo 'def total(numbers): return sum(numbers)' > sums.py"
+ATTEMPTS = (
+    "echo 'def total(numbers): return 4' > sums.py",  # wrong
+    f"{FIX}; echo more > notes; mkdir .vscode; echo '{{}}' > .vscode/tasks.json",  # right, with more than was asked for
+    f"{FIX}; rm -rf __pycache__",  # right
+    "echo > tests/test_sums.py",  # it makes the judge say yes
+)
+
+
+def to_be_fixed(place: Place) -> dict[str, str]:
+    """A project whose test fails; what there is, by path."""
+    (place.workspace / "tests").mkdir()
+    (place.workspace / "tests" / "test_sums.py").write_text(JUDGE)
+    (place.workspace / "sums.py").write_text("def total(numbers): return 0\n")
+    return contents(place)
+
+
+def contents(place: Place) -> dict[str, str]:
+    files = [path for path in place.workspace.rglob("*") if path.is_file()]
+    return {str(path.relative_to(place.workspace)): path.read_text() for path in files}
+
+
+TEST = "/usr/bin/python3 -B -m unittest -q tests.test_sums"
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_the_best_of_three(place: Place) -> None:
+    before = to_be_fixed(place)
+    done = place.python("best_of.py", "tests", TEST, *ATTEMPTS)
+    assert done.returncode == 0, done
+    assert done.stdout.count("exit 0") == 2 and "it changed tests" in done.stdout, done
+    assert done.stdout.endswith("kept: 'sums.py'\n"), done
+    assert contents(place) == {**before, "sums.py": "def total(numbers): return sum(numbers)\n"}
+    assert [path.name for path in (place.home / ".membrane" / "changes").iterdir()] == [".layers"]
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_where_none_passes_nothing_is_kept(place: Place) -> None:
+    before = to_be_fixed(place)
+    done = place.python("best_of.py", "tests", TEST, ATTEMPTS[0], ATTEMPTS[3])
+    assert done.returncode == 1, done
+    assert contents(place) == before
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_the_pytest_fixture_of_a_clean_tree(place: Place) -> None:
+    (place.workspace / "mine.txt").write_text("mine\n")
+    done = place.run(
+        *("python", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--basetemp", place.home / "t"),
+        *("--rootdir", EXAMPLES / "pytest_clean_tree", "-c", "/dev/null", EXAMPLES / "pytest_clean_tree"),
+    )
+    assert done.returncode == 0, done
+    assert "2 passed" in done.stdout
+    assert contents(place) == {"mine.txt": "mine\n"}
+    assert [path.name for path in place.workspace.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.alone
+@pytest.mark.needs_package("ray")
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_the_best_of_three_on_ray(place: Place, short_directory: Path) -> None:
+    before = to_be_fixed(place)
+    environment = {"RAY_TMPDIR": str(short_directory), "RAY_USAGE_STATS_ENABLED": "0"}
+    done = place.python("best_of_ray.py", TEST, *ATTEMPTS[:3], **environment)
+    assert done.returncode == 0, done
+    assert done.stdout == "attempts 3, passing 2\nkept: 'sums.py'\n", done
+    assert contents(place) == {**before, "sums.py": "def total(numbers): return sum(numbers)\n"}
+
+
 @pytest.mark.needs_tool("parallel")
 def test_the_gnu_parallel_fleet(place: Place) -> None:
     jobs = 12

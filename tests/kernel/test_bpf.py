@@ -792,7 +792,7 @@ def test_state_that_others_can_write_is_refused(tmp_path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o777)
     state.chmod(0o777)
-    with pytest.raises(HostError, match="somebody else can write to it"):
+    with pytest.raises(HostError, match="another user can write to it"):
         EbpfSource(state=str(state), system="/nonexistent").prepare()
 
 

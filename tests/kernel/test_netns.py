@@ -18,7 +18,7 @@ from membrane.errors import HostError
 from membrane.gateway import refused
 from membrane.host import netlink, netns
 from membrane.host import syscalls as sc
-from membrane.plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6, NetworkPlan
+from membrane.plan.model import INNER_V4, INNER_V6, INTERCEPT_PORT, OWN_V4, OWN_V6, NetworkPlan
 
 SO_ORIGINAL_DST = 80
 IPPROTO_UDPLITE = 136
@@ -117,6 +117,54 @@ def test_tcp_to_any_address_arrives_with_the_exact_destination(mode: str) -> Non
     for address, port, got_address, got_port, source in seen:
         assert (got_address, got_port) == (address.removeprefix("::ffff:").removesuffix("%lo"), port)
         assert source.startswith("fe80::") or source in (OWN_V4, OWN_V6)
+
+
+def from_inside(mode: str) -> list[tuple[str, str]]:
+    """From a namespace at the other end of the veth pair: what each attempt comes to, and where it arrives."""
+
+    def namespace() -> int:
+        return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+    own = namespace()
+    sc.unshare(sc.CLONE_NEWNET)
+    inner = namespace()
+    sc.setns(own, sc.CLONE_NEWNET)
+    made, sockets = netns.configure(NetworkPlan(mode=mode, inner=True, udp_ports=(123,)), inner=inner)
+    assert made == mode
+    roles = {role: socket.socket(fileno=os.dup(opened.fileno())) for role, opened in sockets}
+    suffix = "-dnat" if mode == "dnat" else ""
+    seen = []
+    for address in (FOREIGN_V4[0], FOREIGN_V4[3], FOREIGN_V6[0]):
+        role = f"tcp{6 if ':' in address else 4}{suffix}"
+        roles[role].settimeout(PATIENCE)
+        client = netns.inside(inner, partial(connect, address, 443))
+        accepted, source = roles[role].accept()
+        accepted.sendall(b"x")
+        assert client.recv(1) == b"x"
+        seen.append((f"{original_destination(accepted, role)}", source[0]))
+    for port, role in ((53, "dns4"), (123, "udp4:123")):
+        roles[role].settimeout(PATIENCE)
+        client = netns.inside(inner, partial(send_udp, "198.18.0.1", port))
+        question, source = roles[role].recvfrom(64)
+        roles[role].sendto(b"answer", source)
+        assert (question, client.recv(64) if port == 53 else b"answer") == (b"question", b"answer")
+        seen.append((f"udp {port}", source[0]))
+    client = netns.inside(inner, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    client.settimeout(PATIENCE)
+    client.connect(("198.18.0.1", 124))
+    client.send(b"question")
+    seen.append(("udp 124", outcome(lambda: client.recv(64))))
+    return seen
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_what_comes_from_a_namespace_of_the_command_arrives_as_its_own(mode: str) -> None:
+    seen = in_network(lambda: from_inside(mode))
+    tcp = [(f"('{address}', 443)", source) for address, source in (
+        (FOREIGN_V4[0], INNER_V4), (FOREIGN_V4[3], INNER_V4), (FOREIGN_V6[0], INNER_V6)
+    )]  # fmt: skip
+    assert seen[:5] == [*tcp, ("udp 53", INNER_V4), ("udp 123", INNER_V4)]
+    assert seen[5] == ("udp 124", "EHOSTUNREACH")  # administratively prohibited, and at once
 
 
 def test_anyip_refuses_a_port_that_is_not_in_the_plan() -> None:
@@ -574,7 +622,7 @@ def test_without_copies_of_what_is_refused_the_rules_are_the_same() -> None:
     """A kernel without nfnetlink_log, or without the expression, refuses in silence, and says so."""
     mode, roles, notes = roles_when({"log": errno.ENOENT})
     assert (mode, roles[-1]) == ("tproxy", "udp6:443")
-    assert notes == ["refused packets are not told: the kernel copies none"]
+    assert notes == ["refused packets are not reported: the kernel copies none"]
 
 
 def test_any_refused_packet_is_copied_and_no_other() -> None:

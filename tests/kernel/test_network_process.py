@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import marshal
 import os
 import re
 import resource
@@ -21,13 +20,26 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from network_namespace import Namespace
 
 import membrane
-from membrane.policy.codec import dump
+from membrane.gateway.messages import (
+    FROM_GATEWAY,
+    TO_GATEWAY,
+    Begin,
+    Ended,
+    Failed,
+    Lines,
+    Ready,
+    Setup,
+    Stop,
+    Totals,
+)
+from membrane.messages import Frames, Message
 from membrane.policy.model import HostRule, Limits, Network, Origin, Policy, PortRange, PortRule
 
 ORIGIN = Origin("library", "test")
@@ -165,6 +177,19 @@ class DnsServer:
 # ---------------------------------------------------------------- the process
 
 
+def received(control: socket.socket) -> Iterator[Message]:
+    """What a gateway sends, until its end."""
+    frames = Frames(FROM_GATEWAY)
+    while True:
+        try:
+            data = control.recv(1 << 16)
+        except ConnectionResetError:  # it has ended with something unread; the kernel says that first (unix(7))
+            data = control.recv(1 << 16)
+        if not data:
+            return
+        yield from frames.feed(data)
+
+
 class Network:
     """One gateway and the namespace that it serves."""
 
@@ -185,43 +210,62 @@ class Network:
             [*PROGRAM, str(theirs.fileno())], pass_fds=fds, env={}, stdin=subprocess.DEVNULL
         )
         theirs.close()
-        config = marshal.dumps(
-            {
-                "policy": dump(policy),
-                "session": "test",
-                "sockets": [[role, each.fileno()] for role, each in sockets],
-                "limits": limits or {},
-                "environ": environ or {},
-                "verbose": verbose,
-            }
+        setup = Setup(
+            policy,
+            "test",
+            tuple((role, each.fileno()) for role, each in sockets),
+            environ=tuple((environ or {}).items()),
+            verbose=verbose,
+            totals=not verbose,
+            **(limits or {}),
         )
-        self.control.sendall(len(config).to_bytes(4, "big") + config)
+        self.send(Begin(setup))
         for _role, each in sockets:
             each.close()
-        self._lines = self.control.makefile("rb")
+        self._received = received(self.control)
+        self._lines: list[bytes] = []
         self.seen: list[dict] = []
-        assert json.loads(self._lines.readline()) == {"ready": True}
+        assert self.next() == Ready()
+
+    def send(self, message: Message) -> None:
+        self.control.sendall(TO_GATEWAY.frame(message))
+
+    def next(self) -> dict | Message | None:
+        """The next event, or another message; None at the end."""
+        while not self._lines:
+            message = next(self._received, None)
+            if not isinstance(message, Lines):
+                return message
+            self._lines += message.text.splitlines()
+        return json.loads(self._lines.pop(0))
 
     def event(self, kind: str, **fields: object) -> dict:
         """The next event of a kind whose fields have these values; what comes before is kept in ``seen``."""
         while True:
-            line = self._lines.readline()
-            assert line, f"no {kind} {fields} in {self.seen}"
-            event = json.loads(line)
+            event = self.next()
+            assert isinstance(event, dict), f"{event}: no {kind} {fields} in {self.seen}"
             self.seen.append(event)
-            assert "event" in event, event  # not a crash, nor an error
-            if event.get("event") == kind and all(event[name] == value for name, value in fields.items()):
+            if event["event"] == kind and all(event[name] == value for name, value in fields.items()):
                 return event
 
     def stop(self) -> dict:
         """Stop it; the totals.  Every event that was not read is in ``seen``."""
-        self.control.sendall(b'{"command": "stop"}\n')
-        self.seen += [json.loads(line) for line in self._lines]
-        assert self.process.wait(20) == 0, self.seen[-2:]
-        return self.seen[-1]["stats"]
+        self.send(Stop())
+        return self.rest()
+
+    def rest(self) -> dict:
+        """Every message until the end; the totals."""
+        last: Message | None = None
+        while (item := self.next()) is not None:
+            if isinstance(item, dict):
+                self.seen.append(item)
+            else:
+                last = item
+        assert isinstance(last, Ended) and self.process.wait(20) == 0, last
+        assert last.events == len(self.seen)
+        return dict(zip(last.kinds, last.counts, strict=True))
 
     def close(self) -> None:
-        self._lines.close()
         self.control.close()
         try:
             assert self.process.wait(20) == 0
@@ -629,7 +673,9 @@ def test_a_failed_upstream_is_a_reset_or_a_502(kind, outside) -> None:
     assert answer.startswith(b"HTTP/1.1 502 ")
     assert_reset(net.connect("down.test", port))
     net.event("ConnectionOpened", host="down.test")
-    error = net.event("ConnectionClosed")["error"]
+    closed = net.event("ConnectionClosed")
+    error = closed["error"]
+    assert closed["reached"] is False
     assert ("refused" if kind == "refused" else "no such name") in error
 
 
@@ -707,13 +753,12 @@ def test_without_a_reader_refusals_and_totals_are_told(outside) -> None:
     with net.connect("ok.test", server.port) as client:
         client.sendall(b"\x00ping")
         assert client.recv(100) == b"\x00ping"
-        totals = json.loads(net._lines.readline())  # also of connections that are still open
-        assert totals == {"totals": {"bytes_up": 5, "bytes_down": 5}}
+        assert net.next() == Totals(5, 5)  # also of connections that are still open
         assert net.lookup("no.test")[0] == 3
         assert net.event("AccessDenied")["access"]["name"] == "no.test"
     stats = net.stop()
     assert (stats["connections"], stats["bytes_up"], stats["denied"]) == (1, 5, 1)
-    assert {event["event"] for event in net.seen if "event" in event} == {"AccessDenied"}
+    assert {event["event"] for event in net.seen} == {"AccessDenied"}
 
 
 def test_lost_events_are_counted_and_said(outside) -> None:
@@ -814,9 +859,9 @@ def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
                 client.sendto(b"no", ("198.51.100.7", port))
         last = net.connect("198.51.100.8", 8080)
         last.close()
-        net.control.sendall(b'{"command": "stop"}\n')
+        net.send(Stop())
         net.process.send_signal(signal.SIGCONT)
-        net.seen += [json.loads(line) for line in net._lines]
+        net.rest()
         server.settimeout(0)
         try:
             arrived = server.recv(100)
@@ -826,9 +871,9 @@ def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
         assert sum(event["count"] for event in denied if event["access"]["address"] == "198.51.100.7") == 200
         assert [event["count"] for event in denied if event["access"]["address"] == "198.51.100.8"] == [1]
         (closed,) = [event for event in net.seen if event.get("event") == "ConnectionClosed"]
+        assert closed["reached"] is True
         told = (arrived, closed["bytes_up"], closed["error"])
         assert told in ((b"yes", 3, "session ended"), (b"", 0, "session ended: 1 datagrams were not sent")), told
-        assert net.seen[-1]["stats"]["events"] == sum("event" in event for event in net.seen)
 
 
 def test_what_is_left_after_that_is_counted(outside) -> None:
@@ -846,9 +891,9 @@ def test_what_is_left_after_that_is_counted(outside) -> None:
     clients = []
     for number in range(200):
         clients.append(net.connect(f"198.51.101.{number}", 8080))
-    net.control.sendall(b'{"command": "stop"}\n')
+    net.send(Stop())
     net.process.send_signal(signal.SIGCONT)
-    net.seen += [json.loads(line) for line in net._lines]
+    net.rest()
     for client in clients:
         client.close()
     told = {"udp": 0, "tcp": 0}
@@ -938,17 +983,28 @@ def test_it_ends_when_the_session_does(outside) -> None:
     assert net.process.wait(20) == 0
 
 
-def test_it_refuses_a_policy_that_it_can_not_obey(outside) -> None:
-    inside = outside(Namespace())
-    assert inside
+FIRST = Setup(Policy(), "test")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (TO_GATEWAY.frame(Begin(FIRST.replace(policy=Policy(upstream_proxy="ftp://x")))), "upstream_proxy 'ftp://x'"),
+        (TO_GATEWAY.frame(Stop()), "Stop came first"),
+        (b"\xff" * 4, "4294967295 bytes are too many"),
+        (b'{"command": "stop"}\n', "bytes are too many"),
+        (b"\x02\0\0\0\0\0", "read a message from the supervisor to the gateway"),
+        (TO_GATEWAY.frame(Begin(FIRST)) + TO_GATEWAY.frame(Begin(FIRST)), "Begin came again"),
+        (TO_GATEWAY.frame(Begin(FIRST)) + b"\x01\0\0\0\x09", "read a message from the supervisor to the gateway"),
+    ],
+)
+def test_what_it_cannot_follow_ends_it_and_it_says_why(said: bytes, why: str) -> None:
     ours, theirs = socket.socketpair()
+    ours.settimeout(20)
     with ours:
         with theirs:
             process = subprocess.Popen([*PROGRAM, str(theirs.fileno())], pass_fds=[theirs.fileno()], env={})
-        config = marshal.dumps(
-            {"policy": dump(Policy(upstream_proxy="ftp://x")), "session": "test", "sockets": [], "limits": {}}
-        )
-        ours.sendall(len(config).to_bytes(4, "big") + config)
-        line = json.loads(ours.makefile("rb").readline())
-        assert "upstream_proxy 'ftp://x'" in line["error"]
+        ours.sendall(said)
+        *_before, last = received(ours)
+        assert isinstance(last, Failed) and why in last.text
         assert process.wait(20) == 1

@@ -203,3 +203,19 @@ def test_a_view_without_its_overlay_is_refused() -> None:
             op = Overlay(target, ("/srv/app",), "/srv/layer")
             with pytest.raises(HostError, match=f"what is mounted at {target} is {kind}, not an overlay"):
                 read_back(pid, plan(os.geteuid()).replace(mounts=(op,)))
+
+
+def test_a_toolchain_without_its_layer_is_told() -> None:
+    """Nothing depends on it, so the run goes on."""
+    with process("nothing") as pid:
+        ops = tuple(
+            Overlay(target, ("/srv/app",), "/srv/layer", origin="toolchain", fallback=True)
+            for target in ("/nowhere", "/proc")
+        )
+        _, bound = read_back(pid, plan(os.geteuid()).replace(mounts=ops))
+    told = [each for each in bound if each.rule == "toolchain"]
+    assert {each.status for each in told} == {"partial"}
+    assert [each.mechanism for each in told] == [
+        "/nowhere: left out: something else stands there in the sandbox's home",
+        "/proc: read-only: the kernel refused an overlay",
+    ]

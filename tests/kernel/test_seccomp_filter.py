@@ -135,7 +135,7 @@ def test_calls_that_need_more_than_this_kernel_may_give() -> None:
     assert results(MAY_BE_REFUSED_ALREADY, filtered=True) == expected
 
 
-def test_nested_allows_namespaces_and_mounts_only() -> None:
+def test_nested_allows_namespaces_mounts_and_netfilter_only() -> None:
     opened = {
         name: REFUSED[name]
         for name in (
@@ -148,6 +148,7 @@ def test_nested_allows_namespaces_and_mounts_only() -> None:
             "clone3",
             "fsopen",
             "open_tree",
+            "netfilter socket",
         )
     }
     assert results(opened, filtered=True, nested=True) == results(opened, filtered=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import doctest
 import os
 import subprocess
@@ -23,7 +24,11 @@ def test_snippets_of_the_library(workspace: Path, environ: dict[str, str], monke
     names = {name: getattr(membrane, name) for name in membrane.__all__}
     text = (DOCS / "library.md").read_text().replace("```", "")
     test = doctest.DocTestParser().get_doctest(
-        text, {**names, "workspace": workspace, "asyncio": asyncio, "subprocess": subprocess}, "library.md", None, 0
+        text,
+        {**names, "workspace": workspace, "asyncio": asyncio, "concurrent": concurrent, "subprocess": subprocess},
+        "library.md",
+        None,
+        0,
     )
     said: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)

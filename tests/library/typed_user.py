@@ -15,11 +15,14 @@ from membrane import (
     Denied,
     Deny,
     Event,
+    Poisoned,
     Policy,
     PolicyError,
     Process,
     Question,
+    Report,
     Result,
+    ReviewedChange,
     Sandbox,
     Stats,
 )
@@ -56,6 +59,16 @@ def use() -> str:
         except PolicyError as error:
             fix: tuple[str, ...] = error.fix
             print(fix)
+    with Sandbox(policy, review="mine") as reviewed:
+        reviewed.checkpoint("one")
+        fork: Sandbox = reviewed.fork()
+        found: tuple[ReviewedChange, ...] = fork.changes()
+        try:
+            report: Report = reviewed.apply((each.path for each in found), refuse="all")
+        except Poisoned as error:
+            paths: tuple[tuple[str, str], ...] = error.paths
+            print(paths)
+        print(report.applied, reviewed.diff().decode())
     print(decision.allowed, refusals, changes, one.pid, data, words, stats.commands, next(events).kind)
     return result.stdout
 

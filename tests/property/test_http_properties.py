@@ -203,7 +203,7 @@ def test_chunks_keep_their_content_and_end_where_they_end(
     for piece in cuts(wire + after, dice):
         rest += piece[body.feed(piece, 0, out) :]
     assert body.done and b"".join(out) == expected and rest == after
-    assert body.octets == sum(map(len, chunks))
+    assert body.size == sum(map(len, chunks))
 
 
 @given(st.binary(max_size=80), st.binary(max_size=9), DICE)

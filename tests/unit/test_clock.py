@@ -11,10 +11,10 @@ import pytest
 
 import membrane
 from membrane import clock
-from membrane.gateway.journal import EventQueue
+from membrane.gateway.event_queue import EventQueue
 from membrane.record import reader
 from membrane.record import writer as record
-from membrane.run import journal
+from membrane.run import event_log
 
 HOUR = 3_600_000_000_000  # ns
 # Who asks for the time of day, and what for: nothing of it is in a record.
@@ -62,10 +62,9 @@ def test_it_goes_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch, step:
     assert first <= second < first + HOUR // 2
     assert abs(clock.seconds() - second / 1e9) < 60
     assert abs(clock.was_set_by() - step) < HOUR // 60
-    assert journal.now()[:16] in {clock.iso(at)[:16] for at in (first, clock.time_ns())}
-    told = EventQueue("s")
-    told.note({"x": 1})
-    assert abs(told._clock() - second / 1e9) < 60
+    assert event_log.now()[:16] in {clock.iso(at)[:16] for at in (first, clock.time_ns())}
+    queue = EventQueue("s")
+    assert abs(queue._clock() - second / 1e9) < 60
 
 
 def test_a_process_of_its_own_goes_by_the_clock_that_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +78,7 @@ def test_the_end_of_a_chain_tells_that_the_clock_was_set(tmp_path: Path, monkeyp
     for name, step in (("a", 0), ("b", -HOUR), ("c", HOUR)):
         path = record.make(str(tmp_path), name * 16)
         writer = record.Writer(path, "session")
-        writer.append(json.dumps({"time": journal.now(), "event": "NameResolved"}).encode() + b"\n")
+        writer.append(json.dumps({"time": event_log.now(), "event": "NameResolved"}).encode() + b"\n")
         with monkeypatch.context() as patch:
             patch.setattr(clock, "_offset", clock._offset - step)
             writer._clock = lambda: 1

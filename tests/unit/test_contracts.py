@@ -118,7 +118,7 @@ def test_the_tree_keeps_every_contract(tree: Path) -> None:
         ("backend/native.py", "from ..run import session", LAYERS, "membrane.backend.native -> membrane.run.session"),
         ("host/init.py", "from .spawner import spawner", CIRCLES, "init"),
         ("host/launcher.py", "from . import launch", CIRCLES, "launcher"),
-        ("events.py", "from .run import journal", LAYERS, "membrane.events -> membrane.run.journal"),
+        ("events.py", "from .run import event_log", LAYERS, "membrane.events -> membrane.run.event_log"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tree: Path, module: str, line: str, contract: str, said: str) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membrane.escaping import WIDTH, folded, one_line
-from membrane.run.asking import Question
 from membrane.run.prompt import text as question_text
+from membrane.run.questions import Question
 
 
 def test_nothing_hides_behind_blanks() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from membrane.messages import Failure, Malformed, Message, Table
+from membrane.messages import Failure, Frames, Malformed, Message, Table
 from membrane.value import Layout, Value
 
 TYPE_CHECKING = False
@@ -113,3 +113,53 @@ def test_what_is_no_message_is_refused(raw: bytes, why: str) -> None:
         TABLE.decode(raw)
     with pytest.raises(Malformed, match="something follows it"):
         TABLE.decode(b"\1", [3])
+
+
+# ---------------------------------------------------------------- in a stream
+
+
+def test_a_frame_is_the_length_and_the_message() -> None:
+    assert TABLE.frame(Empty()) == b"\1\0\0\0\1"
+    with pytest.raises(ValueError, match="3 descriptors do not fit in a frame from here to there"):
+        TABLE.frame(Carrying(7, 8, (9,), Point(3), 0.5, None))
+    small = Table("small", Mixed, longest=15)
+    assert small.frame(Mixed(1, True, "ab", ())) and len(small.encode(Mixed(1, True, "ab", ()))[0]) == 14
+    with pytest.raises(ValueError, match="16 bytes and 0 descriptors"):
+        small.frame(Mixed(1, True, "abcd", ()))
+
+
+def test_messages_come_when_they_are_whole_and_in_order() -> None:
+    one, two = Mixed(1, True, "a", ()), Empty()
+    raw = TABLE.frame(one) + TABLE.frame(two)
+    for size in range(1, len(raw) + 1):
+        frames = Frames(TABLE)
+        came = [each for at in range(0, len(raw), size) for each in frames.feed(raw[at : at + size])]
+        assert came == [one, two]
+
+
+def test_what_is_missing_never_reaches_into_the_next_message() -> None:
+    raw = TABLE.frame(Failure(1, "a", "b", "c")) + TABLE.frame(Empty())
+    frames, at = Frames(TABLE), 0
+    for _ in ("the length", "the content"):
+        size = frames.missing
+        found = list(frames.feed(raw[at : at + size]))
+        at += size
+    assert found == [Failure(1, "a", "b", "c")] and raw[at:] == TABLE.frame(Empty()) and frames.missing == 4
+
+
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 0xFFFFFFFF])
+def test_a_frame_that_is_too_long_is_refused_by_its_length(size: int) -> None:
+    frames = Frames(TABLE)
+    got = []
+    with pytest.raises(Malformed, match=f"from here to there: {size} bytes are too many"):
+        for message in frames.feed(TABLE.frame(Empty()) + size.to_bytes(4, "little")):
+            got.append(message)
+    assert got == [Empty()]
+    with pytest.raises(Malformed):
+        _ = frames.missing
+
+
+@pytest.mark.parametrize("raw", [b"\0\0\0\0", b"\1\0\0\0\x09", b"\2\0\0\0\1\0", b"\1\0\0\0\0"])
+def test_a_frame_that_is_no_message_is_the_one_error(raw: bytes) -> None:
+    with pytest.raises(Malformed, match="read a message from here to there"):
+        list(Frames(TABLE).feed(raw))

@@ -5,6 +5,9 @@ Theory of operation
 A ``ChangeSet`` is a name; each call takes the lock of the set for as long as it works, so it fails while a sandbox
 runs on it (``changes.store``), and reads what is there then.  The rules of the policy in force hold, as for the command
 line.
+
+``OpenSet`` is the set of a sandbox that is open, whose processes stand still for the call (``holding``): it has the
+lock from there.
 """
 
 from __future__ import annotations
@@ -13,17 +16,20 @@ import os
 from contextlib import contextmanager
 
 from ..changes import review, store
-from ..errors import Poisoned
+from ..changes.apply import Report
+from ..changes.model import Change as ReviewedChange
+from ..errors import MembraneError, Poisoned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Literal
 
-    from ..changes.apply import Engine, Report
-    from ..changes.model import Change
+    from ..changes.apply import Engine
     from ..changes.tree import Copy
     from ..policy.model import PathRule
+
+__all__ = ["ChangeSet", "Report", "ReviewedChange"]
 
 
 class ChangeSet:
@@ -44,7 +50,7 @@ class ChangeSet:
         self._state = os.path.realpath(settings.state_home(self._environ))
         self.name = name
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[ReviewedChange, ...]:
         """What differs from the workspace, sorted by path; each with what is said against it."""
         with self._opened() as (engine, _copy):
             return tuple(engine.changes())
@@ -89,7 +95,7 @@ class ChangeSet:
             Poisoned: with ``refuse="all"``; ``paths`` says which.
         """
         only = tuple(only)
-        with store.take(self._state, self.name, "a program") as held:
+        with self._taken() as held:
             with review.opened(held, self._rules(held)) as (engine, _copy):
                 found = engine.changes()
                 bad = review.poisoned(found, only) if refuse == "all" else ()
@@ -98,7 +104,7 @@ class ChangeSet:
                     error.paths = bad
                     raise error
                 report = engine.apply(only, red=refuse == "nothing", rest=rest, merge=merge, found=found)
-            review.applied(held, report, found)
+            self._applied(held, report, found)
             return report
 
     def undo(self, *, rest: bool = False) -> tuple[tuple[str, str], ...]:
@@ -109,7 +115,7 @@ class ChangeSet:
         Raises:
             Conflict: some of it was changed since, and ``rest`` is false.
         """
-        with store.take(self._state, self.name, "a program") as held:
+        with self._taken() as held:
             with review.opened(held) as (engine, _copy):
                 left = engine.undo(rest=rest)
             review.undone(held)
@@ -119,13 +125,111 @@ class ChangeSet:
         """Remove the set with all that was changed in it."""
         store.discard(self._state, self.name, "a program")
 
+    def checkpoints(self) -> tuple[str, ...]:
+        """The labels of its checkpoints, in the order in which they were made."""
+        return tuple(each.label for each in store.read(self._state, self.name).checkpoints)
+
+    def checkpoint(self, label: str, *, replace: bool = False) -> None:
+        """Keep what the set holds now, for ``restore``.
+
+        Args:
+            label: letters, digits and ``._-``, the first no sign, at most 64.
+            replace: an earlier checkpoint of that label is given up; else it is refused.
+        """
+        with self._taken() as held:
+            held.checkpoint(label, replace=replace, mounted=self._confirm)
+
+    def restore(self, label: str) -> None:
+        """Go back to a checkpoint; what was changed since is kept as the checkpoint ``before-restore``."""
+        with self._taken() as held:
+            held.restore(label)
+
+    def fork(self, name: str) -> ChangeSet:
+        """A second set that begins with what this one holds now; neither sees the other's changes afterwards."""
+        with self._taken() as held:
+            held.fork(name, mounted=self._confirm)
+        return ChangeSet(name, environ=self._environ)
+
+    # ------------------------------------------------------------ what the set of an open sandbox has otherwise
+
+    _confirm: Callable[[], None] | None = None
+
     @contextmanager
-    def _opened(self) -> Iterator[tuple[Engine, Copy]]:
-        with store.take(self._state, self.name, "a program") as held, review.opened(held, self._rules(held)) as both:
-            yield both
+    def _taken(self) -> Iterator[store.Held]:
+        with store.take(self._state, self.name, "a program") as held:
+            yield held
 
     def _rules(self, held: store.Held) -> tuple[PathRule, ...]:
         from ..run import settings
 
         loaded = settings.load_policy({}, self._environ, held.meta.workspace, self._state, interactive=False)
         return loaded.policy.paths
+
+    def _applied(self, held: store.Held, report: Report, found: list[ReviewedChange]) -> None:
+        review.applied(held, report, found)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Engine, Copy]]:
+        with self._taken() as held, review.opened(held, self._rules(held)) as both:
+            yield both
+
+
+class SandboxSet(ChangeSet):
+    """The set of a sandbox, with the rules of that one's policy.
+
+    Args:
+        paths: those rules.
+    """
+
+    def __init__(self, name: str, environ: Mapping[str, str], paths: tuple[PathRule, ...]) -> None:
+        super().__init__(name, environ=environ)
+        self._paths = paths
+
+    def _rules(self, held: store.Held) -> tuple[PathRule, ...]:
+        return self._paths
+
+    def check(self, label: str) -> None:
+        """Raise PolicyError where it has no such checkpoint."""
+        store.checkpoint_of(store.read(self._state, self.name), label)
+
+    def mark_applied(self) -> None:
+        """All of it was put in place, and nothing ran on it since: the next run on it begins anew.
+
+        Where that cannot be written down, the next run goes on with the same changes, of which none is left to apply.
+        """
+        try:
+            with self._taken() as held:
+                review.mark_applied(held)
+        except (MembraneError, OSError):
+            pass
+
+
+class OpenSet(SandboxSet):
+    """The set of a sandbox that is open, for as long as its processes stand still.
+
+    Args:
+        lock: a descriptor of the set's lock; it is the caller's.
+        confirm: raises where something has run.
+
+    Attributes:
+        whole: all of it was put in place.
+    """
+
+    def __init__(
+        self, name: str, environ: Mapping[str, str], paths: tuple[PathRule, ...], lock: int, confirm: Callable[[], None]
+    ) -> None:
+        super().__init__(name, environ, paths)
+        self._lock, self._confirm = lock, confirm
+        self.whole = False
+
+    @contextmanager
+    def _taken(self) -> Iterator[store.Held]:
+        held = store.Held(self._state, self.name, os.dup(self._lock))
+        try:
+            yield held
+        finally:
+            held.leave()
+
+    def _applied(self, held: store.Held, report: Report, found: list[ReviewedChange]) -> None:
+        # Not marked: what the sandbox changes from now on would be thrown away with it.
+        self.whole = review.is_whole(report, found)

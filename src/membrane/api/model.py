@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..events import Process
-from ..run.asking import Question, read_question
+from ..run.questions import Question, read_question
 from ..value import Value
 
 if TYPE_CHECKING:

@@ -174,7 +174,7 @@ class Policy:
             workspace: relative paths start there.
         """
         from ..run.check import check
-        from ..run.opening import facts_for
+        from ..run.prepare import facts_for
 
         answer = check(target, method, self._rules, facts_for(self._rules, os.path.realpath(workspace)))
         verdict = answer.verdict

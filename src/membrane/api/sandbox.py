@@ -21,7 +21,6 @@ import _socket
 import asyncio
 import inspect
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,10 +31,13 @@ from ..policy.codec import dump
 from . import wire
 from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_of, question_of
 from .policy import Policy
-from .streams import DEVNULL, Events, Pipes, close_all, pipe_stream, standard_stream
+from .reviewed import AsyncReviewed, named, whole
+from .spawning import argv_of, own_program, refuse_surrogates, spawn, umask
+from .streams import Events, Pipes, close_all, pipe_stream, standard_stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+    import subprocess
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from ..messages import Message
@@ -130,7 +132,7 @@ class AsyncProcess:
         self.send_signal(SIGKILL)
 
 
-class AsyncSandbox:
+class AsyncSandbox(AsyncReviewed):
     """A place where commands run behind the boundary; open it with ``async with``.
 
     Args:
@@ -143,6 +145,8 @@ class AsyncSandbox:
         on_event: is called with every event, in the loop; must be quick.
         environ: variables that the policy may pass on and take secrets from; None: ``os.environ``.
         record: keep the record that ``membrane trace`` reads.
+        review: keep what commands change apart from the workspace, in a change set, which a text names; False: as the
+            policy says.
 
     All commands share one network, one record and the file rules.  Sandboxes share nothing.
     """
@@ -158,10 +162,21 @@ class AsyncSandbox:
         on_event: OnEvent | None = None,
         environ: Mapping[str, str] | None = None,
         record: bool = True,
+        review: bool | str = False,
     ) -> None:
+        self._made: dict[str, Any] = {
+            "workspace": workspace,
+            "persistent": persistent,
+            "on_ask": on_ask,
+            "ask_timeout": ask_timeout,
+            "on_event": on_event,
+            "environ": environ,
+            "record": record,
+        }
         self.workspace = os.path.realpath(os.fspath(workspace))
         self.environ = dict(os.environ if environ is None else environ)
-        self.policy = Policy.load(self.workspace, environ=self.environ) if policy is None else policy
+        given = Policy.load(self.workspace, environ=self.environ) if policy is None else policy
+        self.policy, self.change_set = named(given, review)
         self.persistent = persistent
         self.id = ""
         self._on_ask, self._ask_timeout = on_ask, ask_timeout
@@ -175,6 +190,11 @@ class AsyncSandbox:
         self._closed: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
         self._number = 0
+        self._ran = 0  # commands that were started, as far as they come from here
+        self._wrapped = False  # others may have been
+        self._was_open = self._renewing = False
+        self._whole = -1
+        self._looking = asyncio.Lock()
         self._commands: dict[int, Command] = {}
         self._replies: dict[int, asyncio.Future[Any]] = {}  # by number
         self._outbox: list[Message] = []
@@ -202,12 +222,17 @@ class AsyncSandbox:
         if self._channel is not None or self._closed is not None:
             raise InternalError("open a sandbox", "it was opened before")
         self._owner = os.getpid()
+        await self._begin()
+        self._was_open = True
+        return self
+
+    async def _begin(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._opened, self._closed = loop.create_future(), loop.create_future()
         ours, theirs = pair(wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
         try:
             try:
-                self._process = _spawn(theirs.fileno(), self.environ)
+                self._process = spawn(theirs.fileno(), self.environ)
             finally:
                 theirs.close()
             ask = self._ask_timeout if self._on_ask is not None else 0
@@ -227,20 +252,24 @@ class AsyncSandbox:
             async with asyncio.timeout(OPEN):
                 await self._opened
         except TimeoutError:
-            await self.close()
+            await self._shut()
             raise HostError("make the sandbox", f"it was not there within {OPEN:.0f} s") from None
         except BaseException:
-            await self.close()
+            await self._shut()
             raise
-        return self
 
     async def close(self) -> None:
         """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
-        if self._owner != os.getpid():
+        if self._owner != os.getpid() or self._closed is None:
             return
+        await self._shut()
+        if self._whole >= 0 and self._whole == self._ran_so_far():
+            self._whole = -1
+            await whole(asyncio.to_thread(self._set().mark_applied))
+
+    async def _shut(self) -> None:
+        assert self._closed is not None
         channel, process = self._channel, self._process
-        if self._closed is None:
-            return
         if channel is not None:
             try:
                 channel.socket.shutdown(_socket.SHUT_WR)
@@ -287,10 +316,48 @@ class AsyncSandbox:
         self._commands.clear()
         self._replies.clear()
         self._outbox.clear()
-        for reader in self._readers:
-            reader.put(None)
+        if not self._renewing:
+            for reader in self._readers:
+                reader.put(None)
         if not self._closed.done():
             self._closed.set_result(None)
+
+    # ------------------------------------------------------------ what changes need (``reviewed``)
+
+    async def _renew(self, work: Callable[[], None]) -> None:
+        """End the sandbox, do ``work``, and make it anew.
+
+        Raises:
+            PolicyError: commands run.
+        """
+        running = max(len(self._commands), (await self.stats()).running)
+        if running:
+            raise PolicyError("make the sandbox anew", f"{running} commands run", fix=("wait for them, or kill them",))
+        wanted, self._wants_events = self._wants_events, False
+        self._renewing = True
+        try:
+            await self._shut()
+            try:
+                await whole(asyncio.to_thread(work))
+            finally:
+                self._failure = None
+                await self._begin()
+        except BaseException:
+            if self._channel is None:
+                for reader in self._readers:
+                    reader.put(None)
+            raise
+        finally:
+            self._renewing = False
+            if wanted:
+                self._want_events()
+
+    def _ran_so_far(self) -> int:
+        """How many commands were started; -1: nobody knows, or some of it still runs."""
+        return -1 if self.persistent or self._wrapped or self._commands else self._ran
+
+    def _another(self, name: str) -> Self:
+        return type(self)(self.policy, review=name, **self._made)
 
     # ------------------------------------------------------------ commands
 
@@ -411,23 +478,24 @@ class AsyncSandbox:
         """Ask for a command; its streams may be closed when this returns."""
         self._check_open()
         assert self._loop is not None
-        words = _argv(argv)
+        words = argv_of(argv)
         variables = {str(name): str(value) for name, value in (env or {}).items()}
         for name, value in variables.items():
             if not name or "=" in name or "\0" in name + value:
                 raise PolicyError("pass a variable", f"{name!r} is no variable")
-            _refuse_surrogates("pass a variable", (name, value))
+            refuse_surrogates("pass a variable", (name, value))
         directory = os.fspath(cwd) if cwd is not None else ""
         if "\0" in directory:
             raise PolicyError("enter a directory", f"{directory!r} has a NUL byte")
-        _refuse_surrogates("enter a directory", (directory,))
+        refuse_surrogates("enter a directory", (directory,))
         self._number += 1
+        self._ran += 1
         command = Command(self, self._loop, self._number, words)
         command.on_event = on_event
         if on_event is not None:
             self._want_events()
         self._commands[self._number] = command
-        self._post(wire.Run(self._number, words, directory, variables, _umask(), tuple(fds)))
+        self._post(wire.Run(self._number, words, directory, variables, umask(), tuple(fds)))
         return command
 
     async def start(
@@ -458,10 +526,11 @@ class AsyncSandbox:
         Raises:
             HostError: the socket for it cannot be made.
         """
+        self._wrapped = True
         told: wire.Listens = await self._ask_supervisor(wire.Listen)
         words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
         place = ["--cwd", os.fspath(cwd)] if cwd is not None else []
-        return [*_own_program("membrane.api.enter"), told.path, *place, *words, "--", *_argv(argv)]
+        return [*own_program("membrane.api.enter"), told.path, *place, *words, "--", *argv_of(argv)]
 
     # ------------------------------------------------------------ the rest
 
@@ -490,6 +559,7 @@ class AsyncSandbox:
             PolicyError: it needs what the sandbox was not made with: another rule than ``allow`` and ``deny`` differs,
                 or it needs inspection or UDP ports.
         """
+        policy, _name = named(policy, self.change_set)
         await self._ask_supervisor(lambda number: wire.Update(number, dump(policy.rules)))
         self.policy = policy
 
@@ -578,7 +648,7 @@ class AsyncSandbox:
                 command.started.set_result(None)
         elif isinstance(message, wire.CommandEnded):
             self._end(self._commands.pop(message.number), message)
-        elif isinstance(message, wire.Updated | wire.Counted | wire.Listens):
+        elif isinstance(message, wire.Updated | wire.Counted | wire.Listens | wire.Holding | wire.Done):
             future = self._replies.pop(message.number, None)
             if future is not None and not future.done():
                 future.set_result(message)
@@ -703,53 +773,3 @@ def refuse_fork(owner: int) -> None:
     if owner not in (0, os.getpid()):
         cause = f"process {owner} opened it, and this is a fork of that"
         raise HostError("use the sandbox", cause, fix=("open another one after the fork",))
-
-
-def _argv(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    if isinstance(argv, str | bytes):
-        raise PolicyError("run a command", "it is a sequence of words", fix=("shell(...) runs a line",))
-    words = tuple(os.fspath(word) for word in argv)
-    if not words or not words[0]:
-        raise PolicyError("run a command", "there is none")
-    if any(not isinstance(word, str) or "\0" in word for word in words):
-        raise PolicyError("run a command", "a word is not a string, or has a NUL byte")
-    _refuse_surrogates("run a command", words)
-    return words
-
-
-def _refuse_surrogates(tried: str, texts: Iterable[str]) -> None:
-    """Raise PolicyError for text that has no bytes: a surrogate that does not stand for one (PEP 383)."""
-    for text in texts:
-        try:
-            os.fsencode(text)
-        except UnicodeEncodeError:
-            raise PolicyError(tried, f"{text!r} has a lone surrogate, which is no character") from None
-
-
-def _umask() -> int:
-    """This process's mask, without changing it (proc(5), Linux 4.7)."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    return 0o022
-
-
-def _own_program(module: str) -> list[str]:
-    """An argv that runs ``main(sys.argv)`` of a module of ours, found where this one was; it imports nothing else."""
-    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    program = f"import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv))"
-    return [sys.executable, "-I", "-c", program, source]
-
-
-def _spawn(channel: int, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*_own_program("membrane.api.supervisor"), str(channel)],
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=DEVNULL,
-        pass_fds=(channel,),
-        start_new_session=True,
-        env=dict(environ),
-        cwd="/",
-    )

@@ -38,12 +38,13 @@ from ..host import view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..plan import mounts
 from ..policy.codec import restore
-from ..run import registry
-from ..run.asking import KINDS
+from ..run import door, registry
 from ..run.begin import begin
 from ..run.boundary import Boundary
-from ..run.opening import RunOptions, RunRequest
+from ..run.prepare import RunOptions, RunRequest
+from ..run.questions import KINDS
 from . import wire
+from .holding import Holding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..backend import SharedCommand
+    from ..gateway.messages import Asked
     from ..messages import Message
     from ..run.gateway import Gateway
-    from ..run.opening import Opening
+    from ..run.prepare import PreparedRun
 else:
     import _signal
 
@@ -120,8 +122,8 @@ class Supervisor(Boundary):
 
     shared = True
 
-    def __init__(self, channel: Channel, opening: Opening, wanted: wire.Open) -> None:
-        super().__init__(opening)
+    def __init__(self, channel: Channel, prepared: PreparedRun, wanted: wire.Open) -> None:
+        super().__init__(prepared)
         self._kept = wanted.persistent
         self._ask = wanted.ask
         self._main = _Client(channel, True)
@@ -143,6 +145,7 @@ class Supervisor(Boundary):
         self._questions: set[int] = set()
         self._syncs: dict[int, tuple[set[str], Any, float]] = {}  # number: who has yet to answer, then what, until when
         self._sync_number = 0
+        self._holding = Holding(self)
         self._places: frozenset[str] = frozenset()  # that a keeper makes for each command
         self._on_line = self._take_event
 
@@ -181,10 +184,13 @@ class Supervisor(Boundary):
     def _due(self) -> float:
         times = [at for command in self._commands.values() for at in (command.deadline, command.kill_at) if at]
         times += [until for _who, _then, until in self._syncs.values()]
+        times += [self._holding.due] if self._holding.due else []
         return min(times, default=0.0)
 
     def _on_due(self) -> None:
         now = time.monotonic()
+        if self._holding.due and now >= self._holding.due:
+            self._holding.step()
         for command in list(self._commands.values()):
             if command.deadline and now >= command.deadline:
                 command.deadline, command.timed_out = 0.0, True
@@ -197,13 +203,14 @@ class Supervisor(Boundary):
                 del self._syncs[number]
                 then()
 
-    def _asks(self) -> dict[str, Any] | None:
-        return {"seconds": self._ask, "kinds": KINDS} if self._ask else None
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        return (self._ask, KINDS) if self._ask else None
 
     def _answer_questions(self, gateway: Gateway) -> None:
-        gateway.on_question = self._on_question
+        gateway.on_question, gateway.on_withdrawn = self._on_question, self._on_withdrawn
 
     def _after_processes(self) -> None:
+        self._holding.end()
         for command in list(self._commands.values()):
             command.status = SIGKILL if command.status is None else command.status
             self._ended(command)
@@ -220,7 +227,7 @@ class Supervisor(Boundary):
     def _exit_status(self) -> tuple[int, int]:
         return (125, 0) if self.failure else (0, 0)
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         channel = self._main.channel
         try:
             channel.socket.settimeout(SYNC)
@@ -304,6 +311,8 @@ class Supervisor(Boundary):
             self._listen(message.number)
         elif isinstance(message, wire.WantEvents):
             self._wants_events = True
+        elif isinstance(message, wire.Hold | wire.Confirm | wire.LetGo | wire.Restored):
+            self._holding.obey(message)
         else:
             raise InternalError("obey the caller", f"unexpected message {type(message).__name__}")
 
@@ -373,6 +382,8 @@ class Supervisor(Boundary):
 
     def _feed(self) -> None:
         """Give jobs to the processes that wait, and have as many made as will be needed."""
+        if self._holding:
+            return
         while self._wanted and self._ready:
             wanted, command = self._wanted.pop(0), self._ready.pop(0)
             self._release(command, wanted)
@@ -592,20 +603,32 @@ class Supervisor(Boundary):
 
     # ------------------------------------------------------------ the rest
 
-    def _on_question(self, record: dict[str, Any]) -> None:
-        if "withdrawn" in record:
-            self._questions.discard(int(record["withdrawn"]))
-            self._tell(self._main, wire.Withdrawn(int(record["withdrawn"])))
-            return
-        asked = record["ask"]
-        self._questions.add(int(asked["number"]))
-        who = self.cell.owner(asked.get("client"))
+    def _on_question(self, asked: Asked) -> None:
+        self._questions.add(asked.number)
+        who = self.cell.owner(asked.client)
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
-        self._tell(self._main, wire.Question(int(asked["number"]), {**asked, "process": process}))
+        self._tell(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
+
+    def _on_withdrawn(self, number: int) -> None:
+        self._questions.discard(number)
+        self._tell(self._main, wire.Withdrawn(number))
+
+    @property
+    def making(self) -> int:
+        """How many processes are being made for jobs to come."""
+        return self._making
+
+    def answer(self, message: Message) -> None:
+        """Send a message to the caller."""
+        self._tell(self._main, message)
+
+    def go_on(self) -> None:
+        """Jobs may have waited for the end of a look at the changes."""
+        self._feed()
 
     def _update(self, update: wire.Update) -> None:
         try:
-            policy, _warnings = mounts.as_found(restore(update.policy), self.opening.facts)
+            policy, _warnings = mounts.as_found(restore(update.policy), self.prepared.facts)
             same = {"allow": (), "deny": (), "levels": (), "digest": ""}
             if policy.replace(**same) != self.policy.replace(**same):
                 raise PolicyError(
@@ -620,26 +643,24 @@ class Supervisor(Boundary):
         self._sync(lambda: self._tell(self._main, wire.Updated(update.number)))
 
     def _stats(self) -> dict[str, Any]:
-        journal = self.journal
+        log = self.log
         return {
             "commands": self._ran,
             "running": len(self._running()),
-            "refused": journal.refused,
-            "bytes_up": journal.bytes_up,
-            "bytes_down": journal.bytes_down,
-            "events": dict(journal.counts),
-            "lost": journal.lost,
+            "refused": log.refused,
+            "bytes_up": log.bytes_up,
+            "bytes_down": log.bytes_down,
+            "events": dict(log.counts),
+            "lost": log.lost,
         }
 
     def _listen(self, number: int) -> None:
         if self._door is None:
             path = registry.door_of(self.state, self.id)
-            directory, name = os.path.split(path)
             try:
-                os.makedirs(directory, 0o700, exist_ok=True)
-                self._door = _listener(directory, name)
+                self._door = door.listen(path, MOST_CLIENTS)
             except OSError as error:
-                told = HostError("listen for wrapped commands", error.strerror or str(error), target=directory)
+                told = HostError("listen for wrapped commands", error.strerror or str(error), target=path)
                 self._tell(self._main, wire.NotDone(number, wire.error_as_data(told)))
                 return
             self._door_path = path
@@ -660,25 +681,6 @@ class Supervisor(Boundary):
         client = _Client(Channel(channel, wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR), False)
         self._clients[fd] = client
         self._watch_client(client)
-
-
-def _listener(directory: str, name: str) -> _socket.socket:
-    """A listening socket that only this user can connect to."""
-    place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
-    try:
-        # By descriptor: the path itself may be longer than the 107 bytes of a socket's address (unix(7)).
-        path = f"/proc/self/fd/{place}/{name}"
-        door.bind(path)
-        os.chmod(path, 0o600)
-        door.listen(MOST_CLIENTS)
-        door.setblocking(False)
-    except OSError:
-        door.close()
-        raise
-    finally:
-        os.close(place)
-    return door
 
 
 def _is_own(channel: _socket.socket) -> bool:

@@ -14,6 +14,7 @@ import asyncio
 import os
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
@@ -21,8 +22,10 @@ from .sandbox import AsyncSandbox, refuse_fork
 from .streams import close_all, standard_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+    from typing import Literal
 
+    from .changesets import Report, ReviewedChange
     from .model import Event, Result, Stats
     from .policy import Policy
     from .sandbox import Command, OnAsk, OnEvent
@@ -106,17 +109,24 @@ class Sandbox:
         on_event: OnEvent | None = None,
         environ: Mapping[str, str] | None = None,
         record: bool = True,
+        review: bool | str = False,
     ) -> None:
-        self._core = AsyncSandbox(
-            policy,
-            workspace=workspace,
-            persistent=persistent,
-            on_ask=on_ask,
-            ask_timeout=ask_timeout,
-            on_event=on_event,
-            environ=environ,
-            record=record,
+        self._begin_with(
+            AsyncSandbox(
+                policy,
+                workspace=workspace,
+                persistent=persistent,
+                on_ask=on_ask,
+                ask_timeout=ask_timeout,
+                on_event=on_event,
+                environ=environ,
+                record=record,
+                review=review,
+            )
         )
+
+    def _begin_with(self, core: AsyncSandbox) -> None:
+        self._core = core
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -280,6 +290,74 @@ class Sandbox:
     def stats(self) -> Stats:
         """What happened so far."""
         return self._call(self._core.stats())
+
+    # ------------------------------------------------------------ changes of a reviewed workspace
+
+    @property
+    def change_set(self) -> str:
+        """The name of its change set; empty: the workspace is live, and the methods below raise PolicyError."""
+        return self._core.change_set
+
+    def changes(self) -> tuple[ReviewedChange, ...]:
+        """What differs from the workspace, sorted by path (``ChangeSet.changes``)."""
+        return self._work(self._core.changes())
+
+    def diff(self, only: Iterable[str] = ()) -> bytes:
+        """A patch that ``git apply`` takes (``ChangeSet.diff``)."""
+        return self._work(self._core.diff(only))
+
+    def apply(
+        self,
+        only: Iterable[str] = (),
+        *,
+        refuse: Literal["red", "nothing", "all"] = "red",
+        rest: bool = False,
+        merge: bool = False,
+    ) -> Report:
+        """Put changes in place, all that are chosen or none (``ChangeSet.apply``).
+
+        Raises:
+            Conflict: the host changed a chosen name meanwhile; ``paths`` says which.
+            Poisoned: with ``refuse="all"``; ``paths`` says which.
+        """
+        return self._work(self._core.apply(only, refuse=refuse, rest=rest, merge=merge))
+
+    def undo(self, *, rest: bool = False) -> tuple[tuple[str, str], ...]:
+        """Bring the workspace back to what it was before the last apply (``ChangeSet.undo``).
+
+        Raises:
+            Conflict: some of it was changed since, and ``rest`` is false.
+        """
+        return self._work(self._core.undo(rest=rest))
+
+    def checkpoints(self) -> tuple[str, ...]:
+        """The labels of its checkpoints, in the order in which they were made."""
+        return self._work(self._core.checkpoints())
+
+    def checkpoint(self, label: str, *, replace: bool = False) -> None:
+        """Keep what was changed so far under ``label`` (``AsyncSandbox.checkpoint``)."""
+        self._work(self._core.checkpoint(label, replace=replace))
+
+    def restore(self, label: str) -> None:
+        """Go back to a checkpoint; an open sandbox is made anew (``AsyncSandbox.restore``)."""
+        self._work(self._core.restore(label))
+
+    def fork(self, name: str = "") -> Sandbox:
+        """A sandbox that begins with what this one holds now, to be opened (``AsyncSandbox.fork``)."""
+        made = Sandbox.__new__(type(self))
+        made._begin_with(self._work(self._core.fork(name)))
+        return made
+
+    def discard(self) -> None:
+        """Throw all changes away; an open sandbox is made anew (``AsyncSandbox.discard``)."""
+        self._work(self._core.discard())
+
+    def _work(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As ``_call``, also when it is closed."""
+        if self._loop is not None:
+            return self._call(coroutine)
+        with ThreadPoolExecutor(1) as pool:  # this thread may have a loop
+            return pool.submit(asyncio.run, coroutine).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         refuse_fork(self._owner)

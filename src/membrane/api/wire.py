@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..errors import MembraneError
-    from ..messages import Fds, Json
+    from ..messages import Fd, Fds, Json
 
 LONGEST = 64 << 20  # bytes of a message
 
@@ -99,6 +99,31 @@ class WantEvents(Message):
     """Send ``EventLines`` from now on."""
 
 
+class Hold(Message):
+    """Stop every process of the sandbox, and give the lock of its change set."""
+
+    number: int
+
+
+class Confirm(Message):
+    """Has nothing run since ``Holding``?"""
+
+    number: int
+
+
+class LetGo(Message):
+    """Let everything go on."""
+
+    number: int
+
+
+class Restored(Message):
+    """Write down that the sandbox begins with what a checkpoint holds."""
+
+    number: int
+    checkpoint: str
+
+
 # ---------------------------------------------------------------- from the supervisor
 
 
@@ -155,6 +180,19 @@ class Listens(Message):
     path: str
 
 
+class Holding(Message):
+    """Everything stands still; ``lock``: that of the change set, whose holder goes on holding it."""
+
+    number: int
+    lock: Fd
+
+
+class Done(Message):
+    """``Confirm``: nothing has run; ``LetGo``: everything goes on; ``Restored``: it is written."""
+
+    number: int
+
+
 class NotDone(Message):
     """A request was refused; ``error`` for ``error_of``."""
 
@@ -195,12 +233,12 @@ class Closed(Message):
 
 TO_SUPERVISOR = Table(
     "from a program to its sandbox",
-    *(Open, Run, Signal, Kill, Update, Reply, Count, Listen, WantEvents),
+    *(Open, Run, Signal, Kill, Update, Reply, Count, Listen, WantEvents, Hold, Confirm, LetGo, Restored),
     longest=LONGEST,
 )
 FROM_SUPERVISOR = Table(
     "from a sandbox to its program",
-    *(Opened, Started, CommandEnded, Updated, Counted, Listens, NotDone),
+    *(Opened, Started, CommandEnded, Updated, Counted, Listens, Holding, Done, NotDone),
     *(EventLines, Question, Withdrawn, Failed, Closed),
     longest=LONGEST,
 )
@@ -208,8 +246,11 @@ FROM_SUPERVISOR = Table(
 
 def error_as_data(error: MembraneError) -> dict[str, Any]:
     """An error for the other side."""
+    from .. import errors
+
+    kinds = (errors.PolicyError, errors.HostError)
     return {
-        "type": type(error).__name__,
+        "type": next((each.__name__ for each in kinds if isinstance(error, each)), type(error).__name__),
         "tried": error.tried,
         "cause": error.cause,
         "target": error.target,

@@ -8,10 +8,10 @@ for the word to the command, for what became of it, and never for a namespace, a
 was there before the plan (secrets, the record, the guard, the gateway, the tracer) is the supervisor's and the same
 for every backend.
 
-``native`` is Linux with the kernel's own calls.  The seam is cut for two more: a container in which the native one
-runs, and macOS.  What a backend cannot do it says before anything runs: ``plan`` raises for a rule that it cannot
-bind, ``Cell.traces`` says whether there is something to trace.  It promises nothing that ``Cell.ready`` has not read
-back.
+``native`` is Linux with the kernel's own calls, ``landlock`` the same without a namespace, inside somebody else's
+container.  The seam is cut for two more: a container in which the native one runs, and macOS.  What a backend cannot
+do it says before anything runs: ``plan`` raises for a rule that it cannot bind, ``Cell.traces`` says whether there is
+something to trace.  It promises nothing that ``Cell.ready`` has not read back.
 
 Order of a run: ``with backend`` · ``facts`` · ``plan`` · ``start`` · ``grant`` · ``fill``, ``sockets``, ``listeners``
 · ``built`` · ``hide`` · ``ready`` · ``trace_handle`` · ``Command.release``, or ``fork`` and ``SharedCommand.release`` ·
@@ -20,13 +20,14 @@ Order of a run: ``with backend`` · ``facts`` · ``plan`` · ``start`` · ``gran
 Times are seconds, descriptors belong to who is given them unless something else is said, and every HostError names
 the step, the cause and the object.  Abstract classes, and not protocols: a backend that lacks a method fails when it
 is made, not when the method is needed.  This module is loaded before the launcher is forked and imports nothing that
-``value`` does not.
+``value`` and ``errors`` do not.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ..errors import HostError
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -71,6 +72,10 @@ class Waiting(News):
 
 class Stopped(News):
     """The command's job was stopped from its terminal; it goes on with ``Command.resume``."""
+
+
+class HasTerminal(News):
+    """One of many commands has a terminal of its own, of which ``SharedCommand.terminal`` is the master."""
 
 
 class Exited(News):
@@ -194,6 +199,10 @@ class Backend(ABC):
             HostError: what was begun has ended.
         """
 
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        """As ``Cell.stand_still``, of a cell of another supervisor on this machine, by its ``Cell.last``."""
+        raise HostError("stop the processes of the sandbox", "this kind of sandbox cannot")
+
 
 class Cell(ABC):
     """One sandbox, as its supervisor sees it; the methods up to ``ready`` are called in the order in which they stand.
@@ -278,9 +287,27 @@ class Cell(ABC):
             HostError: the command's process cannot be looked at.
         """
 
+    def join(self) -> tuple[int, int]:
+        """In a cell of one command: let there be more beside it, by ``fork``; they end with the cell.
+
+        ``descriptors`` has one more from then on.
+
+        Returns:
+            The listener of their notifications, the caller's from now on; -1: there is none, and the errno why.
+
+        Raises:
+            HostError: it cannot be; the cell is as before.
+        """
+        from ..errors import HostError
+
+        raise HostError("join the sandbox", "nothing here can run a second command in it")
+
     @abstractmethod
-    def fork(self) -> SharedCommand:
-        """One of many commands, after ``ready``: it confines itself and tells ``Waiting``.
+    def fork(self, terminal: tuple[int, ...] = ()) -> SharedCommand:
+        """One of many commands, after ``ready`` or ``join``: it confines itself and tells ``Waiting``.
+
+        Args:
+            terminal: the streams, by number, that become a terminal of its own, which ``HasTerminal`` tells first.
 
         Raises:
             HostError: what makes commands has ended.
@@ -318,13 +345,21 @@ class Cell(ABC):
 
     @abstractmethod
     def owner(self, client: Mapping[str, Any] | None) -> Process | None:
-        """The process of the cell behind a question's ``client`` (``gateway.asking``); None: that is not known."""
+        """The process of the cell behind a question's ``client`` (``gateway.approvals``); None: that is not known."""
 
     def last(self) -> tuple[int, ...]:
         """After ``ready``: processes of this machine, as this pid namespace numbers them; when they have ended nothing
         of the cell runs any more, also when nobody called ``reap``.  Empty: there are none that tell it.
         """
         return ()
+
+    def stand_still(self) -> Still:
+        """Begin to stop every process of the cell, for a consistent look at what they write.
+
+        Raises:
+            HostError: this backend cannot.
+        """
+        raise HostError("stop the processes of the sandbox", "this kind of sandbox cannot")
 
     @abstractmethod
     def kill(self) -> None:
@@ -333,6 +368,34 @@ class Cell(ABC):
     @abstractmethod
     def reap(self) -> None:
         """After ``kill``: wait until no process of it is left."""
+
+
+class Still(ABC):
+    """The processes of a cell while they stand still.  What has ``end`` is ended whatever happens."""
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Go on stopping them; True: all stand still.  Never waits.
+
+        Raises:
+            HostError: they do not in the time that there is for it; ``end`` has been called.
+        """
+
+    @abstractmethod
+    def confirm(self) -> None:
+        """Make sure that none of them has run since ``step`` was true.
+
+        Raises:
+            HostError: one has.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Let go on what was stopped by us; it may be called again."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let everything go on, for who takes over from a process that was killed: whoever stopped it."""
 
 
 class Command(ABC):
@@ -370,10 +433,12 @@ class SharedCommand(ABC):
         pid: of the command by our pid namespace, from ``ready`` on.
         ended: a descriptor that becomes readable when what keeps the command has ended, and in a cell of ``fresh``
             commands everything that it started (pidfd_open(2)); -1 before ``ready``.
+        terminal: the master of its terminal (pty(7)), the caller's after ``HasTerminal``; -1: it has none.
     """
 
     pid: int
     ended: int
+    terminal: int = -1
 
     @abstractmethod
     def fileno(self) -> int:
@@ -415,6 +480,10 @@ class SharedCommand(ABC):
     def signal(self, number: int) -> bool:
         """Send a signal to its process group; False: it has ended, which ``read`` tells."""
 
+    def resume(self) -> None:
+        """Let it go on after ``Stopped``, which only one with a terminal tells."""
+        raise NotImplementedError
+
     @abstractmethod
     def kill(self) -> None:
         """End what keeps it, and the command with that; nothing before ``ready``.
@@ -437,7 +506,16 @@ class SharedCommand(ABC):
 
 
 def default() -> Backend:
-    """The backend for this machine."""
+    """The backend for this machine, where nobody asked for another."""
     from .native import Native
 
     return Native()
+
+
+def named(name: str) -> Backend:
+    """The backend that a policy names (key ``backend``); it is never taken instead of another one."""
+    if name == "landlock":
+        from .landlock import Inside
+
+        return Inside()
+    return default()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from ..errors import HostError, InternalError, MembraneError
+from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..host import messages as m
 from ..host.channel import SIGKILL
 from ..host.launch import Launch, Spawner
@@ -29,8 +29,10 @@ from . import (
     Exited,
     Failed,
     Frozen,
+    HasTerminal,
     Hidden,
     SharedCommand,
+    Still,
     Stopped,
     TraceHandle,
     Waiting,
@@ -68,7 +70,7 @@ class Native(Backend):
     def facts(self, policy: Policy, workspace: str = "") -> HostFacts:
         from ..host.facts import gather
 
-        return gather(
+        facts = gather(
             os.environ,
             named=[rule.path for rule in policy.mounts],
             sockets=[rule.path for rule in policy.unix_sockets],
@@ -78,11 +80,19 @@ class Native(Backend):
             devices=[rule.name for rule in policy.devices],
             workspace=workspace,
         )
+        if policy.containers == "nested" and not facts.root:
+            from ..host.subordinate import find
+
+            facts = facts.replace(subordinate=find(facts.uid))
+        return facts
 
     def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:
         from ..plan.build import build
 
         return build(policy, facts)
+
+    def stand_still(self, last: tuple[int, ...]) -> Still:
+        return _stillness(last)
 
     def start(
         self,
@@ -100,8 +110,21 @@ class Native(Backend):
         launch = self._launch
         if launch is None:
             raise InternalError("start the sandbox", "its launcher was not forked")
+        if plan.hardening.nested and commands != "one":
+            raise PolicyError(
+                "bind a rule",
+                "containers: nested holds for a sandbox of one command only",
+                where="policy",
+                fix=("run one command that starts the others",),
+            )
         launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
         return NativeCell(launch, commands)
+
+
+def _stillness(last: tuple[int, ...]) -> Still:
+    from .still import Stillness
+
+    return Stillness(last[:1], last[1:])
 
 
 class NativeCell(Cell):
@@ -155,9 +178,13 @@ class NativeCell(Cell):
             raise HostError("attach the tracer", error.strerror or "", target=f"pid {process}") from None
         return TraceHandle(process, of.listener, of.listener_error, root)
 
-    def fork(self) -> NativeSharedCommand:
+    def join(self) -> tuple[int, int]:
+        spawner = self._spawner = Spawner(self._launch)
+        return spawner.listener, spawner.listener_error
+
+    def fork(self, terminal: tuple[int, ...] = ()) -> NativeSharedCommand:
         assert self._spawner is not None
-        return NativeSharedCommand(self._spawner.fork(), self._launch.plan)
+        return NativeSharedCommand(self._spawner.fork(terminal), self._launch.plan)
 
     def hide(self, ops: Sequence[MountOp]) -> None:
         self._launch.mask(ops)
@@ -199,6 +226,9 @@ class NativeCell(Cell):
         first = self._launch.init_pid()
         return (first,) if self._spawner is None else (first, self._spawner.pid)
 
+    def stand_still(self) -> Still:
+        return _stillness(self.last())
+
     def kill(self) -> None:
         self._launch.kill()
 
@@ -207,7 +237,7 @@ class NativeCell(Cell):
 
     def _member(self) -> int:
         """A process in the sandbox's namespaces."""
-        return self._launch.command_pid if self._spawner is None else self._spawner.pid
+        return self._spawner.pid if self._many and self._spawner is not None else self._launch.command_pid
 
 
 class NativeCommand(Command):
@@ -229,10 +259,7 @@ class NativeCommand(Command):
         return _signal_by(self._channel, number)
 
     def resume(self) -> None:
-        try:
-            self._channel.send(m.Resume())
-        except OSError:
-            pass  # pid 1 is gone: its end is on the way
+        _resume(self._channel)
 
 
 class NativeSharedCommand(SharedCommand):
@@ -248,6 +275,9 @@ class NativeSharedCommand(SharedCommand):
 
     def read(self) -> News:
         message = self._channel.receive()
+        if isinstance(message, m.TerminalMade) and self.terminal < 0:
+            self.terminal = message.master
+            return HasTerminal()
         if isinstance(message, m.Ready) and self.ended < 0:
             self._sender = self._channel.sender  # the kernel's word: it is what will be read back
             return Waiting()
@@ -271,6 +301,9 @@ class NativeSharedCommand(SharedCommand):
 
     def signal(self, number: int) -> bool:
         return _signal_by(self._channel, number)
+
+    def resume(self) -> None:
+        _resume(self._channel)
 
     def kill(self) -> None:
         """With pid 1 its namespace ends; elsewhere the command ends with its keeper (PR_SET_PDEATHSIG)."""
@@ -308,6 +341,13 @@ def _news(message: Message | None) -> News:
     if message is None:
         return Ended()
     raise InternalError("run a command", f"unexpected message {type(message).__name__}")
+
+
+def _resume(channel: Channel) -> None:
+    try:
+        channel.send(m.Resume())
+    except OSError:
+        pass  # what keeps it is gone: its end is on the way
 
 
 def _signal_by(channel: Channel, number: int) -> bool:

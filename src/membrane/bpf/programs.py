@@ -369,7 +369,7 @@ class Map:
             yield key
 
     def freeze(self) -> None:
-        """BPF_MAP_FREEZE: user space cannot change it any more, whoever holds it."""
+        """BPF_MAP_FREEZE: user space cannot change it any more, whichever process holds it."""
         sc.bpf(_MAP_FREEZE, struct.pack("<I", self.fd))
 
     def close(self) -> None:
@@ -503,7 +503,7 @@ class _Attempt:
             self._fd = _load_program(spec, code, license_name, target, False)
         except OSError as error:
             self._error = error
-        except BaseException as error:  # nobody else would hear of it
+        except BaseException as error:  # it would be lost else
             self._error = OSError(errno.EINVAL, repr(error))
         finally:
             self._done.release()
@@ -549,10 +549,10 @@ def attach(program: int) -> int:
 
 
 def link_by_id(number: int) -> int:
-    """BPF_LINK_GET_FD_BY_ID (CAP_SYS_ADMIN): a descriptor of a link that somebody else holds.
+    """BPF_LINK_GET_FD_BY_ID (CAP_SYS_ADMIN): a descriptor of a link that another process holds.
 
     Raises:
-        OSError: ENOENT: nobody holds it any more.
+        OSError: ENOENT: no process holds it any more.
     """
     return sc.bpf(_LINK_BY_ID, struct.pack("<III", number, 0, 0))
 

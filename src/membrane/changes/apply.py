@@ -55,7 +55,10 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
     judge = Judge(copy, root)
     in_git = [judge.one(change) for change in raw if gits.repository(change.path)]
     rows = len(base.rows)
-    in_git = gits.rewritten(change for change in in_git if not base.is_same(copy, change))
+    # An object that came once, and that the host's git pruned since, comes again: a ref may lead to it by now.
+    in_git = gits.rewritten(
+        change for change in in_git if gits.is_object(change.path) or not base.is_same(copy, change)
+    )
     if len(base.rows) > rows:
         base.save()
     found = [
@@ -223,6 +226,18 @@ class Engine:
             if worse:
                 chosen, refused = self._without(
                     [worse.get(change.path, change) for change in changes],
+                    only,
+                    red,
+                    {change.path: change.conflict for change in conflicts},
+                )
+            lacking = self._gits.lacking(chosen, slots, self._stage.path)
+            if lacking:
+                known = {change.path: change for change in changes} | worse
+                chosen, refused = self._without(
+                    [
+                        change.replace(never=(*change.never, lacking[path])) if path in lacking else change
+                        for path, change in known.items()
+                    ],
                     only,
                     red,
                     {change.path: change.conflict for change in conflicts},

@@ -30,6 +30,7 @@ from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from ..plan.model import Reviewed
 from . import store
 from .removal import remove_tree
+from .writers import is_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
             remove_tree(masks)
         os.mkdir(masks, 0o700)
         held.renew_work()
+        held.forget_copies()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:
         held.close()
@@ -127,31 +129,12 @@ def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
 
     trees = [places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw"]
     for tree in trees:
-        if tree and (_is_above(tree, facts.workspace) or _is_above(facts.workspace, tree)):
+        if tree and (is_above(tree, facts.workspace) or is_above(facts.workspace, tree)):
             raise PolicyError(
                 "review the workspace",
                 f"mounts: {tree} leads to the workspace, and what is written there would not be reviewed",
                 fix=("mount it read-only", "use the workspace live: --live"),
             )
-
-
-def _is_above(upper: str, path: str) -> bool:
-    """Is the directory ``upper`` itself, or one above, ``path``?"""
-    try:
-        wanted = os.stat(upper)
-    except OSError:
-        return False
-    place = os.path.realpath(path)
-    while True:
-        try:
-            if os.path.samestat(os.stat(place), wanted):
-                return True
-        except OSError:
-            pass
-        parent = os.path.dirname(place)
-        if parent == place:
-            return False
-        place = parent
 
 
 # ---------------------------------------------------------------- hidden names

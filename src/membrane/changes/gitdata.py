@@ -27,6 +27,7 @@ import time
 from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
+from ..workspace.protect import fold
 from .base import Row
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
@@ -49,7 +50,7 @@ _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What says nothing of where HEAD is: settings, and other repositories.
 _APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
-_ALTERNATES = ("objects/info/alternates", "objects/info/http-alternates")
+_ALTERNATES = frozenset({"alternates", "http-alternates"})  # gitrepository-layout(5), in objects/info
 _REPLACED = "git shows another object in place of the one that it names"  # git-replace(1)
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
 
@@ -126,6 +127,12 @@ class Repositories:
             return ""
         return "" if there is None else there.what
 
+    def is_object(self, path: str) -> bool:
+        """Is it the name of an object, or of a pack, of a repository of the workspace?"""
+        place = self.repository(path)
+        inner = path[len(place) + 1 :]
+        return bool(place) and bool(loose_name(inner) or pack_name(inner))
+
     def rewritten(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, with those of git directories as they may be put in place, sorted by path."""
         out: list[Change] = []
@@ -144,7 +151,8 @@ class Repositories:
     @staticmethod
     def made_inside(change: Change) -> Change:
         """A change that is in no repository of the workspace, perhaps in one that the command made."""
-        if change.after is not None and _inner(change.path) in _ALTERNATES:
+        # By its name, wherever it is: a link may be what makes it the list of a repository.
+        if change.after is not None and fold(change.path.rpartition("/")[2]) in _ALTERNATES:
             return _never(change, "git takes objects from where it points")
         return change
 
@@ -377,6 +385,58 @@ class Repositories:
         finally:
             os.close(fd)
 
+    def lacking(self, chosen: Iterable[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        """Which of the chosen changes lead to objects that will not be there, with the reason.
+
+        Args:
+            slots: the file in the ``stage`` of each path.
+        """
+        parts: dict[str, list[Change]] = {}
+        for change in chosen:
+            place = self.owner.get(change.path, "")
+            if place:
+                parts.setdefault(place, []).append(change)
+        out: dict[str, str] = {}
+        for place, changes in parts.items():
+            out |= self._lacking(place, changes, slots, stage)
+        return out
+
+    def _lacking(self, place: str, changes: list[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        from .connected import lacking
+
+        coming, tips, lists = {}, {}, {}
+        width = self._width(place)
+        for change in changes:
+            slot, inner = slots.get(change.path), change.path[len(place) + 1 :]
+            if slot is None or change.after is None or change.after.what != "file":
+                continue
+            if loose_name(inner) or pack_name(inner):
+                coming[inner.removeprefix("objects/")] = slot
+            elif inner == "HEAD" or inner.startswith("refs/"):
+                name = _value(_whole(stage, slot))
+                if not name.startswith("ref: "):
+                    tips[change.path] = name
+            elif inner.startswith("logs/"):
+                lists[change.path] = _logged(_whole(stage, slot)) - _logged(_bytes(self._host, change.path))
+            elif inner == "index":
+                mine = _indexed(_whole(stage, slot), width)
+                lists[change.path] = mine - _indexed(_bytes(self._host, change.path), width)
+        known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
+        shallow = _bytes(self._host, f"{place}/shallow")
+        host = open_directory(self._host.base_fd, f"{place}/objects")
+        try:
+            found = lacking(stage, coming, host, known, tips, lists, width, shallow)
+        finally:
+            os.close(host)
+        # What says where HEAD is describes a history that does not come.
+        head = _value(_bytes(self._copy, f"{place}/HEAD", LONGEST_REF))
+        if found.keys() & {f"{place}/HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
+            for change in changes:
+                first = change.path[len(place) + 1 :].partition("/")[0]
+                if first not in _APART and first not in ("objects", "refs", "packed-refs"):
+                    found.setdefault(change.path, "the commits that it is about do not come: objects are not there")
+        return found
+
     def rows_of(self, paths: Iterable[str]) -> dict[str, Row]:
         """Rows of refs and indexes that were put in place."""
         out = {}
@@ -551,6 +611,26 @@ def _bytes(copy: Copy, path: str, most: int = LARGEST_INDEX) -> bytes:
         os.close(fd)
 
 
+def _whole(stage: str, slot: str) -> bytes:
+    with open(f"{stage}/{slot}", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+        return file.read(LARGEST_INDEX)
+
+
+def _logged(data: bytes) -> frozenset[str]:
+    """The objects that a reflog names (git-reflog(1): the old and the new one lead each line)."""
+    names = {word.decode("ascii", "replace") for line in data.splitlines() for word in line.split(b" ", 2)[:2]}
+    return frozenset(name for name in names if len(name) in (40, 64) and _HEX.issuperset(name) and name.strip("0"))
+
+
+def _indexed(data: bytes, width: int) -> frozenset[str]:
+    """The objects that an index of version 2 or 3 lists, but for commits of submodules; of others none is known."""
+    names = set()
+    for _start, mode, name, _end in _entries(data, width) or ():
+        if mode[2] >> 4 != 0o16:
+            names.add(name.hex())
+    return frozenset(names)
+
+
 def _value(data: bytes) -> str:
     return data[:LONGEST_REF].decode("utf-8", "surrogateescape").removesuffix("\n")
 
@@ -588,22 +668,33 @@ def entries(data: bytes, width: int) -> str:
     from hashlib import blake2b
 
     made = blake2b(digest_size=16)
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
+    rows = _entries(data, width)
+    if rows is None:
         made.update(data)
         return made.hexdigest()
-    for _ in range(count):
-        mode, name = data[at + 24 : at + 28], data[at + 40 : at + 40 + width]
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width
+    for start, mode, name, end in rows:
+        flags = data[start + 40 + width : start + 42 + width]
+        first = start + 42 + width
         more = b""
         if flags and flags[0] & 0x40:
-            more = data[start : start + 2]
-            start += 2
+            more = data[first : first + 2]
+            first += 2
+        made.update(b"\0".join((mode, name, flags, more, data[first:end])) + b"\n")
+    return made.hexdigest()
+
+
+def _entries(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
+    """(where it begins, mode, object, where its name ends) of each entry; None: another version, or damaged."""
+    at, count = 12, int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
+        return None
+    out = []
+    for _ in range(count):
+        flags = data[at + 40 + width : at + 42 + width]
+        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
         end = data.find(b"\0", start)
         if end < 0:
-            made.update(data)
-            break
-        made.update(b"\0".join((mode, name, flags, more, data[start:end])) + b"\n")
+            return None
+        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
         at += (end - at + 8) // 8 * 8
-    return made.hexdigest()
+    return out

@@ -23,21 +23,28 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 from ..escaping import escape
 from ..workspace import protect
 from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
+from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
 from .model import EXECUTE, SET_ID, Change, Side
-from .tree import CAPABILITY, Copy, look
+from .tree import CAPABILITY, Copy, look, open_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+LINKS_TIME = 30.0  # seconds in which all links of a look, or of an apply, are followed; the others are red
+MOST_DIRECTORIES = 200_000  # of the host's workspace in which repositories are looked for
 MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
 _LAYOUT = ("HEAD", "objects", "refs", "commondir")
+# Where git looks for objects: the first two are directories, the others are not there.
+_STORE = ("objects", "objects/info", "objects/info/alternates", "objects/info/http-alternates")
+_DATA = frozenset({"objects", "refs", "logs", "info"})  # of a repository, which holds no other in them
 _OUT = "it leads out of the workspace"
 _BEHIND = "a .. in it stands behind a name: it leads out when a link or a directory takes the place of that name"
 _SPECIAL = {
@@ -45,6 +52,10 @@ _SPECIAL = {
     "socket": "it leads to no process",
     "device": "it is a device",
 }
+
+
+class _Late(Exception):
+    """The time for all links is over."""
 
 
 class Judge:
@@ -63,9 +74,11 @@ class Judge:
         self._read = read or (lambda change: copy.open(change.layer, change.path))
         self._contexts: dict[str, int] = {"": self._settle(root_context(root), "")}
         self._folded: dict[str, dict[str, int]] = {}
-        self._obeyed: dict[str, frozenset[str]] = {}
+        self._obeyed: frozenset[str] | None = None
+        self._relative: frozenset[str] = frozenset()  # what is obeyed in every work tree
+        self._trees: dict[str, bool] = {}  # whether a directory has a ``.git``
+        self._until: float | None = None  # when the links must be judged
         self._made: dict[str, str] = {}
-        self._tops: dict[str, tuple[str, ...]] = {}
 
     def all(self, changes: Iterable[Change]) -> list[Change]:
         """``changes``, each with what is said against it."""
@@ -192,35 +205,41 @@ class Judge:
         return reason(first)
 
     def _programs(self, path: str) -> str:
-        """Does the configuration of the host's repository name it, or a directory that holds it?"""
-        for top in self._repositories(path.rpartition("/")[0]):
-            known = self._obeyed.get(top)
-            if known is None:
-                there = protect.existing(self._root, (f"{top}/.git".lstrip("/"),), ())
-                known = self._obeyed[top] = frozenset((*(hit.path for hit in there.hits), *there.missing))
-            at = len(path) if known else 0
-            while at > 0:
-                if path[:at] in known:
-                    return "git's configuration names it, and git runs or obeys it"
-                at = path.rfind("/", 0, at)
+        """Does configuration of a repository of the host, wherever that lies, name it or what holds it?"""
+        if self._obeyed is None:
+            gits = repositories(self._copy.base_fd)
+            if gits is not None:
+                there = protect.existing(self._root, gits, ())
+                self._obeyed = frozenset((*(hit.path for hit in there.hits), *there.missing))
+                self._relative = relative(self._root, gits or (".git",))
+            else:
+                self._obeyed = frozenset(("",))
+        if "" in self._obeyed:
+            return "the workspace is too large to find what git's configuration names in it"
+        at = len(path) if self._obeyed else 0
+        while at > 0:
+            if path[:at] in self._obeyed:
+                return "git's configuration names it, and git runs or obeys it"
+            at = path.rfind("/", 0, at)
+        # Also in a repository, or a linked work tree, that the command has made, for which the same is in force.
+        for each in self._relative:
+            at = f"/{path}/".find(f"/{each}/")
+            while at >= 0:
+                top = path[: max(0, at - 1)]
+                if self._has_git(top):
+                    return "git's configuration names it, and git runs or obeys it in this work tree"
+                at = f"/{path}/".find(f"/{each}/", at + 1)
         return ""
 
-    def _repositories(self, place: str) -> tuple[str, ...]:
-        """The directories of the workspace, from ``place`` up, that have a ``.git`` of their own on the host.
-
-        All of them: a repository within another, which a command can make, takes nothing from what the outer one names.
-        """
-        known = self._tops.get(place)
-        if known is not None:
-            return known
-        above = self._repositories(place.rpartition("/")[0]) if place else ()
-        try:
-            there = look(self._copy.base_fd, f"{place}/.git" if place else ".git")
-        except OSError:
-            there = None
-        own = there is not None and there.what == "directory"
-        self._tops[place] = (place, *above) if own else above
-        return self._tops[place]
+    def _has_git(self, place: str) -> bool:
+        known = self._trees.get(place)
+        if known is None:
+            try:
+                known = self._copy.find(f"{place}/.git" if place else ".git") is not None
+            except OSError:
+                known = True
+            self._trees[place] = known
+        return known
 
     # ------------------------------------------------------------ its content
 
@@ -359,6 +378,10 @@ class Judge:
         base = f"{place}/" if place else ""
         if not protect.is_git_layout({name.lower() for name in _LAYOUT if self._copy.find(base + name) is not None}):
             return ""
+        for name in _STORE:
+            found = self._copy.find(base + name)
+            if found is not None and (name not in _STORE[:2] or found[1].what != "directory"):
+                return f"it makes this directory a git repository, and its {name} leads git to objects elsewhere"
         for name in ("config", "config.worktree", "commondir", "gitdir", "remotes", "info/attributes", "hooks"):
             found = self._copy.find(base + name)
             if found is None or (name in ("commondir", "gitdir") and self.context(place) & NAMED):
@@ -389,6 +412,8 @@ class Judge:
 
     def _link(self, path: str, target: str) -> str:
         """Why a link is red: by where it leads in the copy, and on the host, of which some may stay as it is."""
+        if self._until is None:
+            self._until = time.monotonic() + LINKS_TIME
         why = self._leading(self._copy, path, target)
         if not why and self._is_on_host(path.rpartition("/")[0]):
             why = self._leading(self._host, path, target)
@@ -404,7 +429,10 @@ class Judge:
         return there is not None and there.what == "directory"
 
     def _leading(self, copy: Copy, path: str, target: str) -> str:
-        place = self._leads(copy, path.rpartition("/")[0], target)
+        try:
+            place = self._leads(copy, path.rpartition("/")[0], target)
+        except _Late:
+            return f"where it leads could not be found in {LINKS_TIME:g} seconds for all links"
         if place is None:
             return _OUT
         if self._copy.is_hidden(place):
@@ -436,6 +464,8 @@ class Judge:
                 at.pop()
                 continue
             at.append(part)
+            if self._until is not None and time.monotonic() > self._until:
+                raise _Late
             if len(at) > 512 or len(todo) > 4096:
                 return None
             try:
@@ -484,3 +514,37 @@ def is_plain(name: str) -> bool:
     """Does a person see all of this name?  Bytes that are no UTF-8 are shown as such, so they count as seen."""
     shown = "".join(char for char in name if char != "\\" and not 0xDC80 <= ord(char) <= 0xDCFF)
     return escape(shown) == shown and name == name.strip()
+
+
+def repositories(base_fd: int) -> tuple[str, ...] | None:
+    """The git directories of a tree, wherever they lie in it, relative: named, bare by their layout, and of submodules.
+
+    Links are not followed.  None: it has more directories than are looked at.
+    """
+    out: list[str] = []
+    todo, left = [""], MOST_DIRECTORIES
+    while todo:
+        place = todo.pop()
+        left -= 1
+        if left < 0:
+            return None
+        try:
+            fd = open_directory(base_fd, place)
+        except OSError:
+            continue  # closed to us, or gone: git of ours does not work in it either
+        try:
+            with os.scandir(fd) as listing:
+                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(
+            {name.lower() for name, _directory in entries}
+        )
+        if is_one:
+            out.append(place)
+        for name, directory in entries:
+            if directory and not (is_one and fold(name) in _DATA):
+                todo.append(f"{place}/{name}" if place else name)
+    return tuple(out)

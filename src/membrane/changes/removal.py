@@ -13,8 +13,8 @@ def remove_tree(path: str) -> None:
     """Remove a directory of ours and all below it; links in it are removed, not followed.
 
     A command chose the modes of what is in a layer, and the kernel leaves ``work/work`` with mode 000: each directory
-    is made readable before it is listed.  What cannot be removed (files of other uids in it) stays; it is no
-    error, as the name that people know is gone already.
+    is made readable before it is listed.  What cannot be removed (files of uids that are not the caller's, nor his
+    subordinate ones) stays; it is no error, as the name that people know is gone already.
     """
     try:
         parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -24,15 +24,24 @@ def remove_tree(path: str) -> None:
     # is deep is moved up to ``path`` first.
     name = os.path.basename(path)
     try:
-        _remove_at(parent, name)
+        left = _remove_at(parent, name)
+        if left and os.geteuid():  # perhaps of subordinate ids: of containers (``containers: nested``)
+            from ..host.subordinate import as_root_of_them
+
+            # ``name`` last: it would give what is below it names that are in ``left``.
+            as_root_of_them(lambda: [_remove_at(parent, each) for each in sorted(left, key=len, reverse=True)])
     finally:
         os.close(parent)
 
 
-def _remove_at(parent: int, name: str) -> None:
-    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent."""
+def _remove_at(parent: int, name: str) -> list[str]:
+    """Remove ``name`` with all below it, without recursion: a directory that holds others gives them to its parent.
+
+    Returns:
+        Names in ``parent`` that are still there.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    waiting = [name]
+    waiting, left = [name], list[str]()
     count = 0
     while waiting:
         each = waiting.pop()
@@ -44,7 +53,10 @@ def _remove_at(parent: int, name: str) -> None:
             if stat.S_IMODE(details.st_mode) & 0o700 != 0o700:
                 _open_up(parent, each)
             fd = os.open(each, flags, dir_fd=parent)
+        except FileNotFoundError:
+            continue
         except OSError:
+            left.append(each)
             continue
         try:
             for inner in os.listdir(fd):
@@ -72,7 +84,8 @@ def _remove_at(parent: int, name: str) -> None:
         try:
             os.rmdir(each, dir_fd=parent)
         except OSError:
-            continue
+            left.append(each)
+    return left
 
 
 def _open_up(parent: int, name: str) -> None:

@@ -112,8 +112,18 @@ def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[s
 
 def applied(held: Held, report: Report, changes: Sequence[Change]) -> None:
     """Mark a set of which everything was put in place."""
-    if len(report.applied) == len(changes) and not report.refused and not report.conflicts:
-        os.close(os.open(f"{held.path}/{APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if is_whole(report, changes):
+        mark_applied(held)
+
+
+def is_whole(report: Report, changes: Sequence[Change]) -> bool:
+    """Was everything put in place?"""
+    return len(report.applied) == len(changes) and not report.refused and not report.conflicts
+
+
+def mark_applied(held: Held) -> None:
+    """The next run on the set begins anew (``fresh``)."""
+    os.close(os.open(f"{held.path}/{APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def undone(held: Held) -> None:

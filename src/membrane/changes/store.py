@@ -12,8 +12,9 @@ A *change set* is what commands changed in one workspace and nobody has applied 
 
 Layers are kept beside the sets since checkpoints and forks share them: a frozen layer is never written again, so it may
 be below any number of overlays.  A checkpoint freezes the last layer and puts an empty one above it; a
-fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  A layer that no
-set and no checkpoint names any more is removed.
+fork begins with the frozen layers of another set.  Both take constant time, whatever the layers hold.  Of a set that
+a sandbox is writing the last layer is copied for them (``duplicate``).  A layer that no set and no checkpoint names any
+more is removed.
 
 The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
 for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
@@ -22,6 +23,8 @@ that is about to be named is not taken for one that nothing names.
 
 The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
 by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
+
+One file of over 800 lines: who may use a set and what it consists of change under the same locks.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from .removal import link_tree, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, Self
 
 FORMAT = 1
@@ -52,6 +55,7 @@ LARGEST_META = 1 << 20  # bytes
 LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 MASKS = "masks"  # in the directory of a set: the names that its last run hid
+COPYING = "copying-"  # in the directory of a set: copies of its last layer that are being made begin so
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -253,6 +257,19 @@ class Held:
         with _Telling("lock the change set", self.path):
             os.pwrite(self.fd, "\n".join(lines).encode(), 0)
 
+    def leave(self) -> None:
+        """Close our descriptor of the lock, which somebody else holds as well and goes on holding."""
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+
+    def look_again(self) -> None:
+        """Read ``meta`` anew, after somebody else with a descriptor of the lock has changed it.
+
+        Raises:
+            ChangeSetError: it cannot be read.
+        """
+        self.meta = read(self.state, self.name)
+
     def close(self) -> None:
         """Give the lock back; nothing that worked on the set runs any more."""
         if self.fd >= 0:
@@ -297,28 +314,28 @@ class Held:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the set holds no change and no checkpoint."""
+        """Whether the set holds no change and no checkpoint, also none that somebody made meanwhile (``beside``)."""
+        self.look_again()
         return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
-    def checkpoint(self, label: str, *, replace: bool = False) -> Checkpoint:
+    def checkpoint(self, label: str, *, replace: bool = False, mounted: Callable[[], None] | None = None) -> Checkpoint:
         """Freeze what was changed so far under ``label``, in constant time.
 
         Args:
             replace: an earlier checkpoint of that label is given up.
+            mounted: the last layer is that of an overlay, whose writers stand still; it is copied.  Called after the
+                copy, before anything names it; raises where they did not.
 
         Raises:
             ChangeSetError: the label cannot be one, is taken, or there are too many layers.
             HostError: it cannot be written; the set is as before.
         """
         _checked(label, "checkpoint")
-        if not replace and any(each.label == label for each in self.meta.checkpoints):
-            raise ChangeSetError(
-                "make a checkpoint",
-                f"the change set {self.name} has a checkpoint {label!r} already",
-                fix=("choose another label",),
-            )
+        self._refuse_label(label, replace)
+        copied = self._copied(mounted) if mounted else ""
         with _Pool(self.state) as pool:
-            frozen, stack = self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied) if mounted else self._freeze(pool)
+            self._refuse_label(label, replace)
             made = Checkpoint(label, frozen, time.time_ns())
             kept = tuple(each for each in self.meta.checkpoints if each.label != label)
             self.update(layers=stack, checkpoints=(*kept, made))
@@ -333,14 +350,7 @@ class Held:
             ChangeSetError: there is no such checkpoint.
             HostError: it cannot be written; the set is as before.
         """
-        found = next((each for each in self.meta.checkpoints if each.label == label), None)
-        if found is None:
-            known = ", ".join(each.label for each in self.meta.checkpoints)
-            raise ChangeSetError(
-                "restore a checkpoint",
-                f"the change set {self.name} has no checkpoint {label!r}",
-                fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
-            )
+        found = checkpoint_of(self.meta, label)
         self._refuse_layers(len(found.layers) + 1)
         with _Pool(self.state) as pool:
             frozen, _ = self._freeze(pool, above=False)
@@ -352,17 +362,22 @@ class Held:
             )
             pool.collect()
 
-    def fork(self, name: str) -> ChangeSet:
+    def fork(self, name: str, *, mounted: Callable[[], None] | None = None) -> ChangeSet:
         """A new set that begins with what this one holds now, in constant time; neither sees the other's changes.
+
+        Args:
+            mounted: as of ``checkpoint``.
 
         Raises:
             ChangeSetError: the name cannot be one, or is taken.
             HostError: it cannot be made; nothing is left of it.
         """
+        if os.path.lexists(place(self.state, name)):
+            raise _taken(name)
+        copied = self._copied(mounted) if mounted else ""
         with _Pool(self.state) as pool:
-            if os.path.lexists(place(self.state, name)):
-                raise _taken(name)
-            frozen, stack = self._freeze(pool)
+            frozen, stack = self._adopted(pool, copied) if mounted else self._freeze(pool)
+            self._refuse_layers(len(frozen) + 1)
             self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
             meta = self.meta.replace(
                 name=_checked(name),
@@ -419,6 +434,98 @@ class Held:
             self._refuse_layers(len(stack) + 1)
         return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
 
+    def _refuse_label(self, label: str, replace: bool) -> None:
+        if not replace and any(each.label == label for each in self.meta.checkpoints):
+            raise ChangeSetError(
+                "make a checkpoint",
+                f"the change set {self.name} has a checkpoint {label!r} already",
+                fix=("choose another label",),
+            )
+
+    def _copied(self, confirm: Callable[[], None]) -> str:
+        """Copy the last layer to a place where nobody takes it for one that nothing names; empty: it holds nothing.
+
+        Raises:
+            HostError: it cannot be copied, or is not confirmed; nothing is left of it.
+        """
+        from .duplicate import duplicate  # what most runs do not need
+
+        if _is_empty(f"{self.top}/upper"):
+            confirm()
+            return ""
+        making = f"{self.path}/{COPYING}{os.urandom(4).hex()}"
+        try:
+            with _Telling("copy the changes", self.path):
+                for name in ("", "/upper", "/work"):
+                    os.mkdir(making + name, 0o700)
+                duplicate(f"{self.top}/upper", f"{making}/upper")
+            confirm()
+        except BaseException:
+            remove_tree(making)
+            raise
+        return making
+
+    def _adopted(self, pool: _Pool, copied: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """As ``_freeze``, of a set whose last layer is mounted: the copy stands for it, and the stack stays.
+
+        Raises:
+            ChangeSetError: the set has other layers than when it was copied.
+        """
+        stack = self.meta.layers
+        self.look_again()  # somebody else may have made a checkpoint
+        if self.meta.layers != stack:
+            if copied:
+                remove_tree(copied)
+            raise InUse("copy the changes", f"the change set {self.name} was changed meanwhile", fix=("try it again",))
+        if not copied:
+            return stack[:-1] or (pool.make(f"{self.top}/upper"),), stack
+        return (*stack[:-1], pool.adopt(copied)), stack
+
+    def forget_copies(self) -> None:
+        """Remove what one that was killed has left of a copy; nobody but the caller works on the set."""
+        for name in os.listdir(self.path):
+            if name.startswith(COPYING):
+                remove_tree(f"{self.path}/{name}")
+
+
+def beside(state: str, name: str) -> tuple[Held, tuple[int, ...]]:
+    """A set on which a run goes on, for a copy of what it holds, and that run's processes (``Held.keep_until``).
+
+    The lock is the run's: ``Held.leave`` ends this.
+
+    Raises:
+        NotThere: there is none of that name.
+        InUse: something else works on it.
+    """
+    path = f"{place(state, name)}/lock"
+    with _Telling("use the change set", path):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        processes = tuple(pid for pid, _started in _kept_until(fd))
+        if not processes or not _is_locked(fd):
+            raise InUse("use the change set", f"the change set {name!r} is in use by {_said(fd) or 'another process'}")
+        return Held(state, name, fd), processes
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def checkpoint_of(found: ChangeSet, label: str) -> Checkpoint:
+    """The checkpoint of that label.
+
+    Raises:
+        ChangeSetError: there is none.
+    """
+    for each in found.checkpoints:
+        if each.label == label:
+            return each
+    known = ", ".join(each.label for each in found.checkpoints)
+    raise ChangeSetError(
+        "find the checkpoint",
+        f"the change set {found.name} has no checkpoint {label!r}",
+        fix=(f"its checkpoints are: {known}",) if known else ("membrane checkpoint NAME LABEL makes one",),
+    )
+
 
 def _discard(state: str, name: str) -> None:
     gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
@@ -472,6 +579,15 @@ class _Pool:
             os.chmod(upper, stat.S_IMODE(details.st_mode))
             os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
         return layer
+
+    def adopt(self, path: str) -> str:
+        """Make a layer of a directory with ``upper`` and ``work``; its id, which a set has to name, as of ``make``."""
+        with _Telling("make a layer", self.path):
+            while True:
+                layer = os.urandom(4).hex()
+                if not os.path.lexists(f"{self.path}/{layer}"):
+                    os.rename(path, f"{self.path}/{layer}")
+                    return layer
 
     def collect(self) -> int:
         """Remove the layers that no set and no checkpoint names, and sets that are half made or half removed; how many.
@@ -634,24 +750,28 @@ def _wait(fd: int, name: str) -> None:
         InUse: they have not in ``LONGEST_WAIT`` seconds.
     """
     until = time.monotonic() + LONGEST_WAIT
-    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
-        pid, _, started = line.partition(" ")
-        if not pid.isdecimal() or started_at(int(pid)) != started:
-            continue
+    for pid, started in _kept_until(fd):
         try:
-            process = os.pidfd_open(int(pid))
+            process = os.pidfd_open(pid)
         except OSError:
             continue  # it has ended meanwhile
         try:
             # The number may have gone to another process since; that one began later.
-            if (
-                started_at(int(pid)) == started
-                and not select.select([process], [], [], max(0, until - time.monotonic()))[0]
-            ):
+            if started_at(pid) == started and not select.select([process], [], [], max(0, until - time.monotonic()))[0]:
                 cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"
                 raise InUse("use the change set", cause, fix=("wait until it ends", "use another name: --review=NAME"))
         finally:
             os.close(process)
+
+
+def _kept_until(fd: int) -> list[tuple[int, str]]:
+    """Processes of the holder of a lock that run, each with when it was started."""
+    found = []
+    for line in os.pread(fd, LARGEST_LOCK, 0).decode("utf-8", "replace").splitlines()[1:]:
+        pid, _, started = line.partition(" ")
+        if pid.isdecimal() and started_at(int(pid)) == started:
+            found.append((int(pid), started))
+    return found
 
 
 def _is_locked(fd: int) -> bool:

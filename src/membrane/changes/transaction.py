@@ -24,7 +24,7 @@ error, everything that was done is undone.
 When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
 directory lies on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
 workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
-state.
+state.  As long as it is there no sandbox may write the workspace (``writers``): it could change what was judged.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from ..host import syscalls
 from ..value import Value
 from .gitdata import LARGEST_INDEX, entries
 from .model import Side
-from .tree import digest, look_at, open_below, open_directory, pieces
+from .tree import copy_file, digest, look_at, open_below, open_directory, pieces
+from .writers import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
@@ -100,6 +101,8 @@ class Stage:
     """
 
     def __init__(self, place: str, root_fd: int, root: str, step: Callable[[str], None] = nothing) -> None:
+        self._changes, _, self._name = place.rpartition("/")
+        self._claim: Claim | None = None  # while the stage is in the workspace
         self._home = f"{place}/{_APPLYING}"
         self._undo = f"{place}/{_UNDO}"
         self._root_fd, self._root, self._step = root_fd, root, step
@@ -128,6 +131,7 @@ class Stage:
 
         Raises:
             Unfinished: an apply has to be brought to an end first.
+            InUse: it has to be in the workspace, and a sandbox may write that.
             OSError: it cannot be made.
         """
         self.check()
@@ -138,8 +142,31 @@ class Stage:
         os.mkdir(self._home, 0o700)
         same = os.stat(self._home).st_dev == os.fstat(self._root_fd).st_dev
         self.inside = "" if same and self._can_move() else STAGE_NAME + os.urandom(4).hex()
-        _write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
-        self._make()
+        try:
+            self._exclude()
+        except BaseException:
+            _remove_path(self._home)
+            raise
+        try:
+            _write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def _exclude(self) -> None:
+        """Nothing else may write the workspace while the stage is in it.
+
+        Raises:
+            InUse: a sandbox may.
+        """
+        if self.inside and self._claim is None:
+            self._claim = Claim(self._changes, "apply", self._name, (self._root,), self.path)
+
+    def _admit(self) -> None:
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            claim.close()
 
     def _make(self) -> None:
         self._step("make stage")
@@ -180,7 +207,7 @@ class Stage:
 
     def drop(self) -> None:
         """Remove the stage with what is in it; nothing was put in place."""
-        self.close()
+        self._close_stage()
         self._step("drop")
         try:
             os.unlink(f"{self._home}/{_JOURNAL}")  # first: without its stage it would say that everything was done
@@ -188,8 +215,16 @@ class Stage:
             pass
         self._step("remove stage")
         self._remove_leftovers()
+        self._admit()
 
     def close(self) -> None:
+        """Let go of the stage; where it is still in the workspace, no sandbox is started there until it has gone."""
+        self._close_stage()
+        if self._claim is not None:
+            claim, self._claim = self._claim, None
+            claim.leave()
+
+    def _close_stage(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -209,7 +244,7 @@ class Stage:
         self._step("stage file")
         fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
         try:
-            made = _copy(source, fd)
+            made = copy_file(source, fd)
             self._finish(fd, side, attributes)
             self._modes[slot] = side.mode & 0o1777
             return made or digest(fd)
@@ -325,6 +360,7 @@ class Stage:
         except BaseException as error:
             left = self.back(ops)
             if left:
+                self.close()
                 raise self._unfinished(error, left) from error
             self.drop()
             if not isinstance(error, OSError):
@@ -337,6 +373,7 @@ class Stage:
         try:
             self.finish(ops)
         except OSError as error:
+            self.close()
             raise Unfinished(
                 "keep what was replaced",
                 f"{os.strerror(error.errno or 0)}; everything is in place",
@@ -374,6 +411,7 @@ class Stage:
         os.rename(f"{saved}.new", saved)
         self._step("remove stage")
         _remove_tree(self._root_fd, self.inside)
+        self._admit()
 
     def open(self) -> list[Op]:
         """Open the stage of an apply that ended in its middle.
@@ -396,6 +434,7 @@ class Stage:
             raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
         self.inside = _read(f"{self._home}/{_PLACE}").get("inside", "")
         if self.inside:
+            self._exclude()
             self._restage()
         else:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -433,6 +472,8 @@ class Stage:
         if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
             raise HostError("undo the apply", "there is none that can be undone")
         self._remove_leftovers()
+        self.inside = _read(f"{self._undo}/{_PLACE}").get("inside", "")
+        self._exclude()
         self._step("take undo")
         os.rename(self._undo, self._home)
         return self.open()
@@ -644,55 +685,6 @@ def _is_empty(parent: int, name: str) -> bool:
             return next(listing, None) is None
     finally:
         os.close(fd)
-
-
-_FICLONE = 0x40049409  # include/uapi/linux/fs.h
-
-
-def _copy(source: int, target: int) -> bytes:
-    """All bytes of an open file, by reference where the file system has that; holes stay holes (SEEK_DATA).
-
-    Returns: the hash of what was written, where it has passed through here without a hole; else nothing.
-    """
-    import fcntl
-    from hashlib import blake2b
-
-    made, at, whole = blake2b(digest_size=32), 0, True
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-        return b""
-    except OSError:
-        pass
-    size = os.fstat(source).st_size
-    os.ftruncate(target, size)
-    for start, end in _extents(source, size):
-        whole = whole and start == at
-        at = start
-        os.lseek(target, at, os.SEEK_SET)
-        while at < end:
-            piece = os.pread(source, min(end - at, 1 << 20), at)
-            if not piece:
-                break
-            made.update(piece)
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(target, view) :]
-            at += len(piece)
-    return made.digest() if whole and at == size else b""
-
-
-def _extents(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    at = 0
-    while at < size:
-        try:
-            start = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return  # only a hole is left
-            yield at, size
-            return
-        at = os.lseek(fd, start, os.SEEK_HOLE)
-        yield start, at
 
 
 def _copy_tree(source: int, target: str) -> None:

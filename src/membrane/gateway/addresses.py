@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 No name may lead to an address of this machine (``policy.decide``), and interfaces come and go while a session runs: a
-VPN, a container's bridge, another wireless network.  rtnetlink(7) tells its groups of every change; then the whole list
-is read anew.  What the kernel could not tell for want of room (ENOBUFS) is a change as well.
+VPN, a container's bridge, another wireless network.  rtnetlink(7) notifies its groups of every change; then the whole
+list is read anew.  What the kernel could not report for want of room (ENOBUFS) is a change as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NETLINK_ROUTE = 0
 _GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
-_MOST = 1000  # messages taken in one turn; the rest is told in the next
+_MOST = 1000  # messages taken in one turn; the rest is reported in the next
 _READ = 32768  # NLMSG_GOODSIZE is less
 
 
@@ -41,7 +41,7 @@ def own_addresses() -> frozenset[tuple[int, int]]:
                 if "|--" in line:
                     address = line.rpartition(" ")[2].strip()
                 elif "/32 host LOCAL" in line:
-                    found.add((4, int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")))
+                    found.add((4, int.from_bytes(bytes(int(part) for part in address.split(".")), "big")))
     except OSError:
         pass  # not mounted; private addresses are refused anyway
     return frozenset(found)

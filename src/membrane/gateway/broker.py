@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A listening socket stands in the view where the host's socket stands outside; it was made inside and passed out.  For
+In the view there is a listening socket where outside the host's is; it was made inside and passed out.  For
 each connection that is accepted here, the host's socket is opened as it is now: without symbolic links, a socket, of
 the owner that it had when the run was planned.  Then bytes are copied through an adapter (``adapters``).  They are
 read with recv(2) and written with send(2), so descriptors and credentials in control messages (unix(7)) never cross:
@@ -11,7 +11,7 @@ the kernel drops them.
 Rules
 -----
 1. Only bytes that an adapter has put into ``up`` reach the service.
-2. A side is read only while little waits to be written: memory is bounded, by what ``room`` gives each
+2. A side is read only while little waits to be written: memory is bounded, by what ``memory`` gives each
    and what the adapter holds.
 3. Whatever goes wrong in a connection ends that connection only.
 """
@@ -29,7 +29,7 @@ from ..policy.sockets import SERVICES
 from ..value import Value
 from .adapters import Adapter, Asked, Broken
 from .connection import Connection, Connections, guarded
-from .journal import denial
+from .event_queue import denial
 from .listener import Listener
 from .reactor import ERR, HUP, IN, OUT
 from .upstream import connect_unix
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..policy.model import SocketRule, Verdict
     from .budgets import Budget
+    from .memory import MemoryBudget
     from .reactor import Reactor
-    from .room import Room
 
 CONNECTIONS = 256  # at once, to all sockets
 _CHUNK = 1 << 16  # bytes read at once
@@ -79,15 +79,15 @@ class Broker(Connections):
         *,
         budget: Budget,
         connections: int = CONNECTIONS,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
-        super().__init__(reactor, emit, crashed, connections, number=number, room=room)
+        super().__init__(reactor, emit, crashed, connections, number=number, memory=memory)
         self.decide, self.budget = decide, budget
         self.bytes_up = self.bytes_down = 0
         self.again = reactor.wait(_AGAIN, BrokeredConnection.dial)
 
     def listen(self, listener: Socket, rule: SocketRule, source: str, owner: int) -> None:
-        """Serve a listening socket of the view, behind which ``Door`` stands."""
+        """Serve a listening socket of the view, behind which ``Door`` is."""
         door = Door(rule, source, owner, {})
         Listener(self.reactor, listener, lambda client, _peer: self._arrived(client, door), self.pause.begin).start()
 
@@ -156,7 +156,7 @@ class BrokeredConnection(Connection):
     def _release(self, error: str) -> None:
         broker = self._broker
         broker.again.end(self)
-        self._waits_in_all = broker.room.change(self._waits_in_all, 0)
+        self._waits_in_all = broker.memory.change(self._waits_in_all, 0)
         broker.failed += bool(error)
 
     def _judge(self, operation: str, names: tuple[str, ...]) -> bool:
@@ -166,10 +166,10 @@ class BrokeredConnection(Connection):
         verdict = self._broker.decide(access)
         if isinstance(verdict, Allow):
             return True
-        asking = self._broker.asking
-        if isinstance(verdict, Ask) and asking is not None:
+        approvals = self._broker.approvals
+        if isinstance(verdict, Ask) and approvals is not None:
             client = {"protocol": "unix", "pid": peer(self.client)}
-            asking.ask(access, verdict.hint, lambda router: self._answered(access, router is not None), client)
+            approvals.ask(access, verdict.hint, lambda router: self._answered(access, router is not None), client)
             if access not in self._answers:
                 raise Asked
             del self._answers[access]  # too many questions are open
@@ -179,7 +179,7 @@ class BrokeredConnection(Connection):
 
     @guarded
     def _answered(self, access: SocketAccess, allowed: bool) -> None:
-        """Somebody was asked about the message that waits, or cannot be."""
+        """The message that waits was answered for, or cannot be asked about."""
         self._answers[access] = allowed
         if not self._adapter.parked or self.dead:
             return
@@ -203,7 +203,7 @@ class BrokeredConnection(Connection):
             self._read(socket, side, client)
         if mask & (HUP | ERR) and side.ended and not self.dead and not side.gone:
             side.gone = True
-            self._broker.reactor.unwatch(socket.fileno())  # else the kernel tells so again and again
+            self._broker.reactor.unwatch(socket.fileno())  # else the kernel reports it again and again
         self._flush()
 
     def _read(self, socket: Socket, side: _Side, client: bool) -> None:
@@ -232,7 +232,7 @@ class BrokeredConnection(Connection):
         adapter = self._adapter
         if client and (adapter.over() or adapter.parked):
             return False
-        enough = self._broker.room.each()
+        enough = self._broker.memory.each()
         return len(adapter.up) < enough and len(adapter.down) < enough
 
     def _flush(self) -> None:
@@ -242,7 +242,7 @@ class BrokeredConnection(Connection):
         adapter, inside, outside = self._adapter, self._inside, self._outside
         _send(self.upstream, adapter.up, outside.gone)
         _send(self.client, adapter.down, inside.gone)
-        self._waits_in_all = self._broker.room.change(self._waits_in_all, len(adapter.up) + len(adapter.down))
+        self._waits_in_all = self._broker.memory.change(self._waits_in_all, len(adapter.up) + len(adapter.down))
         if not adapter.down and (adapter.over() or outside.gone or (outside.ended and inside.passed_on)):
             self.finish()
             return

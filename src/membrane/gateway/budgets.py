@@ -51,11 +51,11 @@ class Budget:
 class Tally:
     """What is left of one rule's budget."""
 
-    __slots__ = ("octets", "requests", "rule", "times")
+    __slots__ = ("requests", "rule", "times", "upload")
 
     def __init__(self, rule: HostRule, budget: RuleBudget) -> None:
         self.rule = rule
-        self.octets = Budget(budget.upload)
+        self.upload = Budget(budget.upload)
         self.requests = budget.requests
         self.times: deque[float] = deque(maxlen=budget.rate or None)
 
@@ -71,8 +71,8 @@ class Meter:
 
     def __init__(self, session: Budget, tallies: Sequence[Tally]) -> None:
         self._session = session
-        self._tallies = [tally for tally in tallies if tally.octets.limited]
-        self._budgets = [each for each in (session, *(tally.octets for tally in self._tallies)) if each.limited]
+        self._tallies = [tally for tally in tallies if tally.upload.limited]
+        self._budgets = [each for each in (session, *(tally.upload for tally in self._tallies)) if each.limited]
 
     @property
     def limited(self) -> bool:
@@ -93,7 +93,7 @@ class Meter:
         if self._session.limited and count > self._session.left:
             return _SESSION
         for tally in self._tallies:
-            if count > tally.octets.left:
+            if count > tally.upload.left:
                 assert tally.rule.budget is not None
                 return tally.refusal(f"{tally.rule.budget.upload} bytes upwards in a session")
         return None
@@ -134,7 +134,7 @@ class Ledger:
             meter = self._meters[rules] = Meter(self.session, [self._tally(rule) for rule in rules])
         return meter
 
-    def admit(self, rules: tuple[HostRule, ...], octets: int) -> tuple[Deny, float] | None:
+    def admit(self, rules: tuple[HostRule, ...], size: int) -> tuple[Deny, float] | None:
         """Count one request against ``rules``.
 
         Args:
@@ -144,7 +144,7 @@ class Ledger:
             Nothing when it may go on; else the refusal, and the seconds after which it may be tried again, 0 for
             never.
         """
-        refusal = self.meter(rules).over(octets)
+        refusal = self.meter(rules).over(size)
         if refusal is not None:
             return refusal, 0.0
         now = self._clock()

@@ -70,6 +70,6 @@ class Clients:
         if _ANSWER.unpack_from(answer)[1] != _BY_FAMILY or len(answer) < _INODE_AT + _INODE.size:
             return 0  # NLMSG_ERROR
         if answer[_STATE_AT] == _LISTEN:
-            return 0  # the client is gone, and somebody listens on its port
+            return 0  # the client is gone, and a listener has its port
         inode: int = _INODE.unpack_from(answer, _INODE_AT)[0]
         return inode

@@ -29,7 +29,7 @@ from itertools import count
 from ..events import ConnectionClosed
 from .flow import Pump
 from .listener import Listener
-from .room import Room
+from .memory import MemoryBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
     from ..events import ConnectionOpened, Event
-    from .asking import Asking
+    from .approvals import Approvals
     from .flow import Flow
     from .reactor import Reactor
 
@@ -75,7 +75,7 @@ class Connections:
         crashed: takes the exception of a connection that failed for a reason of ours.
         limit: how many may exist at once.
         number: gives the next connection number, shared with other kinds; without it they are counted here.
-        room: what may wait in memory, shared with others.
+        memory: what may wait in memory, shared with others.
         verbose: emit ``ConnectionOpened`` and ``ConnectionClosed``; two records for each connection cost as much
             as a quarter of the relaying.
     """
@@ -88,14 +88,14 @@ class Connections:
         limit: int,
         *,
         number: Callable[[], int] | None = None,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
         verbose: bool = True,
     ) -> None:
         self.reactor, self.emit, self.crashed, self.limit, self.verbose = reactor, emit, crashed, limit, verbose
         self.number = number or count(1).__next__
-        self.room = room or Room()
-        self.pump = Pump(self.room)
-        self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.memory = memory or MemoryBudget()
+        self.pump = Pump(self.memory)
+        self.approvals: Approvals | None = None  # without one, what no rule decides is refused
         self.accepted = self.refused = self.failed = 0
         self.connections: set[Connection] = set()
         self.pause = reactor.wait(_PATIENCE, Listener.start)
@@ -221,7 +221,7 @@ class Connection(ABC):
             if self._owner.verbose:
                 self._owner.emit(self._opening())
 
-    def emit_closed(self, error: str) -> None:
+    def emit_closed(self, error: str, *, reached: bool = True) -> None:
         """Report that it has ended, and before that, if it was not, that it was there; once."""
         self.emit_opened()
         if self._reported != REPORTED:
@@ -232,4 +232,4 @@ class Connection(ABC):
             up = self._up.moved if self._up is not None else self.bytes_up
             down = self._down.moved if self._down is not None else self.bytes_down
             duration = round((owner.reactor.now - self._started) * 1000, 3)
-            owner.emit(ConnectionClosed(self.id, up, down, duration, error, "network"))
+            owner.emit(ConnectionClosed(self.id, up, down, duration, error, reached))

@@ -138,7 +138,7 @@ class Dial:
             self._resolved(answer)
 
     def end(self) -> None:
-        """Stop, and tell nothing any more."""
+        """Stop, and report nothing any more."""
         if self._state == _OVER:
             return
         self._state = _OVER

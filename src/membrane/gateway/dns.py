@@ -9,9 +9,9 @@ looked up when a connection is made.  A later connection to a fake address names
 Names that a rule spells out are as many as there are rules, and keep their number.  Names below a wildcard are the
 command's choice: so many are known at a time (``MOST_NAMES``), and when there are more, those that were not used for
 the longest time and have no connection are forgotten.  A number that was given away is never given to another name, so
-an address that somebody still has of a forgotten name is refused; the name, asked for again, gets a new one.  The range
-of IPv4 has 131,056 numbers.  The last ``KEPT`` are for names that rules spell out; when the others are used up, a name
-below a wildcard has an IPv6 address alone.
+an address that a program still has of a forgotten name is refused; the name, asked for again, gets a new one.  The
+range of IPv4 has 131,056 numbers.  The last ``KEPT`` are for names that rules spell out; when the others are used up, a
+name below a wildcard has an IPv6 address alone.
 
 Rules
 -----
@@ -31,7 +31,7 @@ from ..events import AccessDenied, NameResolved, access_as_data
 from ..plan.model import FAKE_V4, FAKE_V6
 from ..policy import reasons
 from ..policy.model import Allow, Ask, HostRule, NameQuery
-from .journal import denial
+from .event_queue import denial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _TYPES = {
     A: "A", 2: "NS", 5: "CNAME", 6: "SOA", 10: "NULL", PTR: "PTR", 13: "HINFO", 15: "MX", 16: "TXT", AAAA: "AAAA",
     33: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
 }  # fmt: skip
-_V4_BASE = int.from_bytes(bytes(int(octet) for octet in FAKE_V4[0].split(".")), "big")
+_V4_BASE = int.from_bytes(bytes(int(part) for part in FAKE_V4[0].split(".")), "big")
 _V6_PREFIX = b"".join(int(group, 16).to_bytes(2, "big") for group in FAKE_V6.removesuffix("::").split(":"))
 _TTL = 60  # seconds; of no consequence, the address never changes
 _RESERVED = 16  # the first addresses of the range are the sandbox's own and the resolver's
@@ -63,7 +63,7 @@ _LONGEST_NAME = 255  # bytes on the wire (RFC 1035 section 2.3.4)
 MOST_NAMES = 16384  # names below wildcards that are known at a time
 KEPT = 16384  # IPv4 addresses of a session that only names which a rule spells out are given
 _END = 1 << (32 - FAKE_V4[1])  # numbers from here on have no IPv4 address
-_MOST_TOLD = 4 * MOST_NAMES  # names and types whose first answer is remembered
+_MOST_REPORTED = 4 * MOST_NAMES  # names and types whose first answer is remembered
 _RECYCLED = 16  # one in so many of the names is forgotten at a time, so that looking for living ones is rare
 
 
@@ -117,7 +117,7 @@ class Names:
         return number
 
     def name(self, address: str) -> str | None:
-        """The name that an address (as inet_ntop(3) writes it) stands for."""
+        """The name that an address (as inet_ntop(3) writes it) was made for."""
         name = self._names.get(address)
         if name is not None:
             self._use(name)
@@ -162,7 +162,7 @@ class Names:
         return number < _END
 
     def v4(self, number: int) -> str:
-        return ".".join(str(octet) for octet in (_V4_BASE + number).to_bytes(4, "big"))
+        return ".".join(str(part) for part in (_V4_BASE + number).to_bytes(4, "big"))
 
     def v6(self, number: int) -> str:
         high, low = number >> 16, number & 0xFFFF
@@ -179,7 +179,7 @@ def is_fake(address: str) -> bool:
     """Is a literal (as inet_ntop writes it) in the ranges that only we give out, or one of our own addresses?"""
     if ":" in address:
         return address.startswith(FAKE_V6.rsplit(":", 3)[0] + ":")  # the /48 holds our own addresses as well
-    number = int.from_bytes(bytes(int(octet) for octet in address.split(".")), "big")
+    number = int.from_bytes(bytes(int(part) for part in address.split(".")), "big")
     return number >> (32 - FAKE_V4[1]) == _V4_BASE >> (32 - FAKE_V4[1])
 
 
@@ -224,7 +224,7 @@ def _edns(message: bytes, at: int, records: int) -> int | None:
 
 
 class _Held(Exception):
-    """A query whose answer somebody outside is asked about."""
+    """A query that waits for a person's answer."""
 
     def __init__(self, name: str, hint: str) -> None:
         super().__init__(name)
@@ -255,7 +255,7 @@ class Answerer:
         self._decide = decide
         self._emit = emit
         self._ipv6 = ipv6
-        self._told: set[tuple[int, int]] = set()  # number and type
+        self._reported: set[tuple[int, int]] = set()  # number and type
         self._client: Callable[[], Client] | None = None  # of the query that is looked at
         # Takes a question, its hint and what to call with the answer; without one, what no rule decides is refused.
         self.ask: Callable[[NameQuery, str, Callable[[bool], None]], None] | None = None
@@ -269,7 +269,7 @@ class Answerer:
         """The response to ``query``, or ``None`` where none may be sent.  Never raises.
 
         Args:
-            later: takes the response when somebody must be asked first; it is empty until then.
+            later: takes the response when a person must be asked first; it is empty until then.
             client: who asks, for the events.
         """
         self._client = client
@@ -321,10 +321,10 @@ class Answerer:
         return out + opt
 
     def _answer_now(self, query: bytes, name: str, allowed: bool, client: Callable[[], Client] | None) -> bytes | None:
-        """The response once somebody was asked about its name."""
+        """The response once its name was asked about."""
         self.queries -= 1  # it was counted when it came
         if allowed:
-            self.names.assign(name, lasting=True)  # as many as somebody has answered
+            self.names.assign(name, lasting=True)  # as many as were allowed by a person
         return self.answer(query, client=client)
 
     def _look_up(self, labels: list[bytes], kind: int, family: int, may_ask: bool) -> tuple[int, bytes]:
@@ -366,10 +366,10 @@ class Answerer:
             if kind not in (A, AAAA, SVCB, HTTPS):
                 self._refuse(NameQuery(name, _TYPES.get(kind) or f"TYPE{kind}"), reasons.QUERY_TYPE_NOT_ANSWERED)
             return NOERROR, b""
-        if (number, kind) not in self._told:
-            if len(self._told) >= _MOST_TOLD:
-                self._told.clear()  # what is told again was used again
-            self._told.add((number, kind))
+        if (number, kind) not in self._reported:
+            if len(self._reported) >= _MOST_REPORTED:
+                self._reported.clear()  # what is reported again was used again
+            self._reported.add((number, kind))
             address = self.names.v4(number) if kind == A else self.names.v6(number)
             port, socket = (0, 0) if self._client is None else self._client()
             self._emit(NameResolved(name, _TYPES[kind], "allow", address, "network", port, socket))

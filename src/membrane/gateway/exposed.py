@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Event
+    from .memory import MemoryBudget
     from .reactor import Reactor
-    from .room import Room
 
 CONNECTIONS = 512  # at once, to all ports
 CONNECT = 10.0  # seconds for a server inside to accept
@@ -56,29 +56,29 @@ class Exposed(Connections):
     What goes out is not the command's upload to the network: it goes to a program of this machine that asked.
 
     Args:
-        mint: the launcher's end for requests of sockets; it is made non-blocking.
+        factory: the launcher's end for requests of sockets; it is made non-blocking.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        mint: Socket,
+        factory: Socket,
         emit: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
         number: Callable[[], int],
         *,
         connections: int = CONNECTIONS,
-        room: Room | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
-        super().__init__(reactor, emit, crashed, connections, number=number, room=room)
+        super().__init__(reactor, emit, crashed, connections, number=number, memory=memory)
         self.connect = reactor.wait(CONNECT, lambda connection: connection.abort("the server does not accept"))
         from ..host.channel import Channel  # here: most gateways expose nothing
         from ..host.messages import FROM_FACTORY, TO_FACTORY
 
-        self._mint = Channel(mint, TO_FACTORY, FROM_FACTORY)
+        self._factory = Channel(factory, TO_FACTORY, FROM_FACTORY)
         self._asked: deque[ExposedConnection] = deque()
-        mint.setblocking(False)
-        reactor.watch(mint.fileno(), IN, self._minted)
+        factory.setblocking(False)
+        reactor.watch(factory.fileno(), IN, self._on_factory)
 
     def listen(self, listener: Socket, port: int) -> None:
         """Serve a listener of the host's loopback; ``port``: of the server inside."""
@@ -103,18 +103,18 @@ class Exposed(Connections):
         from ..host.messages import MakeSocket
 
         try:
-            self._mint.send(MakeSocket(family))
+            self._factory.send(MakeSocket(family))
         except OSError as error:  # its queue is full, or it is gone and the session ends
             connection.abort(error.strerror or "no socket")
             return
         self._asked.append(connection)
 
-    def _minted(self, _mask: int) -> None:
+    def _on_factory(self, _mask: int) -> None:
         from ..host.messages import SocketMade
 
         while True:
             try:
-                made = self._mint.receive()
+                made = self._factory.receive()
             except BlockingIOError:
                 return
             except HostError:  # no descriptor is left here
@@ -122,9 +122,9 @@ class Exposed(Connections):
             except OSError:
                 made = None
             if not isinstance(made, SocketMade):  # the launcher is gone: the session ends
-                self.reactor.unwatch(self._mint.fileno())
+                self.reactor.unwatch(self._factory.fileno())
                 return
-            self._asked.popleft().minted(-1 if made.socket is None else made.socket)
+            self._asked.popleft().socket_made(-1 if made.socket is None else made.socket)
 
 
 class ExposedConnection(Connection):
@@ -145,7 +145,7 @@ class ExposedConnection(Connection):
         self._exposed.ask(self, self._tries[0][0])
 
     @guarded
-    def minted(self, fd: int) -> None:
+    def socket_made(self, fd: int) -> None:
         """Connect a socket of the sandbox's namespace; -1: there is none of this family."""
         family, address = self._tries.pop(0)
         if self.dead or fd < 0:

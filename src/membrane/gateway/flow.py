@@ -9,7 +9,7 @@ bulk direction copies on.
 
 What the sink does not take at once is at most one buffer (copied) or one pipe (spliced); nothing more is read until
 it is gone: back-pressure goes to the source through the kernel's own window.  All copies together have a budget
-(``room``): when much of it is held, less is read at a time.
+(``memory``): when much of it is held, less is read at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 from _socket import MSG_PEEK, SHUT_WR
 from _socket import socket as Socket
 
-from .room import Room
+from .memory import MemoryBudget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Flow:
         self.large = 0  # large reads in a row
         self.bulk = False
         self.ended = False  # the source has no more
-        self.closed = False  # and the sink was told
+        self.closed = False  # and the sink was shut down
         self.moved = 0  # bytes taken from the source
         self.quota = -1  # bytes that may be taken before more is known; negative: all
 
@@ -84,12 +84,12 @@ class Pump:
     """Moves the bytes of all directions; owns the buffer, the pipes and the totals.
 
     Args:
-        room: what may wait in memory, shared with others.
+        memory: what may wait in memory, shared with others.
     """
 
-    def __init__(self, room: Room | None = None) -> None:
+    def __init__(self, memory: MemoryBudget | None = None) -> None:
         self.bytes_up = self.bytes_down = 0
-        self.room = room or Room()
+        self.memory = memory or MemoryBudget()
         self.scratch = memoryview(bytearray(BUFFER))
         self._pipes: list[tuple[int, int]] = []
         self._made = 0  # pipes that exist
@@ -108,7 +108,7 @@ class Pump:
         Args:
             flow: the direction.
             upward: it is the client's.
-            last: the other direction has ended, so closing will tell the sink what shutdown(2) would.
+            last: the other direction has ended, so closing will say to the sink what shutdown(2) would.
             fresh: the source has just become readable and announced neither an end nor urgent data, so a read that
                 does not fill the buffer has emptied it: what comes later is a new edge (epoll(7), question 9).
 
@@ -148,7 +148,7 @@ class Pump:
                     if fresh and not count:
                         return False
                 if not count:
-                    most = min(most, BUFFER, self.room.each())
+                    most = min(most, BUFFER, self.memory.each())
                     count = flow.source.recv_into(scratch, most) if most else 0
             except BlockingIOError:
                 return False
@@ -176,7 +176,7 @@ class Pump:
         return True
 
     def _count(self, flow: Flow) -> None:
-        flow.held = self.room.change(flow.held, len(flow.left) if flow.left is not None else 0)
+        flow.held = self.memory.change(flow.held, len(flow.left) if flow.left is not None else 0)
 
     @staticmethod
     def _most(flow: Flow) -> int:
@@ -241,7 +241,7 @@ class Pump:
 
     def drop(self, flow: Flow) -> None:
         """Give back what a direction that ends holds; a pipe that is not empty cannot be used again."""
-        flow.held = self.room.change(flow.held, 0)
+        flow.held = self.memory.change(flow.held, 0)
         if flow.pipe is not None and flow.piped:
             os.close(flow.pipe[0])
             os.close(flow.pipe[1])

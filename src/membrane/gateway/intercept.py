@@ -15,8 +15,8 @@ connection is bound to.  The server is reached first, with what the client offer
 exactly the protocol which the server chose; a server that cannot be reached is explained in a 502.
 
 The cores (``http1``, ``http2``) turn bytes into commands; here they are carried out.  Each end has a queue, and
-the other end is not read while it is full: how much that is depends on what all connections hold (``room``).  A client
-whose unfinished message alone is more than its share is not waited for.
+the other end is not read while it is full: how much that is depends on what all connections hold (``memory``).  A
+client whose unfinished message alone is more than its share is not waited for.
 
 Rules
 -----
@@ -35,6 +35,7 @@ from ..events import RequestSeen
 from ..policy.model import Allow, Ask, Deny, HostRule
 from . import sniff
 from .connection import RESET, guarded
+from .event_queue import denial, str_of_rule
 from .flow import BUFFER, cut_short
 from .http.credentials import Vault
 from .http.exchange import (
@@ -52,9 +53,8 @@ from .http.http1 import Http1
 from .http.http2 import Http2
 from .http.redact import redact_fields, redact_path, redact_query
 from .http.requests import UNANSWERED, Bound, Gate
-from .journal import denial, str_of_rule
+from .memory import LEAST
 from .reactor import ERR, HUP, IN, RDHUP
-from .room import LEAST
 from .route import refuse_protocol
 from .stream import Stream, guarded_read
 from .tls import client_context, explain
@@ -137,7 +137,7 @@ class Inspector:
         return Inspection(self, connection)
 
     def warm_up(self) -> None:
-        """Do what takes time the first time, before anybody waits for it: read authorities, issue a certificate."""
+        """Do what takes time the first time, before a client waits for it: read authorities, issue a certificate."""
         self.towards_server(_PROTOCOLS)
         self.authority.server_context("warm-up.invalid")
 
@@ -262,7 +262,7 @@ class Inspection:
                     unanswered = command.status in UNANSWERED
                     self._emit_request(command.replace(status=0, error=error) if unanswered else command)
         self._server = None
-        self._waits_in_all = self._engine.room.change(self._waits_in_all, 0)
+        self._waits_in_all = self._engine.memory.change(self._waits_in_all, 0)
 
     def failed(self, error: Exception) -> None:
         """An exception ends the connection."""
@@ -302,7 +302,7 @@ class Inspection:
 
     @guarded
     def idle_late(self) -> None:
-        """Nobody asks for anything any more."""
+        """No request comes any more."""
         if self._core is not None:
             self._carry_out(self._core.client_eof())
 
@@ -452,13 +452,13 @@ class Inspection:
         ledger = engine.ledger
         # An answer that holds for this connection alone decides about its requests as well.
         own = self._connection.router is not engine.router
-        asks = engine.asking is not None and not own
+        asks = engine.approvals is not None and not own
         gate = Gate(bound, self._connection.router.decide if own else inspector.decide, ledger.admit, asks=asks)
 
         limited = ledger.meter().limited
 
-        def spend(rules: tuple[HostRule, ...], octets: int) -> Deny | None:
-            return ledger.meter(rules).spend(octets) if rules or limited else None
+        def spend(rules: tuple[HostRule, ...], size: int) -> Deny | None:
+            return ledger.meter(rules).spend(size) if rules or limited else None
 
         vault = Vault(inspector.secrets, bound, inspector.signers, inspector.logins) if inspector.secrets else None
         recorded = inspector.full and engine.verbose
@@ -484,7 +484,7 @@ class Inspection:
 
     def _run(self) -> None:
         """Read both ends as far as the other one takes it."""
-        core, client, room = self._core, self._stream, self._engine.room
+        core, client, memory = self._core, self._stream, self._engine.memory
         assert core is not None
         busy = True
         for _ in range(_ROUNDS):
@@ -499,7 +499,7 @@ class Inspection:
                 self._close_when_flushed()
                 return
             server = self._server
-            full = room.each()
+            full = memory.each()
             if server is not None and server.readable and client.waiting < full:
                 moved = self._read_server(server, min(BUFFER, full - client.waiting))
             server = self._server
@@ -539,7 +539,7 @@ class Inspection:
             return  # nothing is counted of what has ended
         core, server = self._core, self._server
         held = self._stream.held + (server.held if server is not None else 0) + (core.held if core is not None else 0)
-        self._waits_in_all = self._engine.room.change(self._waits_in_all, held)
+        self._waits_in_all = self._engine.memory.change(self._waits_in_all, held)
 
     def _read_server(self, server: Stream, most: int) -> bool:
         core = self._core
@@ -665,10 +665,10 @@ class Inspection:
 
     def _ask(self, question: Undecided) -> None:
         """Ask about a request, which waits."""
-        asking = self._engine.asking
-        assert asking is not None
+        approvals = self._engine.approvals
+        assert approvals is not None
         client = {"protocol": "tcp", "port": self._connection.peer[0]}
-        asking.ask(question.request, question.verdict.hint, self.request_answered, client)
+        approvals.ask(question.request, question.verdict.hint, self.request_answered, client)
 
     @guarded
     def request_answered(self, router: Router | None) -> None:
@@ -714,7 +714,7 @@ class Inspection:
         self._end_waits()
         self._connection.linger()
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ events
 
     def _emit_request(self, seen: Seen) -> None:
         """One event for each request, and a denial for each that was refused."""

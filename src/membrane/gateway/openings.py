@@ -8,7 +8,7 @@ header, with another record version, after padding), so what is not *known* to b
 client's first bytes must be those of a protocol in ``OPENINGS``, unless the server spoke first, which no TLS server
 does (SMTP, FTP, IMAP, MySQL, ...), or the rule says ``protocol: raw``.  HTTP is read by ``sniff`` itself.
 
-Left out on purpose: SOCKS and the PROXY protocol, which lead to a connection of somebody else; protocols whose first
+Left out on purpose: SOCKS and the PROXY protocol, which lead to a connection elsewhere; protocols whose first
 bytes are arbitrary (WHOIS, Thrift, DNS over TCP, text of one's own).  No opening begins like a TLS record (0x14 to
 0x18) without bytes that a hello cannot have, so none can be both; the tests hold ``sniff`` against the table.
 
@@ -67,7 +67,7 @@ OPENINGS: tuple[tuple[str, str, tuple[bytes | str, ...]], ...] = (
 def _form(form: bytes | str) -> tuple[tuple[int, int], ...]:
     """Of each byte the least and the greatest value."""
     if isinstance(form, bytes):
-        return tuple((octet, octet) for octet in form)
+        return tuple((byte, byte) for byte in form)
     out = []
     for word in form.split(" "):
         low, _, high = ("00-ff" if word == ".." else word).partition("-")
@@ -82,7 +82,7 @@ def recognise(data: bytes) -> str | None:
     """The protocol that a client's first bytes open; empty when none, ``None`` while more bytes could open one."""
     open_ = False
     for name, form in _FORMS:
-        if all(low <= octet <= high for octet, (low, high) in zip(data, form, strict=False)):
+        if all(low <= byte <= high for byte, (low, high) in zip(data, form, strict=False)):
             if len(data) >= len(form):
                 return name
             open_ = True

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .route import Route, Router
 
 LONGEST_HEAD = 65536  # bytes of a request head
-ASKING = 30.0  # seconds for a client to say what it wants
+GREETING = 30.0  # seconds for a client to say what it wants
 LINGER = 2.0  # seconds for a refused client to read the answer
 MOST_HELD = 262144  # bytes of one direction of a plain request
 MOST_CLIENTS = 1024  # that have not said yet what they want, or wait for a plain answer
@@ -142,7 +142,7 @@ class Proxies:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.clients: set[_Client] = set()
-        self.asking = engine.reactor.wait(ASKING, ProxyClient.reset)
+        self.greetings = engine.reactor.wait(GREETING, ProxyClient.reset)
         self.linger = engine.reactor.wait(LINGER, _Client.reset)
 
     def takes(self, client: Socket, address: str, port: int, peer: tuple[str, int]) -> bool:
@@ -183,7 +183,7 @@ class _Client:
 
     def _leave(self) -> None:
         self._proxies.clients.discard(self)
-        self._proxies.asking.end(self)
+        self._proxies.greetings.end(self)
         self._proxies.linger.end(self)
 
     def _linger(self) -> None:
@@ -212,7 +212,7 @@ class ProxyClient(_Client):
         self._stage = ""  # "", "socks auth", "socks request"
         self._answered = False
         self._held = False  # a question is open
-        proxies.asking.begin(self)
+        proxies.greetings.begin(self)
         # Edge triggered: what is looked at is not taken, and must not wake us again.
         proxies.engine.reactor.watch(socket.fileno(), IN | RDHUP | EDGE, self._ready)
 
@@ -241,7 +241,7 @@ class ProxyClient(_Client):
 
     def _answer(self, data: bytes) -> None:
         """The last word."""
-        self._proxies.asking.end(self)
+        self._proxies.greetings.end(self)
         self._answered = True
         whole = self._socket.send(data) == len(data)
         self._socket.shutdown(SHUT_WR)
@@ -263,7 +263,7 @@ class ProxyClient(_Client):
         engine = self._proxies.engine
         route = engine.router.proxied(host, port)
         question = route.question if isinstance(route, Refusal) else None
-        if question is None or engine.asking is None:
+        if question is None or engine.approvals is None:
             self._routed(route, engine.router, replies, go)
             return
         assert isinstance(route, Refusal)
@@ -277,9 +277,9 @@ class ProxyClient(_Client):
                 self._routed(later, router or engine.router, replies, go)
 
         self._held = True
-        self._proxies.asking.end(self)
+        self._proxies.greetings.end(self)
         client = {"protocol": "tcp", "port": self._peer[0]}
-        engine.asking.ask(question, refusal.event.hint or "", lambda router: answered(self, router), client)
+        engine.approvals.ask(question, refusal.event.hint or "", lambda router: answered(self, router), client)
 
     def _routed(
         self, route: Route | Refusal, router: Router, replies: Replies, go: Callable[[Route, Router], None]

@@ -43,7 +43,7 @@ _EVENTS = 256  # events taken in one turn
 
 
 class Wait:
-    """All waits of one length: who waits, until when, and what is called for whoever waited too long."""
+    """All waits of one length: who waits, until when, and what is called for each that waited too long."""
 
     __slots__ = ("_due", "_reactor", "expired", "seconds")
 
@@ -68,11 +68,11 @@ class Wait:
         return item in self._due
 
     def waiting(self) -> bool:
-        """Does anybody wait?"""
+        """Does anything wait?"""
         return bool(self._due)
 
     def expire(self, now: float) -> float:
-        """Call for whoever waited too long; when the next one will have, for ever if there is none."""
+        """Call for each that waited too long; when the next one will have, for ever if there is none."""
         while self._due:
             item, due = next(iter(self._due.items()))
             if due > now:

@@ -1,14 +1,15 @@
-"""Packets that the sandbox's own namespace refused: told here, decided there.
+"""Packets that the sandbox's own namespace refused: reported here, decided there.
 
 Theory of operation
 -------------------
-The OUTPUT rules of the namespace (``host.netns``) reject what nobody relays: datagrams to a port that no rule opens,
+The OUTPUT rules of the namespace (``host.netns``) reject what is not relayed: datagrams to a port that no rule opens,
 ICMP, multicast.  The sender gets EPERM from the kernel, whatever happens here.  Of each such packet the kernel copies
 the headers to a socket of ours (nfnetlink_log), which costs a command nothing and cannot be raced: what is read is
-what was refused.  Only packets of a socket with a file are somebody's (``NFULA_UID``): the kernel's own, such as
-neighbour discovery, are nobody's refusal.
+what was refused.  Only packets of a socket with a file are a program's (``NFULA_UID``): the kernel's own, such as
+neighbour discovery, are no program's refusal.
 
-A flood finds no room.  The kernel counts what it drops at the socket (``SK_MEMINFO_DROPS``), so those are told as lost.
+A flood finds no room.  The kernel counts what it drops at the socket (``SK_MEMINFO_DROPS``), so those are reported as
+lost.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ def _is_multicast(address: str) -> bool:
 
 
 class RefusedPackets:
-    """Tells what the namespace refused.
+    """Reports what the namespace refused.
 
     Args:
-        lose: is told how many refusals found no room.
+        lose: takes how many refusals found no room.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class RefusedPackets:
         self._count_drops()
 
     def take(self) -> None:
-        """Tell what was refused by now.
+        """Report what was refused by now.
 
         Who waits for an answer of ours is still there, and its socket is found by its port (``clients``).  So this is
         called before an answer: the order in which descriptors are ready is not that in which packets were sent.

@@ -38,8 +38,8 @@ from . import openings, sniff
 from .connection import RESET, SILENT, UNREPORTED, Connection, Connections, guarded
 from .dial import ALL, Dial, Dialler
 from .dns import LONGEST_QUERY, TcpMessages
+from .event_queue import denial
 from .flow import BUFFER, Flow, LimitReached, cut_short
-from .journal import denial
 from .listener import Listener, capture, original
 from .reactor import ERR, HUP, IN, OUT, PRI, RDHUP
 from .route import Refusal, Route, Router, alert, http_answer, refuse_protocol, refuse_unknown
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ..events import Client, Event
     from .budgets import Ledger
     from .clients import Clients
+    from .destinations import Destinations
     from .dns import Answerer
     from .reactor import Reactor
     from .upstream import Upstreams
@@ -129,12 +130,13 @@ class Engine(Connections):
         """The names that connections are bound to."""
         return {each.host for each in self.connections if isinstance(each, TcpConnection)}
 
-    def listen(self, listener: Socket, *, dnat: bool = False) -> None:
+    def listen(self, listener: Socket, *, dnat: bool = False, destinations: Destinations | None = None) -> None:
         """Serve a listening socket.
 
         Args:
             listener: its accepted sockets carry the original destination as their own address, or,
                 with ``dnat``, as ``SO_ORIGINAL_DST``.
+            destinations: knows it instead, by the port of the client.
         """
 
         def arrived(client: Socket, peer: Any) -> None:
@@ -143,6 +145,11 @@ class Engine(Connections):
             except OSError:
                 client.close()
                 return
+            if destinations is not None:
+                destination = destinations.take(peer[1])
+                if destination is None:  # of another process of this machine
+                    client.close()
+                    return
             self._arrived(client, destination[0], destination[1], peer[:2])
 
         capture(listener)
@@ -334,11 +341,11 @@ class TcpConnection(Connection):
         engine, route = self.engine, self.router.arrive(address, port)
         if not isinstance(route, Refusal):
             self._follow(route)
-        elif route.question is not None and engine.asking is not None:
+        elif route.question is not None and engine.approvals is not None:
             refusal = route
             self._state = _ASKING
             client = {"protocol": "tcp", "port": self.peer[0]}
-            engine.asking.ask(
+            engine.approvals.ask(
                 route.question,
                 route.event.hint or "",
                 lambda router: self.answered(router, refusal, address, port),
@@ -390,13 +397,13 @@ class TcpConnection(Connection):
         self._drive(up, readable, fresh=up and not readable and not self._client_mask & _NOT_FRESH)
 
     def unreached(self, reason: str) -> None:
-        """Every address failed: report it, and tell the client."""
+        """Every address failed: report it, and answer the client."""
         self.engine.failed += 1
         self._dial = None
         if self._inspection is not None:
             self._inspection.unreached(reason)
             return
-        self.emit_closed(reason)
+        self.emit_closed(reason, reached=False)
         self._start_to_explain(reason)
 
     def barred(self, refusal: Refusal) -> None:
@@ -414,7 +421,7 @@ class TcpConnection(Connection):
             self._dial = None
 
     def _open_towards_client(self) -> None:
-        """Tell a client of a proxy that it may go on."""
+        """Answer a client of a proxy that it may go on."""
         if self._replies is not None:
             opening, self._replies = self._replies.opening, None
             self.client.send(opening)

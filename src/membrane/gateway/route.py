@@ -1,8 +1,8 @@
-"""Where may this connection go, and what is the client told when it may not?
+"""Where may this connection go, and what does the client get when it may not?
 
 Theory of operation
 -------------------
-The destination of an intercepted connection is a fake address, which stands for one name, or a literal.  The
+The destination of an intercepted connection is a fake address, which has one name, or a literal.  The
 policy is asked up to three times, and each answer can only take away:
 
 1. ``arrive``: the name or the literal, and the port.
@@ -25,7 +25,7 @@ from ..policy.literals import canonical_address
 from ..policy.model import Allow, Ask, Connect, Deny, HostRule, PortRule
 from ..value import Value
 from .dns import Names, is_fake
-from .journal import denial
+from .event_queue import denial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Refusal(Value):
     event: AccessDenied
     host: str  # name or literal, for the answer
     alert: int = ACCESS_DENIED
-    question: Connect | None = None  # what somebody may be asked before this is final
+    question: Connect | None = None  # what a person may be asked before this is final
 
 
 class Router:
@@ -92,7 +92,7 @@ class Router:
         """What to do with a connection to ``address`` (as inet_ntop(3) writes it, a zone is ignored)."""
         key = (address, port, protocol)
         known = self._arrivals.get(key)
-        # A name may have been forgotten since: its address is then nobody's.
+        # A name may have been forgotten since: its address has none then.
         plain = _plain(address)
         if known is not None and (not is_fake(plain) or self._names.name(plain) == known.host):
             return known
@@ -124,7 +124,7 @@ class Router:
         if address:
             return self._route(Connect("", address, port), None, address, port, "tcp")
         lower = host.lower().rstrip(".")
-        # A proxy stands outside: its localhost is the host's.
+        # A proxy is outside: its localhost is the host's.
         name = HOST_INTERNAL if lower == "localhost" or lower.endswith(".localhost") else host
         return self._route(Connect(name, "", port), name, "", port, "tcp")
 

@@ -5,33 +5,14 @@ Theory of operation
 It runs in the host's network namespace; the sockets that it serves were made inside the sandbox's.  Nothing else
 connects the two, so when this process ends, the sandbox has no network.
 
-Control socket (AF_UNIX stream, its number in argv):
-
-* first, from the session: a big-endian length of 4 bytes and a marshalled dict: ``policy`` (bytes for
-  ``policy.codec.restore``), ``session``, ``sockets`` (``[role, fd]``), ``limits`` (``names``, ``connections``,
-  ``udp_flows``), ``environ`` (the host's proxy variables, for ``upstream_proxy: env``), ``verbose`` (whether
-  the events are read; if not, only refusals are sent), ``totals`` (whether the sums are sent all the same),
-  ``inspect`` (some rule needs requests to be judged), ``authority`` (certificate and key in PEM, or none: one is made),
-  ``authorities`` (PEM, certificates that servers are trusted
-  with beside the system's), ``secrets``
-  (``[name, value, placeholder, header, destinations]``);
-* then, to the session: JSON lines: ``{"ready": true}``, with ``inspect`` in the first message ``{"ca": PEM}`` (the
-  certificate of the authority that inspected connections are served with), events (``seq`` 0: the session numbers
-  them), ``{"totals": {"bytes_up": ..., "bytes_down": ...}}`` once in a while if
-  ``totals`` or not ``verbose``, ``{"error": ...}`` before an end that is not clean, and last ``{"stats": {...}}``: the
-  word that everything was told, without which the session calls its record incomplete (``events`` in it is how many
-  lines of events there were);
-* with ``ask`` in the first message: questions and their answers, as ``gateway.asking`` describes them;
-* from the session: ``{"command": "policy", "policy": BASE64}``: decide by these rules from now on;
-  ``{"command": "sync", "number"}``: tell what is held back, then ``{"synced": NUMBER}``;
-  ``{"command": "stop"}``, or its end: flush and exit 0.
+The control socket (AF_UNIX stream, its number in argv) carries ``gateway.messages``; its end stops the gateway.
 
 Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dnat`` ``tcp6-dnat`` (by
-``SO_ORIGINAL_DST``), ``dns4`` ``dns6`` (UDP, with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a
-listening unix socket of the view for the policy's N-th rule; ``doors`` in the first message has
-``{N: (path of the host's socket, uid of its owner)}``), ``exposed:PORT`` (a listener of the host's loopback for
-that port inside), ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see
-``clients``), ``mint`` (where sockets of the sandbox's namespace come from, see ``exposed``).
+``SO_ORIGINAL_DST``), ``tcp4-named`` (by what comes on the socket ``destinations``, see there), ``dns4`` ``dns6`` (UDP,
+with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a listening unix socket of the view for the policy's
+N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of the host's loopback for that port inside),
+``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see ``clients``), ``factory``
+(where sockets of the sandbox's namespace come from, see ``exposed``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -39,9 +20,7 @@ An exception that is not one connection's ends the process with status 1, and th
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal itself imports enum
-import binascii
 import gc
-import marshal
 import os
 import resource
 import sys
@@ -52,15 +31,17 @@ from _socket import socket as Socket
 from .. import clock
 from ..errors import InternalError, MembraneError
 from ..events import DefectSeen
-from ..policy.codec import restore
+from ..messages import Frames
 from ..policy.decide import Decider
+from . import messages as m
 from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
+from .destinations import Destinations
 from .dns import MOST_NAMES, Answerer, Names
+from .event_queue import EventQueue
 from .exposed import Exposed
-from .journal import EventQueue
 from .reactor import IN, OUT, Reactor
 from .refused import RefusedPackets
 from .relay import Engine
@@ -81,27 +62,26 @@ from .upstream import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
-    from .asking import Asking
-    from .http.credentials import Secret
+    from .approvals import Approvals
+    from .http.credentials import Destination, Secret
     from .http.logins import Logins
     from .http.sigv4 import Signers
     from .intercept import Inspector
 
-_LARGEST_CONFIG = 64 << 20  # bytes
 _DNS_PORT = 53
-_LONGEST_COMMAND = 16 << 20  # bytes
 _READ = 65536
-_CRASHES_TOLD = 10
+_CRASHES_REPORTED = 10
+_CONNECTIONS, _FLOWS = 4096, 256  # at a time
 _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
-_LAST_ROUND = 0.5  # seconds at the end to take what still lies in the sockets, and
+_LAST_ROUND = 0.5  # seconds at the end to take what is still in the sockets, and
 _LAST_COUNT = 0.2  # seconds to count what is left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
@@ -110,23 +90,24 @@ def main(argv: list[str]) -> int:
     """Serve until the session says stop or is gone; the exit status."""
     control = Socket(fileno=int(argv[1]))
     files = _harden()
-    journal = EventQueue("")
+    queue = EventQueue("")
     try:
-        config = read_config(control)
-        _close_all_but([control.fileno(), *(fd for _role, fd in config["sockets"])])
-        journal.session = config["session"]
-        clock.adopt(config.get("clock", clock.offset()))
-        journal.verbose = config.get("verbose", True)
-        service = Service(control, journal, config, files)
+        frames = Frames(m.TO_GATEWAY)
+        setup = receive_setup(control, frames)
+        _close_all_but([control.fileno(), *(fd for _role, fd in setup.sockets)])
+        queue.session = setup.session
+        clock.adopt(clock.offset() if setup.clock is None else setup.clock)
+        queue.verbose = setup.verbose
+        service = Service(control, frames, queue, setup, files)
         gc.freeze()
         gc.set_threshold(_GARBAGE, 20, 20)  # connections leave no cycles; looking for them costs
         service.run()
     except Exception as error:
-        journal.note({"error": explain(error)})
-        send_all(control, journal)
+        queue.send(m.Failed(explain(error)))
+        send_all(control, queue)
         return 1
     service.close()
-    send_all(control, journal)
+    send_all(control, queue)
     return 0
 
 
@@ -160,29 +141,18 @@ def _close_all_but(keep: list[int]) -> None:
     close_range(first)
 
 
-def read_config(control: Socket) -> dict[str, Any]:
-    """The first message of the session.
+def receive_setup(control: Socket, frames: Frames) -> m.Setup:
+    """Wait for the first message, ``Begin``; no byte after it is read.
 
     Raises:
-        InternalError: the session closed early, or sent something else.
+        InternalError: the supervisor closed early, or sent something else (``Malformed``).
     """
-
-    def take(count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            part = control.recv(min(count - len(data), 1 << 20))
-            if not part:
-                raise InternalError("read the network configuration", "the session closed the control socket")
-            data += part
-        return bytes(data)
-
-    size = int.from_bytes(take(4), "big")
-    if size > _LARGEST_CONFIG:
-        raise InternalError("read the network configuration", f"{size} bytes announced")
-    config = marshal.loads(take(size))  # noqa: S302  written by the session, over a socket that only it has
-    if not isinstance(config, dict):
-        raise InternalError("read the network configuration", "not a dict")
-    return config
+    while data := control.recv(min(frames.missing, 1 << 20)):
+        for message in frames.feed(data):
+            if isinstance(message, m.Begin):
+                return message.setup
+            raise InternalError("begin", f"{type(message).__name__} came first")
+    raise InternalError("begin", "the supervisor closed the control socket")
 
 
 def explain(error: BaseException) -> str:
@@ -205,12 +175,12 @@ def defect(error: BaseException, count: int = 1) -> DefectSeen:
     return DefectSeen(type(error).__name__, tuple(frames[-_FRAMES:]), count)
 
 
-def send_all(control: Socket, journal: EventQueue) -> None:
+def send_all(control: Socket, queue: EventQueue) -> None:
     """Write what is queued, for at most ``_FLUSH`` seconds."""
     try:
         control.settimeout(_FLUSH)
-        while journal.waiting():
-            journal.sent(control.send(journal.pending()))
+        while queue.waiting():
+            queue.sent(control.send(queue.pending()))
     except OSError:
         return  # the session is gone, or does not read
 
@@ -250,37 +220,43 @@ def _signers(policy: Policy, secrets: Sequence[Secret]) -> Signers | None:
     return Signers(KeyPair(key.placeholder, key.value, secret.value) for key, secret in rules)
 
 
+def destinations(rows: m.Destinations, go: bool = True) -> list[Destination]:
+    """As the gateway asks them; ``go`` false: none."""
+    from .http.credentials import Destination
+
+    return [Destination(*row) for row in rows] if go else []
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
-    def __init__(self, control: Socket, journal: EventQueue, config: Mapping[str, Any], files: int) -> None:
-        self._control, self._journal = control, journal
-        self._commands = b""
+    def __init__(self, control: Socket, frames: Frames, queue: EventQueue, setup: m.Setup, files: int) -> None:
+        self._control, self._frames, self._queue = control, frames, queue
         self._blocked = False
         self._listens = IN  # to the control socket
         self._crashes = 0
-        self._last_crash: DefectSeen | None = None  # of those that are not told one by one
-        policy = restore(config["policy"])
-        limits = config.get("limits") or {}
+        self._last_crash: DefectSeen | None = None  # of those that are not reported one by one
+        policy = setup.policy
         self._reactor = reactor = Reactor()
-        names = Names(limits.get("names", MOST_NAMES))
-        self._asking: Asking | None = None
+        names = Names(setup.names or MOST_NAMES)
+        self._approvals: Approvals | None = None
         self._own = OwnAddresses(reactor, self._moved)
-        if config.get("ask"):
-            from .asking import Asking
+        if setup.ask is not None:
+            from .approvals import Approvals
 
-            self._asking = Asking(
+            seconds, kinds = setup.ask
+            self._approvals = Approvals(
                 policy,
                 self._own.current,
                 names,
                 reactor,
-                self._report_question,
+                queue.send,
                 self._forget,
-                config["ask"]["seconds"],
-                journal.emit,
-                config["ask"]["kinds"],
+                seconds,
+                queue.emit,
+                kinds,
             )
-            decide: Callable[[Access], Verdict] = self._asking.decide
+            decide: Callable[[Access], Verdict] = self._approvals.decide
         else:
             self._decider = Decider(policy, self._own.current)
             decide = self._decide
@@ -288,30 +264,30 @@ class Service:
         resolver = system
         if policy.dns_resolver:
             resolver = Resolver(reactor, resolver_look_up(policy.dns_resolver), RESOLVER_DEADLINE)
-        proxy, exceptions = upstream_proxy(policy, config.get("environ") or {})
+        proxy, exceptions = upstream_proxy(policy, dict(setup.environ))
         upstreams = Upstreams(resolver, system, proxy, exceptions, socket_proxy(policy), policy.socket_proxied)
-        sockets = [(role, Socket(fileno=fd)) for role, fd in config["sockets"]]
+        sockets = [(role, Socket(fileno=fd)) for role, fd in setup.sockets]
         ipv6 = any(role.startswith("tcp6") for role, _socket in sockets)
-        self._answerer = Answerer(names, decide, journal.emit, ipv6=ipv6)
+        self._answerer = Answerer(names, decide, queue.emit, ipv6=ipv6)
         ledger = Ledger(Budget(policy.limits.upload), lambda: reactor.now)
         self._router = router = Router(names, decide)
-        connections = min(limits.get("connections", 4096), max(16, (files - _SPARE_FDS) // 2))
+        connections = min(setup.connections or _CONNECTIONS, max(16, (files - _SPARE_FDS) // 2))
         self._ca = b""
-        self._inspector = inspector = self._make_inspector(policy, decide, config) if config.get("inspect") else None
+        self._inspector = inspector = self._make_inspector(policy, decide, setup) if setup.inspect else None
         self._engine = engine = Engine(
             reactor,
             router,
             self._answerer,
             upstreams,
-            journal.emit,
+            queue.emit,
             self._crashed,
             ledger=ledger,
             connections=connections,
-            verbose=journal.verbose,
+            verbose=queue.verbose,
             inspector=inspector,
         )
-        engine.asking = self._asking
-        if self._asking is not None:
+        engine.approvals = self._approvals
+        if self._approvals is not None:
             self._answerer.ask = self._ask_about_name
         if policy.offer_proxy:
             from .proxy import Proxies
@@ -321,13 +297,13 @@ class Service:
             reactor,
             router,
             upstreams,
-            journal.emit,
+            queue.emit,
             self._crashed,
             engine.number,
             ledger=ledger,
-            flows=limits.get("udp_flows", 256),
+            flows=setup.udp_flows or _FLOWS,
         )
-        self._udp.asking = self._asking
+        self._udp.approvals = self._approvals
         names.living = lambda: engine.hosts() | self._udp.hosts()
         # Only then may a datagram to port 53 be for another than the answerer.
         self._udp.opens_dns = any(
@@ -335,21 +311,23 @@ class Service:
             for rule in policy.allow
             for ports in rule.ports
         )
-        mint = [socket for role, socket in sockets if role == "mint"]
-        told = journal.emit, self._crashed, engine.number
-        self._exposed = Exposed(reactor, mint[0], *told, room=engine.room) if mint else None
-        self._broker = Broker(reactor, decide, *told, budget=ledger.session, room=engine.room)
-        self._broker.asking = self._asking
-        self._unix_sockets, self._doors = policy.unix_sockets, config.get("doors") or {}
+        factory = [socket for role, socket in sockets if role == "factory"]
+        common = queue.emit, self._crashed, engine.number
+        self._exposed = Exposed(reactor, factory[0], *common, memory=engine.memory) if factory else None
+        self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
+        self._broker.approvals = self._approvals
+        self._unix_sockets = policy.unix_sockets
+        self._doors = {number: (path, owner) for number, path, owner in setup.doors}
         self._sockets = sockets
         self._names = names
-        self._repetitions = reactor.wait(1.0, self._tell_repetitions)
+        self._repetitions = reactor.wait(1.0, self._report_repetitions)
         self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
         self._totals = reactor.wait(_TOTALS, self._report_totals)
-        self._bytes_told = 0
-        self._tells_totals = config.get("totals", not journal.verbose)
+        self._bytes_reported = 0
+        self._sends_totals = setup.totals
         self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
+        self._destinations = [Destinations(socket) for role, socket in sockets if role == "destinations"]
         for role, socket in sockets:
             self._serve(role, socket)
         if self._refused is not None:
@@ -358,28 +336,30 @@ class Service:
         reactor.watch(control.fileno(), IN, self._on_control)
         reactor.at_end.append(self._flush)
 
-    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], config: Mapping[str, Any]) -> Inspector:
+    def _make_inspector(self, policy: Policy, decide: Callable[..., Verdict], setup: m.Setup) -> Inspector:
         """Make the authority of the session; only sessions that need it pay for OpenSSL."""
-        from .http.credentials import Destination, Secret
+        from .http.credentials import Secret
         from .intercept import Inspector
         from .tls import Authority
 
-        authority = Authority(given=config.get("authority"))
+        authority = Authority(given=setup.authority)
         self._ca = authority.pem
         extra: tuple[str, ...] = ()
-        if config.get("authorities"):  # by descriptor: a writer of the file cannot change what was read
+        if setup.authorities:  # by descriptor: a writer of the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
-            os.write(fd, config["authorities"])
+            os.write(fd, setup.authorities)
             extra = (f"/proc/self/fd/{fd}",)
         kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
         secrets = [
-            Secret(name, value, placeholder, header, [Destination(*each) for each in destinations if name not in kept])
-            for name, value, placeholder, header, destinations in config.get("secrets", ())
+            Secret(
+                row.name, row.value, row.placeholder, row.place, destinations(row.destinations, row.name not in kept)
+            )
+            for row in setup.secrets
         ]
         if secrets:
             from .http.redact import Redactor
 
-            self._journal.mask = Redactor(secrets)
+            self._queue.mask = Redactor(secrets)
         return Inspector(
             self._reactor,
             authority,
@@ -389,37 +369,39 @@ class Service:
             full=policy.trace.http == "full",
             secrets=secrets,
             signers=_signers(policy, secrets),
-            logins=self._logins(secrets, config.get("logins") or ()),
+            logins=self._logins(secrets, setup.logins),
         )
 
-    def _logins(self, secrets: list[Secret], rows: Sequence[Mapping[str, Any]]) -> Logins | None:
+    def _logins(self, secrets: list[Secret], rows: Sequence[m.LoginRow]) -> Logins | None:
         """Those of the session, by what ``run.masks`` has found."""
         if not rows:
             return None
-        from .http.credentials import Destination
         from .http.logins import Login, Logins
         from .http.redact import Redactor
 
-        def told(line: dict[str, Any]) -> None:
-            self._journal.note(line, whole=True)  # the supervisor writes the tokens to the file
+        def renewed(login: str, new: dict[str, Secret], expires_in: int) -> None:
+            names = tuple(secret.name for secret in new.values())
+            values = tuple(secret.value.decode("ascii") for secret in new.values())
+            # With the tokens: the supervisor writes them to the file.
+            self._queue.send(m.Renewed(login, tuple(new), names, values, expires_in), whole=True)
             self._write()
 
         def changed() -> None:
-            self._journal.mask = Redactor(secrets)
+            self._queue.mask = Redactor(secrets)
 
         found = []
         for row in rows:
-            endpoints, to = ([Destination(*each) for each in row[key]] for key in ("endpoints", "to"))
-            own = [secret for secret in secrets if secret.name in row["names"]]
-            found.append(Login(own, endpoints, to, row["place"]))
-        return Logins(secrets, found, random=os.urandom, told=told, changed=changed)
+            own = [secret for secret in secrets if secret.name in row.names]
+            found.append(Login(own, destinations(row.endpoints), destinations(row.destinations), row.place))
+        return Logins(secrets, found, random=os.urandom, renewed=renewed, changed=changed)
 
     def run(self) -> None:
-        """Serve until told to stop."""
-        self._control.send(b'{"ready": true}\n')
+        """Serve until it is stopped."""
+        self._queue.send(m.Ready())
         if self._ca:
-            self._journal.note({"ca": self._ca.decode("ascii")})
-            self._write()  # the session waits for it
+            self._queue.send(m.Certificate(self._ca))
+        self._write()  # the supervisor waits for it
+        if self._ca:
             assert self._inspector is not None
             self._inspector.warm_up()
         self._reactor.run()
@@ -435,8 +417,8 @@ class Service:
         if self._refused is not None:
             self._refused.close()
         if self._last_crash is not None:
-            self._journal.emit(self._last_crash)
-        self._journal.tell_repetitions(everything=True)
+            self._queue.emit(self._last_crash)
+        self._queue.report_repetitions(everything=True)
         engine, udp, answerer = self._engine, self._udp, self._answerer
         up, down = self._bytes()
         stats = {
@@ -454,21 +436,21 @@ class Service:
             "udp_refused": udp.refused,
             "packets_refused": self._refused.packets if self._refused is not None else 0,
             "udp_datagrams": udp.datagrams,
-            "denied": self._journal.denied,
-            "events_lost": self._journal.lost,
+            "denied": self._queue.denied,
+            "events_lost": self._queue.lost,
             "crashes": self._crashes,
             "requests": self._inspector.requests if self._inspector is not None else 0,
         }
-        self._journal.end(stats)
+        self._queue.end(stats)
         self._own.close()
         self._reactor.close()
         for _role, socket in self._sockets:
             socket.close()
 
     def _last_round(self) -> None:
-        """What the command did last may still lie in the sockets: it is judged, told and sent, for a bounded time.
+        """What the command did last may still be in the sockets: it is judged, reported and sent, for a bounded time.
 
-        Nobody sends any more, so there is an end to it; what is left then is counted as lost.
+        Nothing is sent any more, so there is an end to it; what is left then is counted as lost.
         """
         self._listens = 0  # the end of the control socket is known
         self._reactor.change(self._control.fileno(), 0)
@@ -478,7 +460,7 @@ class Service:
                 return
         deadline = time.monotonic() + _LAST_COUNT
         for role, socket in self._sockets:
-            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role == "mint":
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "destinations"):
                 continue
             lost = 0
             while time.monotonic() < deadline:
@@ -491,7 +473,7 @@ class Service:
                     break
                 lost += 1
             if lost:
-                self._journal.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
+                self._queue.lose("datagram" if socket.type == SOCK_DGRAM else "connection", lost)
 
     def _serve(self, role: str, socket: Socket) -> None:
         kind, _, port = role.partition(":")
@@ -499,19 +481,19 @@ class Service:
         family = "6" if six else "4"
         if kind in (f"tcp{family}", f"tcp{family}-dnat"):
             self._engine.listen(socket, dnat=kind.endswith("-dnat"))
+        elif kind == "tcp4-named":
+            self._engine.listen(socket, destinations=self._destinations[0])
         elif kind == f"dns{family}":
             serve_dns(self._reactor, socket, self._answerer, self._crashed, self._udp, self._take_refused)
         elif kind == f"udp{family}" and port.isdigit():
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
             self._exposed.listen(socket, int(port))
-        elif kind == "mint":
+        elif kind in ("factory", "destinations"):
             pass  # not served: it answers
         elif kind == "refused":
-            journal = self._journal
-            self._refused = RefusedPackets(
-                self._reactor, socket, self._router, journal.emit, journal.lose, self._crashed
-            )
+            queue = self._queue
+            self._refused = RefusedPackets(self._reactor, socket, self._router, queue.emit, queue.lose, self._crashed)
         elif kind == "diag":
             self._clients = self._engine.clients = self._udp.clients = Clients(socket)
         elif kind == "unix" and port.isdigit():
@@ -526,10 +508,10 @@ class Service:
     def _crashed(self, error: BaseException) -> None:
         """A connection or a datagram failed by a defect of ours; the caller refuses it."""
         self._crashes += 1
-        if self._crashes <= _CRASHES_TOLD:
-            self._journal.emit(defect(error))
+        if self._crashes <= _CRASHES_REPORTED:
+            self._queue.emit(defect(error))
         else:
-            self._last_crash = defect(error, self._crashes - _CRASHES_TOLD)
+            self._last_crash = defect(error, self._crashes - _CRASHES_REPORTED)
 
     def _on_control(self, mask: int) -> None:
         if mask & OUT:
@@ -537,47 +519,36 @@ class Service:
             self._reactor.change(self._control.fileno(), self._listens)
             self._write()
         if mask & ~OUT:
-            self._read_commands()
+            self._read_messages()
 
-    def _read_commands(self) -> None:
+    def _read_messages(self) -> None:
         try:
             data = self._control.recv(_READ)
         except BlockingIOError:
             return
         except OSError:
             data = b""  # the session died
-        self._commands += data
         if not data:
             self._reactor.stop()
             return
-        import json
-
-        *lines, self._commands = self._commands.split(b"\n")
-        for line in lines:
-            command = json.loads(line)
-            if command.get("command") == "answer" and self._asking is not None:
-                self._asking.answer(command["number"], command["answer"])
-                continue
-            if command.get("command") == "policy":
-                self._follow(restore(binascii.a2b_base64(command["policy"])))
-                continue
-            if command.get("command") == "sync":
-                self._journal.tell_repetitions(everything=True)
-                self._journal.note({"synced": int(command["number"])})
+        for message in self._frames.feed(data):
+            if isinstance(message, m.Answer):
+                if self._approvals is not None:
+                    self._approvals.answer(message.number, message.answer)
+            elif isinstance(message, m.Follow):
+                self._follow(message.policy)
+            elif isinstance(message, m.Sync):
+                self._queue.report_repetitions(everything=True)
+                self._queue.send(m.Synced(message.number))
                 self._write()
-                continue
-            if command != {"command": "stop"}:
-                raise InternalError("follow the session", "unknown command", target=line[:200].decode("latin-1"))
-            self._reactor.stop()
-        if len(self._commands) > _LONGEST_COMMAND:
-            raise InternalError("follow the session", "a command is too long")
+            elif isinstance(message, m.Stop):
+                self._reactor.stop()
+            else:
+                raise InternalError("follow the supervisor", f"{type(message).__name__} came again")
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
-        assert self._asking is not None
-        self._asking.ask(question, hint, lambda router: answered(router is not None))
-
-    def _report_question(self, line: dict[str, Any]) -> None:
-        self._journal.note(line)
+        assert self._approvals is not None
+        self._approvals.ask(question, hint, lambda router: answered(router is not None))
 
     def _forget(self) -> None:
         self._router.forget()
@@ -587,22 +558,22 @@ class Service:
 
     def _follow(self, policy: Policy) -> None:
         """Other rules from now on; what was remembered of the old ones is forgotten."""
-        if self._asking is not None:
-            self._asking.follow(policy)
+        if self._approvals is not None:
+            self._approvals.follow(policy)
             return
         self._decider = Decider(policy, self._own.current)
         self._router.forget()
 
     def _moved(self) -> None:
         """This machine has other addresses; connections that are open stay."""
-        if self._asking is not None:
-            self._asking.moved(self._own.current)
+        if self._approvals is not None:
+            self._approvals.moved(self._own.current)
         else:
             self._decider = Decider(self._decider.policy, self._own.current)
         self._router.forget()
 
-    def _tell_repetitions(self, _item: None) -> None:
-        self._journal.tell_repetitions()
+    def _report_repetitions(self, _item: None) -> None:
+        self._queue.report_repetitions()
 
     def _bytes(self) -> tuple[int, int]:
         """Bytes relayed so far, up and down."""
@@ -611,29 +582,29 @@ class Service:
 
     def _report_totals(self, _item: None) -> None:
         up, down = self._bytes()
-        self._bytes_told = up + down
-        self._journal.note({"totals": {"bytes_up": up, "bytes_down": down}})
+        self._bytes_reported = up + down
+        self._queue.send(m.Totals(up, down))
 
     def _flush(self) -> None:
         """At the end of each turn: hand over what is many, and start the waits for what is few."""
-        journal = self._journal
-        if self._tells_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_told:
+        queue = self._queue
+        if self._sends_totals and not self._totals.waiting() and sum(self._bytes()) != self._bytes_reported:
             self._totals.begin(None)
-        if journal.counting() and not self._repetitions.waiting():
+        if queue.counting() and not self._repetitions.waiting():
             self._repetitions.begin(None)
-        if journal.urgent():
+        if queue.urgent():
             self._write()
-        elif journal.waiting() and not self._batch_delay.waiting():
+        elif queue.waiting() and not self._batch_delay.waiting():
             self._batch_delay.begin(None)
 
     def _write(self, _item: None = None) -> None:
         """Hand the session what it takes."""
         if self._blocked:
             return
-        journal = self._journal
+        queue = self._queue
         try:
-            while journal.waiting():
-                journal.sent(self._control.send(journal.pending()))
+            while queue.waiting():
+                queue.sent(self._control.send(queue.pending()))
         except BlockingIOError:
             self._blocked = True
             self._reactor.change(self._control.fileno(), self._listens | OUT)

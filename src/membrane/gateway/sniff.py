@@ -11,7 +11,7 @@ connection that is bound to a name is refused.  A server may be more lenient tha
 that was not understood would let a name through that was not seen.  So are the openings that some servers read
 over before the hello: a warning alert, another record version, the record format of SSL 2.0.
 
-A TLS 1.3 server may ask for a second hello (HelloRetryRequest), and some then serve the name that stands in that one.
+A TLS 1.3 server may ask for a second hello (HelloRetryRequest), and some then serve the name in that one.
 ``asks_again`` recognises the question, ``after_retry`` finds the second hello behind what may precede it.
 
 References: RFC 8446 sections 4.1.2 to 4.1.4, 4.2, 5.1 (ClientHello, retry, records), RFC 6066 section 3 (server_name),

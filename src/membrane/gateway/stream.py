@@ -264,7 +264,7 @@ class Stream:
         try:
             self.flush()
         except OSError:
-            pass  # the peer is gone, and with it whom to tell
+            pass  # the peer is gone, and with it the one to answer
 
     def _send(self, data: bytes | bytearray) -> int:
         if self._broken:
@@ -278,7 +278,7 @@ class Stream:
 
 
 def guarded_read(stream: Stream, failed: Callable[[str], None], most: int = BUFFER) -> bytes | None:
-    """``stream.read``; a failure is told to ``failed`` and reads as nothing."""
+    """``stream.read``; ``failed`` gets a failure, which reads as nothing."""
     try:
         return stream.read(most)
     except ssl.SSLError as error:

@@ -8,7 +8,7 @@ answer leaves from that address by the same means, so that connected clients tak
 
 A *flow* is one client address and one destination.  It is judged once, has one connected socket outside, and ends
 after ``IDLE`` seconds of silence in both directions.  Datagrams that come while the name is being looked up wait, a
-few of them, and so do those of a flow that somebody is asked about; more are dropped, as UDP may.  What is refused
+few of them, and so do those of a flow that is asked about; more are dropped, as UDP may.  What is refused
 is dropped: there is no answer that a client would expect.
 """
 
@@ -30,7 +30,7 @@ from _socket import socket as Socket
 from ..events import ConnectionClosed, ConnectionOpened
 from ..policy import reasons
 from ..policy.model import Connect, Deny
-from .journal import denial
+from .event_queue import denial
 from .reactor import IN
 from .route import Refusal
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import Client, Event
-    from .asking import Asking
+    from .approvals import Approvals
     from .budgets import Ledger
     from .clients import Clients
     from .dns import Answerer
@@ -183,10 +183,10 @@ class UdpRelay:
         self._limit = flows
         self._flows: dict[Any, _Flow] = {}
         self._idle = reactor.wait(IDLE, lambda flow: self._end(flow, ""))
-        self.asking: Asking | None = None  # without one, what no rule decides is refused
+        self.approvals: Approvals | None = None  # without one, what no rule decides is refused
         self.clients: Clients | None = None  # as of the engine
         self.opens_dns = False  # a rule may open a resolver
-        self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that somebody is asked about
+        self._asked: dict[Any, list[bytes]] = {}  # datagrams of flows that are asked about
 
     def listen(self, socket: Socket, port: int) -> None:
         """Route what arrives on a wildcard socket of ``port``."""
@@ -220,7 +220,7 @@ class UdpRelay:
         return True
 
     def asker(self, socket: Socket, target: bytes, client: Any) -> Callable[[], Client]:
-        """Tells who asked the resolver ``target``: that is not looked at unless it is refused."""
+        """Finds who asked the resolver ``target``: that is not looked at unless it is refused."""
         return lambda: self._client(client, inet_ntop(socket.family, target), _DNS_PORT)
 
     def pending(self) -> bool:
@@ -232,7 +232,7 @@ class UdpRelay:
         return {flow.route.host for flow in self._flows.values()}
 
     def close(self) -> None:
-        """End every flow; what could not be sent is told."""
+        """End every flow; what could not be sent is reported."""
         for flow in list(self._flows.values()):
             left = len(flow.waiting or ())
             self._end(flow, f"session ended: {left} datagrams were not sent" if left else "session ended")
@@ -270,7 +270,7 @@ class UdpRelay:
         address = inet_ntop(AF_INET6 if six else AF_INET, target)
         route = (router or self._router).arrive(address, port, "udp")
         if isinstance(route, Refusal):
-            if route.question is not None and self.asking is not None and len(self._asked) < self._limit:
+            if route.question is not None and self.approvals is not None and len(self._asked) < self._limit:
                 self._ask(route, key, listener, port, target, client, first)
             else:
                 self._refuse(route, self._client(client, address, port))
@@ -303,7 +303,7 @@ class UdpRelay:
     ) -> None:
         """Ask about a flow; its datagrams wait."""
         held = self._asked[key] = [first]
-        assert self.asking is not None and refusal.question is not None
+        assert self.approvals is not None and refusal.question is not None
 
         def answered(router: Router | None) -> None:
             del self._asked[key]
@@ -319,7 +319,7 @@ class UdpRelay:
                 self._crashed(error)
 
         end = {"protocol": "udp", "port": client[1]}
-        self.asking.ask(refusal.question, refusal.event.hint or "", answered, end)
+        self.approvals.ask(refusal.question, refusal.event.hint or "", answered, end)
 
     def _client(self, client: Any, address: str, port: int) -> Client:
         """Who sent a datagram to ``address``, as events name it."""
@@ -339,7 +339,7 @@ class UdpRelay:
             return
         try:
             if not answer.addresses:
-                self._end(flow, answer.error)
+                self._end(flow, answer.error, reached=False)
                 return
             allowed = flow.router.candidates(flow.route, answer.addresses)
             if isinstance(allowed, Refusal):
@@ -372,7 +372,7 @@ class UdpRelay:
             for data in waiting:
                 self._send(flow, data)
             return
-        self._end(flow, error)
+        self._end(flow, error, reached=False)
 
     def _send(self, flow: _Flow, data: bytes) -> None:
         refusal = self._ledger.meter(flow.route.budgets).spend(len(data))
@@ -414,13 +414,13 @@ class UdpRelay:
             self._reactor.close_later(flow.upstream)
             flow.upstream = None
 
-    def _end(self, flow: _Flow, error: str) -> None:
+    def _end(self, flow: _Flow, error: str, *, reached: bool = True) -> None:
         if self._flows.get(flow.key) is not flow:
             return
         if not flow.address:
             self._emit_opened(flow)
         duration = round((self._reactor.now - flow.started) * 1000, 3)
-        self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error))
+        self._emit(ConnectionClosed(flow.id, flow.up, flow.down, duration, error, reached))
         self._forget(flow)
 
     def _emit_opened(self, flow: _Flow) -> None:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A name is looked up when somebody connects to it, never before, by the system's resolver or by ``dns_resolver``, in a
+A name is looked up when a program connects to it, never before, by the system's resolver or by ``dns_resolver``, in a
 few threads because both block.  Answers are kept for their time to live, within bounds; equal questions share one
 look-up.  What comes back is only a list of candidates: ``route.Router`` judges each before it is dialled.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WORKERS = 8
 SYSTEM_DEADLINE = 15.0  # seconds
 RESOLVER_DEADLINE = 5.0  # seconds, both families and all attempts together
-_SYSTEM_TTL = 30.0  # seconds; getaddrinfo does not tell the real one
+_SYSTEM_TTL = 30.0  # seconds; getaddrinfo does not report the real one
 _FAILURE_TTL = 5.0
 _TTL_BOUNDS = (5.0, 300.0)
 _CACHE = 4096  # names
@@ -112,14 +112,14 @@ class Resolver:
         if len(self._cache) >= _CACHE:
             self._cache.clear()
         self._cache[host] = (self._reactor.now + answer.ttl, answer)
-        self._tell(host, answer)
+        self._answer(host, answer)
 
     def _late(self, host: str) -> None:
         if host in self._queue:
             self._queue.remove(host)
-        self._tell(host, Resolved((), f"look-up of {host} timed out"))
+        self._answer(host, Resolved((), f"look-up of {host} timed out"))
 
-    def _tell(self, host: str, answer: Resolved) -> None:
+    def _answer(self, host: str, answer: Resolved) -> None:
         self._deadline.end(host)
         for done in self._waiting.pop(host, ()):
             done(answer)
@@ -233,7 +233,7 @@ def connect_unix(path: str, owner: int) -> Socket:
     """Connect to the host's socket at ``path``, whose identity is checked first.
 
     Raises:
-        OSError: ELOOP, a link stands on the way; ENOTSOCK, EPERM: it is something else than what was planned; EAGAIN:
+        OSError: ELOOP, a link is on the way; ENOTSOCK, EPERM: it is something else than what was planned; EAGAIN:
             its queue is full; any other of connect(2).
     """
     fd = sc.openat2(sc.AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, sc.RESOLVE_NO_SYMLINKS)

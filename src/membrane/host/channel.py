@@ -87,7 +87,7 @@ class Channel:
         except OSError as error:
             if error.errno != errno.ETOOMANYREFS:
                 raise
-            # Descriptors that a user has sent and nobody has received yet count together against the limit of one
+            # Descriptors that a user has sent and that are not received yet count together against the limit of one
             # process (unix(7)): other runs of the same user can use it up for a moment.
             raise OSError(errno.EMFILE, "Too many open files of this user are being sent (RLIMIT_NOFILE)") from None
 
@@ -103,7 +103,7 @@ class Channel:
             try:
                 data, ancillary, flags, _address = self.socket.recvmsg(DATAGRAM, _ROOM, _FLAGS)
             except ConnectionResetError:
-                # The peer ended with something of ours unread.  That is told once and before what it had sent
+                # The peer ended with something of ours unread.  That is reported once and before what it had sent
                 # (unix(7), net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
                 data, ancillary, flags, _address = self.socket.recvmsg(DATAGRAM, _ROOM, _FLAGS)
         except ConnectionError:
@@ -185,11 +185,11 @@ def failure(step: str, error: BaseException) -> Failure:
 
 
 def report(channel: Channel, step: str, error: BaseException) -> None:
-    told = failure(step, error)
+    failed = failure(step, error)
     try:
-        channel.send(told)
+        channel.send(failed)
     except OSError:
-        os.write(2, f"membrane: {step}: {told.cause}\n".encode())
+        os.write(2, f"membrane: {step}: {failed.cause}\n".encode())
 
 
 def run_child(body: Callable[[], None], channel: Channel) -> NoReturn:
@@ -214,11 +214,15 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
-OVERLAY = "mount an overlay"  # a step whose failure is a rule that cannot be bound (``overlay.CannotOverlay``)
+# Steps whose failure has a meaning of its own (``launch``).
+OVERLAY = "mount an overlay"  # a rule that cannot be bound (``overlay.CannotOverlay``)
+USER_NAMESPACE = "make a user namespace"
+TREE = "show a tree in the sandbox"
+PROC = "mount proc"
 
 
 class Step:
-    """Names the step for the report: ``with Step(channel, "mount proc"): ...``"""
+    """Names the step for the report: ``with Step(channel, "make a pid namespace"): ...``"""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.channel, self.name = channel, name

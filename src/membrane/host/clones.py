@@ -97,7 +97,7 @@ def clone_tree(op: Bind, userns: int) -> int | None:
                 sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, userns_fd=userns)
             except OSError as error:
                 # A mount below the tree may not support it (proc, sysfs, a FUSE mount): it then shows its files
-                # as nobody's, which opens nothing.  The tree itself must have it.
+                # as no user's, which opens nothing.  The tree itself must have it.
                 if error.errno not in (errno.EINVAL, errno.EPERM):
                     raise
                 sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, recursive=False, userns_fd=userns)

@@ -74,8 +74,8 @@ def mount_points() -> list[tuple[str, str]]:
             if b"-" in fields:
                 place = fields[4]
                 if b"\\" in place:
-                    for escaped, octet in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-                        place = place.replace(escaped, octet)
+                    for escaped, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+                        place = place.replace(escaped, byte)
                 out.append((os.fsdecode(place), fields[fields.index(b"-") + 1].decode("ascii", "replace")))
     return out
 
@@ -130,7 +130,7 @@ def links_on(path: str) -> list[str]:
 
 
 def socket_fact(path: str) -> SocketFact | None:
-    """What stands at ``path``; None: nothing that can be looked at."""
+    """What is at ``path``; None: nothing that can be looked at."""
     resolved = os.path.realpath(path)
     try:
         details = os.lstat(resolved)
@@ -144,10 +144,10 @@ def socket_fact(path: str) -> SocketFact | None:
 def bound_sockets(*, lasting: bool = False, named: Iterable[str] = ()) -> tuple[str, ...]:
     """The unix sockets of the file system that this network namespace's services listen on, as far as they are found.
 
-    The kernel tells the name that a socket was bound to (proc_net_unix(5)).  Servers bind a passing name and rename it
+    The kernel gives the name that a socket was bound to (proc_net_unix(5)).  Servers bind a passing name and rename it
     (ssh's control sockets), or a name relative to their directory; so all sockets beside a bound one are taken, and a
-    relative name is looked for in the current directories of the processes that may be looked at.  What nobody has any
-    more is left out.
+    relative name is looked for in the current directories of the processes that may be looked at.  What no process has
+    any more is left out.
 
     Args:
         lasting: without those in the places that every view has a private one of,

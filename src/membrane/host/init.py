@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Pid 1 builds the view, forks the command, gives up every capability and then only reaps, forwards signals that the
-supervisor sends and tells it when the job in the terminal stops.  A stopped job is a stopped sandbox: the supervisor
+supervisor sends and notifies it when the job in the terminal stops.  A stopped job is a stopped sandbox: the supervisor
 stops as well and guards nothing, so no process that the command left in the background may run on.  With a terminal,
 pid 1 is the session leader and the command is a process group of its own in that session, so that it is not orphaned
 and SIGTSTP stops it.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import Limits
     from .channel import Channel
+    from .containers import Inner
     from .start import Start
 else:
     import _signal
@@ -47,9 +48,16 @@ else:
 TIOCSCTTY, TIOCGPTN, TIOCSPTLCK = 0x540E, 0x80045430, 0x40045431  # ioctl_tty(2)
 
 
-def init(start: Start, channel: Channel, trees: dict[int, int], started: int) -> NoReturn:
-    """Pid 1.  ``started`` becomes readable when the id maps of its user namespace are written, and the launcher keeps
-    its other end as long as it lives."""
+def init(
+    start: Start, channel: Channel, trees: dict[int, int], started: int, network: Channel | None = None
+) -> NoReturn:
+    """Pid 1.
+
+    Args:
+        started: becomes readable when the id maps of its user namespace are written; the launcher keeps its other end
+            as long as it lives.
+        network: where the launcher waits for the command's own network namespace, with ``containers: nested``.
+    """
     sc.set_parent_death_signal(SIGKILL)
     if os.read(started, 1) != b"x":  # the launcher died before the maps were written
         os._exit(1)
@@ -61,14 +69,23 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
         os._exit(1)
     os.close(started)
     plan = start.plan
-    walled = wall_off(start)
+    forbidden = forbid_namespaces(start)
+    if network is not None:
+        # Here, as other runs do without: after the pivot the interpreter's own files may not be in the view.
+        from . import containers, engine  # noqa: F401
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
         channel.send(m.Listening(sock.fileno()))
         sock.close()
+    inner = None
+    if network is not None:
+        with Step(channel, "make the namespaces of the containers"):
+            inner = containers.make(plan)
+            network.send(m.NetworkMade(inner.network))
+            network.close()
     with Step(channel, "assemble the seccomp filter"):
-        filters = assemble(start, walled=walled)  # while the supervisor looks through the workspace
+        filters = assemble(start, forbidden=forbidden)  # while the supervisor looks through the workspace
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
         os._exit(1)
@@ -85,10 +102,12 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
                 view.workspace_operation(masks, *operation(op))
         watch = masks.take_watch()
         if watch >= 0:
-            channel.send(m.ReadsWatched(tuple(masks.told), tuple(masks.told.values()), watch))
+            channel.send(m.ReadsWatched(tuple(masks.watched), tuple(masks.watched.values()), watch))
             os.close(watch)
         masks.close()
         view.seal(plan.mounts)
+        if inner is not None:  # what is hidden later arrives in the command's copy of the view
+            sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
 
     if start.commands != "one":
         channel.send(m.Ready(0, None))
@@ -96,8 +115,8 @@ def init(start: Start, channel: Channel, trees: dict[int, int], started: int) ->
     slave = -1
     if any(start.terminal):
         with Step(channel, "make a terminal"):
-            slave = _terminal(channel)
-    run_command(start, filters, channel, -1, slave)
+            slave = make_terminal(channel)
+    run_command(start, filters, channel, -1, slave, inner)
 
 
 class Filters(Value):
@@ -107,11 +126,11 @@ class Filters(Value):
     notifying: bytes
 
 
-def wall_off(start: Start) -> bool:
+def forbid_namespaces(start: Start) -> bool:
     """Have the kernel refuse user namespaces to the command (namespaces(7), max_user_namespaces), and so, as it has no
     capability, all others; false: it was not done.
 
-    The setting is the user namespace's own.  Behind it the reader of notifications can refuse them, and tell of it.
+    The setting is the user namespace's own.  Behind it the reader of notifications can refuse them, and report it.
     """
     hardening = start.plan.hardening
     if not start.notify or start.commands != "one" or hardening.nested or hardening.user_namespaces:
@@ -129,55 +148,61 @@ def wall_off(start: Start) -> bool:
         os.close(fd)
 
 
-def assemble(start: Start, *, walled: bool = False) -> Filters:
-    """The filters of each command of ``start``; ``walled``: as ``wall_off`` said."""
+def assemble(start: Start, *, forbidden: bool = False) -> Filters:
+    """The filters of each command of ``start``; ``forbidden``: as ``forbid_namespaces`` said."""
     plan = start.plan
     hardening = plan.hardening
     refusing = seccomp.program(
         nested=hardening.nested,
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
-        raw_is_told=tells_raw(start),
-        namespaces_are_told=walled,
+        raw_is_notified=notifies_raw(start),
+        namespaces_are_notified=forbidden,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
+        set_ids=hardening.set_ids,
+        ids_are_notified=hardening.nested and bool(start.notify) and start.commands == "one",
+        attributes=not (hardening.nested and plan.base_kuid) or hardening.set_ids,
         machine=sc.MACHINE,
     )
     if not start.notify or start.commands != "one":  # the spawner has the second one
         return Filters(refusing, b"")
-    return Filters(refusing, notifying(start, walled=walled))
+    return Filters(refusing, notifying(start, forbidden=forbidden))
 
 
-def tells_raw(start: Start) -> bool:
+def notifies_raw(start: Start) -> bool:
     """Are raw sockets refused by the reader of notifications?  Only where the kernel would refuse them as well."""
     hardening = start.plan.hardening
     return bool(start.notify) and not hardening.nested and not hardening.user_namespaces
 
 
-def notifying(start: Start, *, walled: bool = False) -> bytes:
+def notifying(start: Start, *, forbidden: bool = False) -> bytes:
     """The second filter."""
     reads = start.notify == "reads"
-    return seccomp.notify_program(reads=reads, raw=tells_raw(start), namespaces=walled, machine=sc.MACHINE)
+    return seccomp.notify_program(reads=reads, raw=notifies_raw(start), namespaces=forbidden, machine=sc.MACHINE)
 
 
-def run_command(start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1) -> NoReturn:
-    """Fork the command and keep it: reap, forward signals, tell its status.
+def run_command(
+    start: Start, filters: Filters, channel: Channel, null: int, slave: int = -1, inner: Inner | None = None
+) -> NoReturn:
+    """Fork the command and keep it: reap, forward signals, report its status.
 
     Args:
         filters: as ``assemble`` made them.
         null: an open /dev/null; -1: it is opened here.
         slave: the terminal of the command; -1: none.
+        inner: the namespaces in which it is root; None: there are none.
     """
     failed_exec, exec_status = os.pipe()  # closed by a successful execve(2)
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
-        run_child(lambda: _command(start, filters, channel, slave, exec_status), channel)
+        run_child(lambda: _command(start, filters, channel, slave, exec_status, inner), channel)
     os.close(exec_status)
     give_up_privileges(bounding=start.commands == "one")
-    _reap(channel, pid, slave, failed_exec, null)
+    _reap(channel, pid, slave, failed_exec, null, whole=start.commands != "kept")
 
 
-def _terminal(channel: Channel) -> int:
+def make_terminal(channel: Channel) -> int:
     """Make a pty of the sandbox's own devpts the controlling terminal; pass the master out."""
     master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(master, TIOCSPTLCK, struct.pack("i", 0))
@@ -199,14 +224,17 @@ def replace_streams(null: int = -1) -> None:
     os.close(null)
 
 
-def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: int) -> NoReturn:
-    """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job."""
+def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: int, *, whole: bool) -> NoReturn:
+    """Pid 1: wait for the command, reap orphans, forward signals, carry stops of the terminal's job.
+
+    ``whole``: with the job everything else stops; it does not where other commands are beside it.
+    """
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     if slave >= 0:
         _signal.signal(SIGTTOU, _signal.SIG_IGN)
-    freezer = _Freezer()
+    freezer = _Freezer(whole=whole)
     # Until the command has called execve the channel is its own: it waits on it for the word.
     while True:
         try:
@@ -248,7 +276,7 @@ def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: in
 
 
 def _keep(channel: Channel) -> None:
-    """Pid 1 of a sandbox without a command: reap whoever is orphaned, until the supervisor is gone."""
+    """Pid 1 of a sandbox without a command: reap what is orphaned, until the supervisor is gone."""
     give_up_privileges()
     poll, wake_read, _wake_write = waiting_for(channel)
     while True:
@@ -259,7 +287,7 @@ def _keep(channel: Channel) -> None:
 
 
 def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
-    """Waits for a message or the end of a child; the ends of the pipe that tells of the latter."""
+    """Waits for a message or the end of a child; the ends of the pipe that reports the latter."""
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -270,7 +298,7 @@ def waiting_for(channel: Channel) -> tuple[select.poll, int, int]:
 
 
 def reap_ended(wake: int) -> None:
-    """Reap every child that has ended: what there was to tell of it was told."""
+    """Reap every child that has ended: what there was to report of it was reported."""
     _drain(wake)
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -280,14 +308,15 @@ def reap_ended(wake: int) -> None:
 
 
 class _Freezer:
-    """Stops every process of the sandbox but pid 1 while the supervisor is stopped."""
+    """Stops every process of the sandbox but pid 1 while the supervisor is stopped; without ``whole`` none."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
         self.frozen = False
-        self._before: set[int] = set()  # stopped by somebody inside: they stay stopped
+        self._whole = whole
+        self._before: set[int] = set()  # stopped by a process inside: they stay stopped
 
     def freeze(self) -> None:
-        if self.frozen:
+        if self.frozen or not self._whole:
             return
         self.frozen = True
         self._before = {pid for pid, state in _processes() if state == b"T"}
@@ -362,7 +391,9 @@ def _collect(channel: Channel, command: int, slave: int, freezer: _Freezer) -> N
             os._exit(0)
 
 
-def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_status: int) -> None:
+def _command(
+    start: Start, filters: Filters, channel: Channel, slave: int, exec_status: int, inner: Inner | None
+) -> None:
     sc.set_parent_death_signal(SIGKILL)
     plan = start.plan
     if slave >= 0:
@@ -375,16 +406,25 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
         _signal.signal(SIGTTOU, _signal.SIG_DFL)
     else:
         os.setsid()
+    if inner is not None:
+        from . import containers
+
+        with Step(channel, "enter the namespaces of the containers"):
+            containers.enter(inner)
+        sc.set_parent_death_signal(SIGKILL)
     if start.commands == "one":
         with Step(channel, "enter the workspace"):
             os.chdir(plan.cwd)
     with Step(channel, "set resource limits"):
-        _limits(plan.hardening.limits)
+        set_limits(plan.hardening.limits)
     hardening = plan.hardening
     sc.no_new_privs()
     if hardening.landlock and start.commands != "kept":  # else the spawner has done it for all
         with Step(channel, "apply Landlock"):
-            landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
+            if inner is not None:
+                landlock.restrict_scopes()
+            else:
+                landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
         if filters.notifying:
@@ -392,12 +432,15 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
                 listener = sc.seccomp_listen(filters.notifying)
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        if listener < 0 and start.commands == "one":  # else the spawner has done it for all
+        if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
             sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
+        if listener < 0 and hardening.nested and not hardening.set_ids:  # nobody is told of set-user-ID files
+            sc.seccomp_set_filter(seccomp.program(nested=True, machine=sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
-        sc.drop_capabilities(bounding=start.commands == "one")
+        if inner is None:
+            sc.drop_capabilities(bounding=start.commands == "one")
     channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody
@@ -407,8 +450,12 @@ def _command(start: Start, filters: Filters, channel: Channel, slave: int, exec_
         os._exit(1)
     environment = dict(start.plan.environment)
     environment["MEMBRANE_SESSION"] = start.session
+    if inner is not None:
+        from . import engine
+
+        engine.offer(environment)
     os.umask(start.umask)
-    _exec(start.argv, environment, exec_status)
+    execute(start.argv, environment, exec_status)
 
 
 def _take_job(start: Start, channel: Channel) -> Start:
@@ -417,14 +464,16 @@ def _take_job(start: Start, channel: Channel) -> Start:
     if not isinstance(message, m.RunJob):
         os._exit(1)
     for number, fd in enumerate((message.stdin, message.stdout, message.stderr)):
-        os.dup2(fd, number)
+        if not start.terminal[number]:
+            os.dup2(fd, number)
     job = message.job
     with Step(channel, "enter the directory"):
         os.chdir(job.cwd)
     return start.replace(plan=start.plan.replace(environment=job.environment), argv=job.argv, umask=job.umask)
 
 
-def _limits(limits: Limits) -> None:
+def set_limits(limits: Limits) -> None:
+    """Limit this process and its children (getrlimit(2)); no core dumps."""
     sc.limit(sc.RLIMIT_CORE, 0)
     for kind, value in (
         (sc.RLIMIT_DATA, limits.memory),
@@ -437,7 +486,7 @@ def _limits(limits: Limits) -> None:
             sc.limit(kind, value)
 
 
-def _exec(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
+def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
     """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2)."""
     name = argv[0]
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]

@@ -1,9 +1,9 @@
-"""The second wall: file rights that the kernel binds to the process, whatever the mounts say.
+"""The second barrier: file rights that the kernel binds to the process, whatever the mounts say.
 
 Theory of operation
 -------------------
 Landlock (Documentation/userspace-api/landlock.rst) refuses everything of the kinds a ruleset names, except beneath
-the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker wall, and the
+the paths it lists.  The kinds are those of the running kernel's ABI, so an older kernel gets a weaker one, and the
 caller records the number.  From ABI 6 the process can no more signal processes outside, nor connect to abstract
 UNIX sockets made outside; from ABI 9 (Linux 7.1) nor to those with a path, but the ones that are listed, also when they
 are bound later.  TCP is left to the network namespace.
@@ -36,6 +36,7 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RESOLVE_UNIX
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI: how many rights it knows (2: REFER, 3: TRUNCATE, 5: IOCTL_DEV)
 _RIGHTS_NOW = 16
+_TCP = 0b11  # LANDLOCK_ACCESS_NET_BIND_TCP, CONNECT_TCP (ABI 4)
 _SCOPES = 0b11  # abstract UNIX sockets, signals (ABI 6)
 
 _ABSENT = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))  # not built in; switched off at boot
@@ -64,7 +65,7 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
         writable: paths below which everything is allowed except making device nodes and connecting to sockets that
             were made outside; this is where /dev and /proc belong as well.  A socket that is listed itself may be
             connected to.  A path that is not there, or not reachable, grants nothing.
-        other_sockets: sockets with a path may be connected to whoever made them.
+        other_sockets: sockets with a path may be connected to whichever process made them.
 
     Returns:
         The ABI that was applied; 0: the kernel has no Landlock and nothing was done.
@@ -94,6 +95,73 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
         raise HostError(
             "apply Landlock", error.strerror or str(error), target=str(error.filename or ""), fix=("membrane doctor",)
         ) from error
+    return version
+
+
+def restrict_scopes() -> int:
+    """As ``restrict``, but by the scopes alone: a domain with file rights forbids every mount (``hook_sb_mount``).
+
+    Returns:
+        The ABI that was applied; 0: the kernel has no scopes (ABI 6) and nothing was done.
+
+    Raises:
+        HostError: the kernel has them and refused.
+    """
+    try:
+        version = abi()
+        if version < 6:
+            return 0
+        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SCOPES))
+        try:
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise HostError("apply Landlock", error.strerror or str(error), fix=("membrane doctor",)) from error
+    return version
+
+
+LIST = _READ_DIR
+READ = _READ
+WRITE = -1  # everything but device nodes
+DEVICE = _READ_FILE | _WRITE_FILE | _IOCTL_DEV
+SUPERVISED = 4  # the ABI from which TCP can be refused (Linux 6.7)
+
+
+def confine(grants: Sequence[tuple[str, int]]) -> int:
+    """Restrict this thread and its children for ever, with no other wall in front: no file but those listed, no TCP
+    connection and no TCP port of their own; no_new_privs must be set.
+
+    Args:
+        grants: paths, each with ``LIST``, ``READ``, ``WRITE`` or ``DEVICE``, which hold for all below it; a path that
+            is not there, or not reachable, grants nothing.
+
+    Returns:
+        The ABI that was applied.
+
+    Raises:
+        HostError: the kernel cannot refuse TCP (``SUPERVISED``), or has refused.
+    """
+    version = abi()
+    if version < SUPERVISED:
+        raise HostError(
+            "apply Landlock",
+            f"the kernel has ABI {version}; without namespaces the network is bound from ABI {SUPERVISED} on",
+            fix=("run on Linux 6.7 or newer, with landlock among its security modules (lsm=)",),
+        )
+    handled = (1 << _RIGHTS.get(version, _RIGHTS_NOW)) - 1
+    handled |= _RESOLVE_UNIX if version >= 9 else 0
+    attributes = struct.pack("=QQQ", handled, _TCP, _SCOPES)[: 24 if version >= 6 else 16]
+    try:
+        ruleset = syscalls.landlock_create_ruleset(attributes)
+        try:
+            for path, rights in grants:
+                _allow(ruleset, path, handled & (rights & ~(_MAKE_CHAR | _MAKE_BLOCK)))
+            syscalls.landlock_restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    except OSError as error:
+        raise HostError("apply Landlock", error.strerror or str(error), target=str(error.filename or "")) from error
     return version
 
 

@@ -1,9 +1,9 @@
-"""The supervisor's side of a launch: fork the launcher, tell it what to make, hear what it made.
+"""The supervisor's side of a launch: fork the launcher, send it what to make, receive what it made.
 
 Theory of operation
 -------------------
 A launch begins before the policy is loaded: ``Launch`` forks at once, and while the supervisor reads policy and
-machine the launcher loads its own modules and makes the outer namespaces (``host.launcher``).  ``begin`` then tells
+machine the launcher loads its own modules and makes the outer namespaces (``host.launcher``).  ``begin`` then sends
 it the plan.  A supervisor that gets no plan gives the launch up; its end alone ends the launcher as well.  So
 this module imports what both of them need, and no more.
 """
@@ -18,7 +18,18 @@ from ..errors import HostError, InternalError
 from ..messages import Failure
 from ..plan.model import Overlay
 from . import messages as m
-from .channel import HELD_DURING_FORK, OVERLAY, SIGKILL, failure, named_pair, pair, run_child
+from .channel import (
+    HELD_DURING_FORK,
+    OVERLAY,
+    PROC,
+    SIGKILL,
+    TREE,
+    USER_NAMESPACE,
+    failure,
+    named_pair,
+    pair,
+    run_child,
+)
 from .start import Late, operation
 
 TYPE_CHECKING = False
@@ -59,7 +70,7 @@ class Launch:
         self.listener = -1  # of the command's notifications
         self.listener_error = 0  # why there is none
         self._empty_files: list[str] = []
-        self.reads: tuple[int, dict[int, str]] | None = None  # what tells first reads, and of what by watch
+        self.reads: tuple[int, dict[int, str]] | None = None  # what reports first reads, and of what by watch
         self.kept: dict[str, int] = {}  # directories below covers, by what they are for (``Keep``)
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
@@ -80,7 +91,7 @@ class Launch:
             self.give_up()
 
     def begin(self, start: Start) -> None:
-        """Tell the launcher what it is to make.
+        """Send the launcher what it is to make.
 
         Raises:
             HostError: it has ended.
@@ -107,6 +118,8 @@ class Launch:
         """
         base = self.plan.base_kuid
         if not base:
+            if self.plan.hardening.nested:
+                self._map_subordinate()
             return
         self._receive(self.launcher, m.UserNamespaceMade)
         from . import trees
@@ -118,8 +131,20 @@ class Launch:
         try:
             trees.pass_in(self.launcher, self.plan, userns)
         except OSError as error:
-            step = getattr(error, "step", "show a tree in the sandbox")
+            step = getattr(error, "step", TREE)
             raise self._error(failure(step, error)) from None
+
+    def _map_subordinate(self) -> None:
+        """For plain callers of containers: have the id maps of the outer namespace written, with subordinate ids."""
+        self._receive(self.launcher, m.UserNamespaceMade)
+        from .containers import outer_maps
+        from .subordinate import write_maps
+
+        write_maps(self.pid, outer_maps(self.plan.uid, self.plan.gid, self.plan))
+        try:
+            self.launcher.send(m.MapsWritten())
+        except ConnectionError:
+            self._raise_early_end()
 
     def send_late(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         """Pass what is known only now: operations inside the workspace, late files, the command's environment."""
@@ -183,7 +208,7 @@ class Launch:
             message = self._receive(self.launcher, m.NamesHidden, m.FileFrozen)
             if isinstance(message, m.NamesHidden):
                 self.masks_pending -= 1
-                if message.status:  # it was killed, or has told why
+                if message.status:  # it was killed, or has reported why
                     raise HostError("mask a name that appeared", f"its process ended with status {message.status}")
 
     def init_pid(self) -> int:
@@ -214,15 +239,15 @@ class Launch:
                 pass
         raise HostError("start the sandbox", "the launcher ended before the command was ready")
 
-    def _error(self, told: Failure) -> HostError:
-        overlays = [op for op in self.plan.mounts if isinstance(op, Overlay)] if told.step == OVERLAY else []
+    def _error(self, failed: Failure) -> HostError:
+        overlays = [op for op in self.plan.mounts if isinstance(op, Overlay)] if failed.step == OVERLAY else []
         if not overlays:
-            return _host_error(told)
+            return _host_error(failed)
         from .overlay import why
 
-        said = f"{errno.errorcode.get(told.errno, told.errno)}: {told.cause}"
-        op = next((each for each in overlays if told.target in (each.target, *each.lowers)), overlays[0])
-        return why(said, told.errno, op.target, op.layer)
+        said = f"{errno.errorcode.get(failed.errno, failed.errno)}: {failed.cause}"
+        op = next((each for each in overlays if failed.target in (each.target, *each.lowers)), overlays[0])
+        return why(said, failed.errno, op.target, op.layer)
 
     def kill(self) -> None:
         """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""
@@ -276,7 +301,7 @@ class Spawner:
         try:
             launch.launcher.send(m.StartSpawner(theirs.fileno()))
         except ConnectionError:
-            pass  # told below
+            pass  # reported below
         finally:
             theirs.close()
         message = self.channel.receive() if select.select([self.channel], [], [], SPAWN)[0] else None
@@ -287,15 +312,18 @@ class Spawner:
         self.listener = -1 if message.listener is None else message.listener
         self.listener_error = message.errno
 
-    def fork(self) -> Channel:
-        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper tell.
+    def fork(self, terminal: tuple[int, ...] = ()) -> Channel:
+        """Fork a command that confines itself and waits for its job; the channel on which it and its keeper report.
+
+        Args:
+            terminal: the streams, by number, that become a terminal of the sandbox, which is told first.
 
         Raises:
             HostError: the spawner has ended.
         """
         ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         try:
-            self.channel.send(m.ForkCommand(theirs.fileno()))
+            self.channel.send(m.ForkCommand(theirs.fileno(), terminal))
         except OSError as error:
             ours.close()
             raise HostError("start a command", error.strerror or "the spawner has ended") from None
@@ -311,9 +339,9 @@ def _launch(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     launcher(channel, init_channel, supervisor)
 
 
-def _host_error(told: Failure) -> HostError:
+def _host_error(failed: Failure) -> HostError:
     """What a failure means for the caller, and what to do about it."""
-    number, step, cause, target = told.errno, told.step, told.cause, told.target
+    number, step, cause, target = failed.errno, failed.step, failed.cause, failed.target
     name = errno.errorcode.get(number, "")
     fix: tuple[str, ...] = ()
     from .surroundings import another, confined
@@ -321,7 +349,7 @@ def _host_error(told: Failure) -> HostError:
     if another() is not None:  # whatever else is in the way as well
         seen, advice = confined()
         cause, fix = f"{cause} ({seen})", (advice,)
-    elif step == "make a user namespace":
+    elif step == USER_NAMESPACE:
         from .facts import CAP_SETFCAP, effective_capabilities
 
         if number in (errno.EPERM, errno.EACCES):
@@ -341,11 +369,11 @@ def _host_error(told: Failure) -> HostError:
         elif number in (errno.ENOSPC, errno.EUSERS):
             cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
-    elif step == "build the view" and cause.startswith("mount proc"):
+    elif step == PROC:
         fix = (
             "in a container, uncover /proc (--security-opt systempaths=unconfined): membrane setup container docker",
         )
-    elif step == "show a tree in the sandbox" and number in (errno.EINVAL, errno.EPERM):
+    elif step == TREE and number in (errno.EINVAL, errno.EPERM):
         fix = (
             "run membrane as an ordinary user",
             "as root, use a workspace on a filesystem with idmapped mounts (ext4, xfs, btrfs; tmpfs on Linux 6.3+)",

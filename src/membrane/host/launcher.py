@@ -25,7 +25,7 @@ Rules
 2. Each process asks for SIGKILL when its parent dies, after its last change of credentials (prctl(2)); only the
    spawner waits for the end of its channel, and then for its children.
 3. No descriptor but stdin, stdout and stderr reaches the command.
-4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by somebody else moves no mask.
+4. Paths inside the workspace are opened with RESOLVE_NO_SYMLINKS: a link made by another process moves no mask.
 5. The command is released by the supervisor, after it has read back what was set.
 
 What they say to each other is in ``host.messages``.
@@ -44,6 +44,7 @@ from . import syscalls as sc
 from .channel import (
     FDS_PER_MESSAGE,
     SIGKILL,
+    USER_NAMESPACE,
     LaunchFailed,
     Step,
     default_signals,
@@ -54,17 +55,19 @@ from .channel import (
     write_file,
 )
 from .init import init, replace_streams
-from .netns import configure
+from .netns import configure, inside
 from .start import operation
 from .view import Masks, freeze, workspace_operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn, TypeVar
 
     from .channel import Channel
     from .start import Late, Start
+
+    T = TypeVar("T")
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
@@ -78,26 +81,27 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     _close_all_but(keep)
     sc.erase_environment()
     os.umask(0o022)  # modes of our own files are exact; the command gets the caller's mask back
-    with Step(channel, "make a user namespace"):
+    with Step(channel, USER_NAMESPACE):
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNET)
     begin = channel.receive()
     if not isinstance(begin, m.Begin):
         raise LaunchFailed
     start = begin.start
     plan = start.plan
-    root = bool(plan.base_kuid)
+    root, nested = bool(plan.base_kuid), plan.hardening.nested
     trees: dict[int, int] = {}
-    with Step(channel, "make a user namespace"):
-        if not root:
+    with Step(channel, USER_NAMESPACE):
+        if not root and not nested:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
-    if root:
+    if root or nested:
         channel.send(m.UserNamespaceMade())
         while isinstance(message := channel.receive(), m.Trees):
             trees.update(zip(message.keys, message.trees, strict=True))
         if not isinstance(message, m.MapsWritten):
             raise LaunchFailed
+    if root:
         with Step(channel, "enter the private kuid range"):
             os.setgroups([])
             os.setresgid(0, 0, 0)
@@ -106,20 +110,29 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
             die_with(supervisor)
 
     started, release = os.pipe()
+    own, theirs = pair(m.TO_CONTAINERS, m.FROM_CONTAINERS) if nested else (None, None)
     with Step(channel, "make the inner namespaces"):
         pid = sc.clone(INNER)
     if pid == 0:
         os.close(release)
+        if own is not None:
+            own.close()
         channel.close()  # else the supervisor would not see the launcher's end
-        run_child(lambda: init(start, init_channel, trees, started), init_channel)
+        run_child(lambda: init(start, init_channel, trees, started, theirs), init_channel)
     with Step(channel, "map the inner user namespace"):
         if root:
             for name in ("uid_map", "gid_map"):
                 write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
+        elif nested:
+            from .containers import outer_maps
+
+            for name, rows in zip(("uid_map", "gid_map"), outer_maps(plan.uid, plan.gid, plan), strict=True):
+                write_file(f"/proc/{pid}/{name}", "".join("{} {} {}\n".format(*row) for row in rows))
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file(f"/proc/{pid}/gid_map", f"{plan.gid} {plan.gid} 1\n")
-        kinds = ("user", "mnt") if start.commands == "one" else ("user", "mnt", "pid", "ipc", "uts", "cgroup")
+        # Now: pid 1 may not be looked at any more when it has built the view.
+        kinds = ("user", "mnt", "pid", "ipc", "uts", "cgroup")
         namespaces = {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds}
         pidfd = os.pidfd_open(pid)
     os.write(release, b"x")  # and it stays open: its end is the launcher's (``init``)
@@ -128,30 +141,43 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     for fd in trees.values():
         os.close(fd)
 
+    inner = -1
+    if own is not None and theirs is not None:
+        theirs.close()
+        message = own.receive()
+        own.close()
+        if not isinstance(message, m.NetworkMade):
+            raise LaunchFailed  # pid 1 has told why
+        inner = message.namespace
     with Step(channel, "set up the network namespace"):
-        mode, sockets = configure(plan.network)
+        mode, sockets = configure(plan.network, inner=inner)
         if start.notify:
-            sockets += _diagnosing("diag")
+            sockets += _diagnosing("diag", inner)
         if plan.hardening.unix and not plan.hardening.other_sockets:
             for role in ("table", "table")[: 2 if start.notify else 1]:  # of the supervisor, and of the tracer
-                sockets += _diagnosing(role)
+                sockets += _diagnosing(role, inner)
     for first in range(0, len(sockets), FDS_PER_MESSAGE):
         part = sockets[first : first + FDS_PER_MESSAGE]
-        _tell_sockets(channel, mode, part)
+        _send_sockets(channel, mode, part)
     factory: Channel | None = None
     if plan.network.exposed:
         factory, theirs = pair(m.FROM_FACTORY, m.TO_FACTORY)
         factory.setblocking(False)
-        _tell_sockets(channel, mode, [("mint", theirs.socket)])
+        _send_sockets(channel, mode, [("factory", theirs.socket)])
         theirs.close()
     channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(start, channel, namespaces, pid, pidfd, factory)
+    _serve(start, channel, namespaces, pid, pidfd, factory, inner)
 
 
-def _tell_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
+def _in_network(inner: int, action: Callable[[], T]) -> T:
+    """The result of ``action`` in the network namespace that the command is in."""
+    return action() if inner < 0 else inside(inner, action)
+
+
+def _send_sockets(channel: Channel, mode: str, sockets: Sequence[tuple[str, _socket.socket]]) -> None:
     roles = tuple([role for role, _sock in sockets])
     channel.send(m.NetworkSockets(mode, roles, tuple([sock.fileno() for _role, sock in sockets])))
 
@@ -166,20 +192,21 @@ def _close_all_but(keep: Sequence[int]) -> None:
     sc.close_range(first)
 
 
-def _diagnosing(role: str) -> list[tuple[str, _socket.socket]]:
-    """A socket of sock_diag(7), for ``gateway.clients`` or ``host.unixsockets``; none where the kernel has no such
-    family."""
+def _diagnosing(role: str, inner: int) -> list[tuple[str, _socket.socket]]:
+    """A socket of sock_diag(7) where the command's sockets are, for ``gateway.clients`` or ``host.unixsockets``; none
+    where the kernel has no such family."""
+    kind = _socket.SOCK_RAW | _socket.SOCK_CLOEXEC
     try:
-        return [(role, _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG))]
+        return [(role, _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, _SOCK_DIAG)))]
     except OSError:
         return []
 
 
-def _make_socket(channel: Channel) -> bool:
+def _make_socket(channel: Channel, inner: int) -> bool:
     """Answer one request of the gateway with a TCP socket of this network namespace; false at its end.
 
-    A socket belongs to the namespace in which it was made, whoever connects it: so the gateway reaches the sandbox's
-    loopback without entering the namespace.
+    A socket belongs to the namespace in which it was made, whichever process connects it: so the gateway reaches the
+    sandbox's loopback without entering the namespace.
     The channel does not block: who does not read the answers must not keep masks from being mounted.
     """
     try:
@@ -187,7 +214,8 @@ def _make_socket(channel: Channel) -> bool:
         if not isinstance(asked, m.MakeSocket) or asked.family not in (_socket.AF_INET, _socket.AF_INET6):
             return False
         try:
-            made = _socket.socket(asked.family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            family = asked.family
+            made = _in_network(inner, lambda: _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC))
         except OSError:
             channel.send(m.SocketMade(None))
             return True
@@ -207,6 +235,7 @@ def _serve(
     pid: int,
     pidfd: int,
     factory: Channel | None,
+    inner: int,
 ) -> None:
     """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
@@ -220,7 +249,7 @@ def _serve(
             os.waitpid(pid, 0)
             return
         if factory is not None and factory.fileno() in ready:
-            if not _make_socket(factory):
+            if not _make_socket(factory, inner):
                 poll.unregister(factory.fileno())
                 factory.close()
                 factory = None
@@ -246,7 +275,10 @@ def _serve(
 
 
 def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Channel | None]) -> None:
-    """Fork the process that forks the commands; when it ends the supervisor sees it on its channel."""
+    """Fork the process that forks the commands; when it ends the supervisor sees it on its channel.
+
+    Beside one command, with which the sandbox ends, further ones are as those of a sandbox that is kept.
+    """
     from .spawner import spawner
 
     if os.fork():
@@ -256,6 +288,8 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Ch
         if each is not None:
             each.close()
     channel = passed(end, m.FROM_SPAWNER, m.TO_SPAWNER)
+    if start.commands == "one":
+        start = start.replace(commands="kept")
     run_child(lambda: spawner(start, channel, namespaces), channel)
 
 

@@ -7,7 +7,7 @@ before those of the tree.  The kernel makes none where something is mounted belo
 uncover (fs/namespace.c, clone_private_mount): in most containers.  There a tmpfs takes the tree's place, and each of
 its entries is bound into it, which takes some milliseconds.
 
-What the tree loses or gets outside while the view stands may not be seen in it: the kernel says of a changed lower
+What the tree loses or gets outside while the view exists may not be seen in it: the kernel says of a changed lower
 layer no more than that it does no harm.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..plan.model import Layer
 
 _FLAGS = sc.MS_NOSUID | sc.MS_NODEV
-# Of our directories, which are shown as the tree's own.  Nobody may write there, as outside: else the tracer would take
-# what anybody is refused for a refusal of ours.
+# Of our directories, which are shown as the tree's own.  No process may write there, as outside: else the tracer would
+# take what every user is refused for a refusal of ours.
 _SHOWN = 0o555
 
 

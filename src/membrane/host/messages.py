@@ -84,7 +84,7 @@ class NetworkSockets(Message):
 
 
 class InitStarted(Message):
-    """The network stands, and pid 1 was made."""
+    """The network is set up, and pid 1 was made."""
 
     pidfd: Fd
 
@@ -99,6 +99,15 @@ class FileFrozen(Message):
     """One ``FreezeFile`` is done; ``errno``: 0, or why the file is as it was."""
 
     errno: int
+
+
+# ---------------------------------------------------------------- from pid 1 to the launcher
+
+
+class NetworkMade(Message):
+    """The command's own network namespace (``host.containers``)."""
+
+    namespace: Fd
 
 
 # ---------------------------------------------------------------- to pid 1, to a keeper and to a command that waits
@@ -150,7 +159,7 @@ class DirectoryKept(Message):
 
 
 class ReadsWatched(Message):
-    """What tells first reads of hidden files (inotify(7)), with the number of the file for each watch."""
+    """What reports first reads of hidden files (inotify(7)), with the number of the file for each watch."""
 
     watches: tuple[int, ...]
     files: tuple[int, ...]
@@ -182,7 +191,7 @@ class JobStopped(Message):
 
 
 class CommandExited(Message):
-    """``status``: as wait(2) tells it."""
+    """``status``: as wait(2) reports it."""
 
     status: int
 
@@ -191,9 +200,10 @@ class CommandExited(Message):
 
 
 class ForkCommand(Message):
-    """``channel``: of its keeper."""
+    """``channel``: of its keeper; ``terminal``: the streams, by number, that become a terminal of the sandbox."""
 
     channel: Fd
+    terminal: tuple[int, ...]
 
 
 # ---------------------------------------------------------------- between the gateway and the launcher
@@ -234,5 +244,7 @@ FROM_INSIDE = Table(
 )
 TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
 FROM_FACTORY = Table("from the launcher to the gateway", SocketMade)
+FROM_CONTAINERS = Table("from pid 1 to the launcher", NetworkMade)
+TO_CONTAINERS = Table("from the launcher to pid 1")
 TO_SPAWNER = Table("from the supervisor to the spawner", ForkCommand)
 FROM_SPAWNER = Table("from the spawner to the supervisor", Ready, Failure)

@@ -115,11 +115,13 @@ def nested(kind: int, *attributes: bytes) -> bytes:
 
 _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
 _IFF_UP = 1
+_IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 18, 28
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _IFA_F_NODAD = 2
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_RTA_OIF, _RTA_PREFSRC = 4, 7
-_RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_LOCAL = 254, 4, 2
-_RT_SCOPE_UNIVERSE, _RT_SCOPE_HOST = 0, 254
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_UNICAST, _RTN_LOCAL = 254, 4, 1, 2
+_RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_HOST = 0, 253, 254
 
 
 def link_up(index: int) -> Message:
@@ -146,6 +148,26 @@ def add_any_local(family: int, source: str, index: int) -> Message:
     return _RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, body, f"add route local default src {source}"
 
 
+def add_veth(name: str, peer: str, namespace: int) -> Message:
+    """Make a veth(4) pair: ``name`` here, ``peer`` in the network namespace of this descriptor."""
+    link = bytes(16)  # struct ifinfomsg
+    other = link + attribute(_IFLA_NET_NS_FD, struct.pack("=I", namespace)) + _name(_IFLA_IFNAME, peer)
+    data = nested(_IFLA_INFO_DATA, nested(_VETH_INFO_PEER, other))
+    body = link + _name(_IFLA_IFNAME, name) + nested(_IFLA_LINKINFO, attribute(_IFLA_INFO_KIND, b"veth"), data)
+    return _RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"add veth {name}"
+
+
+def add_route(family: int, to: str, index: int, *, via: str = "") -> Message:
+    """Add a route to one host address, or with an empty ``to`` the default route, over an interface."""
+    raw = _socket.inet_pton(family, to) if to else b""
+    scope = _RT_SCOPE_LINK if family == AF_INET and not via else _RT_SCOPE_UNIVERSE
+    body = struct.pack("=BBBBBBBBI", family, 8 * len(raw), 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, scope, _RTN_UNICAST, 0)
+    body += attribute(_RTA_DST, raw) if raw else b""
+    body += attribute(_RTA_GATEWAY, _socket.inet_pton(family, via)) if via else b""
+    body += attribute(_RTA_OIF, struct.pack("=i", index))
+    return _RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, body, f"add route to {to or 'everything'}"
+
+
 # ---------------------------------------------------------------- nf_tables: table, chain, rule
 
 _NFNL_SUBSYS_NFTABLES = 10
@@ -156,7 +178,7 @@ _BORDER = struct.pack(">BBH", 0, 0, _NFNL_SUBSYS_NFTABLES)
 _BATCH_BEGIN = _HEADER.pack(20, 0x10, _NLM_F_REQUEST, 0, 0) + _BORDER
 _BATCH_END = _HEADER.pack(20, 0x11, _NLM_F_REQUEST, 0, 0) + _BORDER
 
-NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT = 0, 3
+NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT = 0, 1, 3
 NF_DROP, NF_ACCEPT = 0, 1
 
 
@@ -216,7 +238,7 @@ def add_rules(table: str, chain: str, rules: Sequence[tuple[bytes, str]]) -> lis
 _NFTA_LIST_ELEM = 1
 _REGISTER_VERDICT, _REGISTER_1, _REGISTER_2 = b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2"  # 16 bytes each
 _EQ, _NEQ, _GTE = 0, 1, 5  # enum nft_cmp_ops; values compare as byte strings, so in network order
-_META_OIF, _META_NFPROTO, _META_L4PROTO = 5, 15, 16
+_META_IIF, _META_OIF, _META_NFPROTO, _META_L4PROTO = 4, 5, 15, 16
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
 
 
@@ -274,6 +296,16 @@ def protocol_is(number: int) -> bytes:
 def output_is_not(index: int) -> bytes:
     """The packet leaves by another interface."""
     return _meta(_META_OIF) + not_equal(struct.pack("=I", index))
+
+
+def input_is_not(index: int) -> bytes:
+    """The packet came in by another interface."""
+    return _meta(_META_IIF) + not_equal(struct.pack("=I", index))
+
+
+def load_source(family: int) -> bytes:
+    """Load the source address, whose family must have been compared."""
+    return _payload(_NETWORK_HEADER, 12, 4) if family == AF_INET else _payload(_NETWORK_HEADER, 8, 16)
 
 
 def load_destination(family: int) -> bytes:

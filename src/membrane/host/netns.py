@@ -9,15 +9,21 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
   that declares every address local (AnyIP).
 * Mode ``tproxy``: a TCP packet to a foreign address is handed to our listener on ``OWN:INTERCEPT_PORT``;
   ``getsockname()`` of the accepted socket is the original destination.  No NAT, no conntrack.
-* Mode ``dnat``, where the kernel has no TPROXY: the destination is rewritten; SO_ORIGINAL_DST tells the original.
+* Mode ``dnat``, where the kernel has no TPROXY: the destination is rewritten; SO_ORIGINAL_DST gives the original.
 * Mode ``anyip``, without nf_tables: one wildcard listener per port of the plan; ``getsockname()`` is the destination.
-* DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO tells the destination and sets the
+* DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO gives the destination and sets the
   source of the answer.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
   (in INPUT it would time out).  A copy of the head of each such packet goes to a socket of ours (nfnetlink_log), so
-  that the refusal can be told (``gateway.refused``); a kernel without that refuses in silence, which the record says.
+  that the refusal can be reported (``gateway.refused``); a kernel without that refuses in silence, which the record
+  says.
 
 Rules only steer.  If they were flushed the sandbox could reach nothing but our listeners: there is no uplink.
+
+With ``containers: nested`` the command has a network namespace of its own (``host.containers``), and this one is at the
+other end of its only way out, a veth(4) pair.  What comes in over it meets the same rules and sockets; from another
+address than the one that was given out it is dropped, so whatever the command does in its namespace (other addresses,
+bridges, NAT, flushing everything) can only cut itself off.
 """
 
 from __future__ import annotations
@@ -27,12 +33,19 @@ import errno
 import os
 
 from ..errors import HostError
-from ..plan.model import INTERCEPT_PORT, OWN_V4, OWN_V6
+from ..plan.model import INNER_V4, INNER_V6, INTERCEPT_PORT, LINK_V6, OWN_V4, OWN_V6, RESOLVER_V4
 from . import netlink as nl
+from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias, TypeVar
+
     from ..plan.model import NetworkPlan
+
+    T = TypeVar("T")
+    _Rules: TypeAlias = list[tuple[bytes, str]]
 
 _AF_INET, _AF_INET6 = _socket.AF_INET, _socket.AF_INET6
 _LO = 1  # LOOPBACK_IFINDEX (include/net/net_namespace.h): lo is the first interface of every namespace
@@ -51,13 +64,16 @@ _MISSING = frozenset((errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, err
 _NO_IPV6 = frozenset((errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
 
 
-def configure(plan: NetworkPlan, *, notes: list[str] | None = None) -> tuple[str, list[tuple[str, _socket.socket]]]:
+def configure(
+    plan: NetworkPlan, *, notes: list[str] | None = None, inner: int = -1
+) -> tuple[str, list[tuple[str, _socket.socket]]]:
     """Set up the current network namespace, which must be new.
 
     Args:
         plan: the modes are tried from ``plan.mode`` on, in the order tproxy, dnat, anyip.  The next one is taken
             only when the kernel lacks a part of this one.
         notes: gets one line for each thing that was left out without harm to the policy.
+        inner: with ``plan.inner`` the command's own network namespace, over which the caller has capabilities.
 
     Returns:
         The mode, and blocking sockets with their roles: ``tcp4 tcp6`` (tproxy: one each; anyip: one per port),
@@ -73,6 +89,8 @@ def configure(plan: NetworkPlan, *, notes: list[str] | None = None) -> tuple[str
     _sysctl("ipv4/ping_group_range", f"{group} {group}", notes)
     try:
         families = _add_addresses(plan.ipv6, notes)
+        if plan.inner:
+            _join(inner, families, notes)
         log = _listen_to_refusals(notes)
         mode, logged = _add_rules(plan, families, notes, log is not None)
         sockets = _open_sockets(plan, mode, families)
@@ -133,9 +151,72 @@ def _add_addresses(ipv6: bool, notes: list[str]) -> tuple[int, ...]:
         route.close()
 
 
+# ---------------------------------------------------------------- the command's own namespace
+
+_OUTER_END, _INNER_END = "inner", "eth0"  # names of the veth pair
+_VETH_V4, _VETH_V6 = (INNER_V4, RESOLVER_V4), (INNER_V6, LINK_V6)  # the command's address, and who it sends to
+
+
+def _join(inner: int, families: tuple[int, ...], notes: list[str]) -> None:
+    """A veth pair between here and the command's own namespace, whose default route it is.
+
+    Here every address is local, so ARP is answered for ``RESOLVER_V4``; neighbour discovery asks for a configured
+    address (net/ipv6/ndisc.c, ndisc_recv_ns).
+    """
+    route = nl.Connection(nl.NETLINK_ROUTE)
+    try:
+        route.transact((nl.add_veth(_OUTER_END, _INNER_END, inner),))
+        index = _socket.if_nametoindex(_OUTER_END)
+        # What the command says of routes is not for this end: router advertisements, redirects (ip-sysctl.rst).
+        for name in ("ipv6/conf/{}/accept_ra", "ipv6/conf/{}/accept_redirects", "ipv4/conf/{}/accept_redirects"):
+            _sysctl(name.format(_OUTER_END), "0", notes)
+        messages = [nl.link_up(index), nl.add_route(_AF_INET, INNER_V4, index)]
+        if _AF_INET6 in families:
+            messages += [nl.add_address(_AF_INET6, LINK_V6, index), nl.add_route(_AF_INET6, INNER_V6, index)]
+        route.transact(messages)
+    finally:
+        route.close()
+    inside(inner, lambda: _set_out(families))
+
+
+def _set_out(families: tuple[int, ...]) -> None:
+    """In the command's own namespace: its loopback, its address, its way out."""
+    route = nl.Connection(nl.NETLINK_ROUTE)
+    try:
+        index = _socket.if_nametoindex(_INNER_END)
+        messages = [nl.link_up(_LO), nl.link_up(index)]
+        for family, (own, via) in ((_AF_INET, _VETH_V4), (_AF_INET6, _VETH_V6)):
+            if family not in families:
+                continue
+            messages.append(nl.add_address(family, own, index))
+            if family == _AF_INET:
+                messages.append(nl.add_route(family, via, index))
+            messages.append(nl.add_route(family, "", index, via=via))
+        route.transact(messages)
+    finally:
+        route.close()
+
+
+def inside(namespace: int, action: Callable[[], T]) -> T:
+    """The result of ``action``, taken in another network namespace; sockets that it made belong there (setns(2)).
+
+    Raises:
+        OSError: the namespace cannot be entered.
+    """
+    own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sc.setns(namespace, sc.CLONE_NEWNET)
+        try:
+            return action()
+        finally:
+            sc.setns(own, sc.CLONE_NEWNET)
+    finally:
+        os.close(own)
+
+
 # ---------------------------------------------------------------- rules
 
-_TCP, _UDP = 6, 17
+_TCP, _UDP, _ICMPV6 = 6, 17, 58
 
 
 def _listen_to_refusals(notes: list[str]) -> _socket.socket | None:
@@ -143,13 +224,13 @@ def _listen_to_refusals(notes: list[str]) -> _socket.socket | None:
     try:
         listener = nl.Connection(nl.NETLINK_NETFILTER)
     except OSError as error:
-        notes.append(f"refused packets are not told: {error.strerror}")
+        notes.append(f"refused packets are not reported: {error.strerror}")
         return None
     try:
         listener.transact((nl.listen_to(_LOG_GROUP, _LOGGED),))
     except OSError as error:
         listener.close()
-        notes.append(f"refused packets are not told: {error.strerror}")
+        notes.append(f"refused packets are not reported: {error.strerror}")
         return None
     return listener.hand_over()
 
@@ -161,7 +242,9 @@ def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], l
             try:
                 netfilter = nl.Connection(nl.NETLINK_NETFILTER)
                 try:
-                    netfilter.transact(ruleset(mode, families, plan.udp_ports, log=logged), batch=True)
+                    netfilter.transact(
+                        ruleset(mode, families, plan.udp_ports, log=logged, inner=plan.inner), batch=True
+                    )
                 finally:
                     netfilter.close()
             except OSError as error:
@@ -171,13 +254,20 @@ def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], l
                     notes.append(f"no {mode}: {error.strerror}")
             else:
                 if log and not logged:
-                    notes.append("refused packets are not told: the kernel copies none")
+                    notes.append("refused packets are not reported: the kernel copies none")
                 return mode, logged
     return "anyip", False
 
 
-def ruleset(mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...], *, log: bool = False) -> list[nl.Message]:
-    """The nf_tables messages of mode ``tproxy`` or ``dnat``; ``log``: a copy of what is refused is made."""
+def ruleset(
+    mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...], *, log: bool = False, inner: bool = False
+) -> list[nl.Message]:
+    """The nf_tables messages of mode ``tproxy`` or ``dnat``.
+
+    Args:
+        log: a copy of what is refused is made.
+        inner: packets come in from the command's own namespace as well.
+    """
     accept = nl.verdict(nl.NF_ACCEPT)
     reject = (nl.log(_LOG_GROUP, _LOGGED) if log else b"") + nl.reject_prohibited()
     tcp, udp = nl.protocol_is(_TCP), nl.protocol_is(_UDP)
@@ -211,11 +301,34 @@ def ruleset(mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...], *,
         # Own connections are rewritten in OUTPUT, those of inner containers in PREROUTING.
         chains.append(("steer-own", "nat", nl.NF_INET_LOCAL_OUT, -100, nl.NF_ACCEPT, steer))
         chains.append(("steer-inner", "nat", nl.NF_INET_PRE_ROUTING, -100, nl.NF_ACCEPT, steer))
+    if inner:
+        chains += _from_inside(udp_ports, reject)
     messages = [nl.add_table(_TABLE)]
     for name, kind, hook, priority, policy, rules in chains:
         messages.append(nl.add_chain(_TABLE, name, kind=kind, hook=hook, priority=priority, policy=policy))
         messages += nl.add_rules(_TABLE, name, rules)
     return messages
+
+
+def _from_inside(udp_ports: tuple[int, ...], reject: bytes) -> list[tuple[str, str, int, int, int, _Rules]]:
+    """What the command's own namespace may send: as its own address, and what ``out`` lets pass."""
+    accept, drop, other = nl.verdict(nl.NF_ACCEPT), nl.verdict(nl.NF_DROP), nl.input_is_not(_LO)
+    first: _Rules = []
+    for family, own in ((_AF_INET, INNER_V4), (_AF_INET6, INNER_V6)):
+        source = other + nl.family_is(family) + nl.load_source(family)
+        link = nl.equal(b"\xfe\x80") + nl.protocol_is(_ICMPV6)  # neighbour discovery; fe80::/16 of fe80::/10 is in use
+        if family == _AF_INET6:
+            first.append((source + link + accept, "neighbours"))
+        first.append((source + nl.equal(_inet_pton(own)) + accept, "own address"))
+    first.append((other + drop, "another address"))
+    last: _Rules = [(other + nl.protocol_is(_TCP) + accept, "tcp"), (other + nl.protocol_is(_ICMPV6) + accept, "nd")]
+    udp_port = other + nl.protocol_is(_UDP) + nl.load_destination_port()
+    last += [(udp_port + nl.equal(port.to_bytes(2, "big")) + accept, f"udp {port}") for port in (_DNS, *udp_ports)]
+    last.append((other + reject, "everything else"))
+    return [
+        ("from-inside", "filter", nl.NF_INET_PRE_ROUTING, -300, nl.NF_ACCEPT, first),
+        ("for-inside", "filter", nl.NF_INET_LOCAL_IN, 0, nl.NF_ACCEPT, last),
+    ]
 
 
 def _inet_pton(address: str) -> bytes:
@@ -264,7 +377,7 @@ def _listener(family: int, address: str, port: int, *, transparent: bool = False
 
 
 def _datagram(family: int, address: str, port: int) -> _socket.socket:
-    """A UDP socket that tells each datagram's destination and may answer from it."""
+    """A UDP socket that gives each datagram's destination and may answer from it."""
     opened = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
     if family == _AF_INET:
         opened.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)

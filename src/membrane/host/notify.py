@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 # include/uapi/linux/seccomp.h; the numbers hold the sizes of struct seccomp_notif and seccomp_notif_resp
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
-DONE = -1  # in the place of an errno
+_ADD_FD, _ADD_FD_SEND, _ID_VALID = 0x40182103, 2, 0x40082102
+DONE, SENT = -1, -3  # in the place of an errno: the call was carried out; its answer was sent as well
 _CONTINUE = 1  # SECCOMP_USER_NOTIF_FLAG_CONTINUE
 _SYNC_WAKE_UP = 1  # SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, Linux 6.6: the caller runs on our processor next
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; struct seccomp_data: nr, arch, instruction pointer, args
@@ -81,6 +82,8 @@ class Listener:
         False when the caller went away.  True also says that what was read by its thread id was its own: as long as
         the call is pending the thread is there (seccomp_unotify(2), SECCOMP_IOCTL_NOTIF_ID_VALID).
         """
+        if error == SENT:
+            return True
         try:
             fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, -max(error, 0), 0 if error else _CONTINUE))
         except OSError as failed:
@@ -89,13 +92,37 @@ class Listener:
             return False
         return True
 
-    def finish(self, number: int) -> bool:
-        """End the call with 0 without letting the kernel carry it out; false as ``answer``."""
+    def finish(self, number: int, value: int = 0) -> bool:
+        """End the call with ``value`` without letting the kernel carry it out; false as ``answer``."""
         try:
-            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, 0, 0, 0))
+            fcntl.ioctl(self.fd, _SEND, _ANSWER.pack(number, value, 0, 0))
         except OSError as failed:
             if failed.errno != errno.ENOENT:
                 raise
+            return False
+        return True
+
+    def inject(self, number: int, fd: int, *, close_on_exec: bool) -> bool:
+        """End the call with a copy of our descriptor ``fd``, whose number it returns, in one step
+        (SECCOMP_IOCTL_NOTIF_ADDFD with SECCOMP_ADDFD_FLAG_SEND, Linux 5.14); false as ``answer``.
+
+        Raises:
+            OSError: EMFILE, the caller may have no more.
+        """
+        flags = os.O_CLOEXEC if close_on_exec else 0
+        try:
+            fcntl.ioctl(self.fd, _ADD_FD, struct.pack("=QIIII", number, _ADD_FD_SEND, fd, 0, flags))
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
+                raise
+            return False
+        return True
+
+    def valid(self, number: int) -> bool:
+        """Whether the call is still pending, and so its thread id its own (SECCOMP_IOCTL_NOTIF_ID_VALID)."""
+        try:
+            fcntl.ioctl(self.fd, _ID_VALID, struct.pack("=Q", number))
+        except OSError:
             return False
         return True
 
@@ -206,7 +233,7 @@ def _read_strings(thread: int, pointers: list[int]) -> dict[int, bytes]:
         if index + 1 < len(ordered) and ordered[index + 1] - pointer <= _TOGETHER:
             continue
         first = ordered[begin]
-        # Not beyond the page of the last one; what lies before it and is not there is found by ``read_text``.
+        # Not beyond the page of the last one; what is before it and cannot be read is found by ``read_text``.
         size = pointer - first + min(_SHORT, PAGE - pointer % PAGE)
         try:
             block = read_memory(thread, first, size)
@@ -323,32 +350,44 @@ class View:
     def open(self, thread: int, place: Place) -> int:
         """An O_PATH descriptor of what is at a place that ``resolve`` found, whatever has happened to the name since.
 
-        A link of proc(5) is followed to what it stands for, which may have another name by now or none.
+        A link of proc(5) is followed to its target, which may have another name by now or none.
 
         Raises:
             OSError: it is gone.
         """
-        root = self._root
-        if self._nested:
-            root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
+        above, last = self.open_above(thread, place)
         try:
-            name = place.link or place.path
-            head, _, last = name.rpartition(b"/")
+            return os.open(last or b".", _O_PATH | (0 if place.link else os.O_NOFOLLOW), dir_fd=above)
+        finally:
+            os.close(above)
+
+    def open_above(self, thread: int, place: Place) -> tuple[int, bytes]:
+        """An O_PATH descriptor of the directory of a place that ``resolve`` found, and the last name of it.
+
+        Raises:
+            OSError: it is gone.
+        """
+        path, root = place.link or place.path, self._root
+        if self._nested:
+            # The names of a place begin at the root of the mount namespace, also for who has called chroot(2).
+            within = os.readlink(b"/proc/%d/root" % thread).rstrip(b"/")
+            if within and path.startswith(within + b"/"):
+                path = path[len(within) :]
+            root = os.open(b"/proc/%d/root" % thread, _O_PATH | os.O_DIRECTORY)
+        head, _, last = path.rpartition(b"/")
+        try:
             above = sc_openat2(root, head or b"/", False)
         finally:
             if root != self._root:
                 os.close(root)
         if above < 0:
             raise OSError(-above, os.strerror(-above))
-        try:
-            return os.open(last or b".", _O_PATH | (0 if place.link else os.O_NOFOLLOW), dir_fd=above)
-        finally:
-            os.close(above)
+        return above, last
 
     def resolve_below(self, thread: int, directory: int, path: bytes) -> Place:
-        """A relative path from a directory whose own name is too long to be told; never raises.
+        """A relative path from a directory whose own name is too long to be given; never raises.
 
-        Links in it are not followed.  The name of what is there is told when it is short enough, as after ``..``.
+        Links in it are not followed.  The name of what is there is given when it is short enough, as after ``..``.
         """
         directory &= 0xFFFFFFFF
         name = b"cwd" if directory == 0xFFFFFF9C else b"fd/%d" % (directory & 0x7FFFFFFF)
@@ -608,7 +647,7 @@ def start_time(process: int) -> tuple[str, int, int] | None:
 
 
 def program_of(process: int) -> str:
-    """What /proc/PID/exe shows, as the process sees it; empty when it cannot be told."""
+    """What /proc/PID/exe shows, as the process sees it; empty when it is not known."""
     try:
         return os.fsdecode(os.readlink(b"/proc/%d/exe" % process))
     except OSError:
@@ -619,7 +658,7 @@ _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info), its first si
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-def tells_exits() -> bool:
+def reports_exits() -> bool:
     """Whether the kernel knows PIDFD_GET_INFO (Linux 6.13; the exit status since 6.15)."""
     pidfd = os.pidfd_open(os.getpid())
     try:
@@ -632,7 +671,7 @@ def tells_exits() -> bool:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """The wait status of a process that was reaped; None: the kernel does not tell (before Linux 6.15), or not yet."""
+    """The wait status of a process that was reaped; None: not known (before Linux 6.15), or not yet."""
     buffer = bytearray(64)
     struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
     try:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A number that is wrong is another system call, so each stands here once and a test compares it with the kernel's
+A number that is wrong is another system call, so each is here once and a test compares it with the kernel's
 headers.  Sources: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h (scripts/syscall.tbl from
 Linux 6.11 on) and arch/x86/entry/syscalls/syscall_32.tbl.  Data alone: it is loaded at every start.
 """
@@ -45,6 +45,9 @@ NUMBERS = {
     "fsmount": (432, 432, 432),
     "fsopen": (430, 430, 430),
     "fspick": (433, 433, 433),
+    "futimesat": (261, -1, 299),
+    "getpeername": (52, 205, 368),
+    "getsockname": (51, 204, 367),
     "init_module": (175, 105, 128),
     "io_uring_enter": (426, 426, 426),
     "io_uring_register": (427, 427, 427),
@@ -63,6 +66,7 @@ NUMBERS = {
     "lchown": (94, -1, 198),
     "link": (86, -1, 9),
     "linkat": (265, 37, 303),
+    "listen": (50, 201, 363),
     "lookup_dcookie": (212, 18, 253),
     "lremovexattr": (198, 15, 236),
     "lsetxattr": (189, 6, 227),
@@ -74,6 +78,12 @@ NUMBERS = {
     "mount": (165, 40, 21),
     "mount_setattr": (442, 442, 442),
     "move_mount": (429, 429, 429),
+    "mq_open": (240, 180, 277),
+    "mq_unlink": (241, 181, 278),
+    "msgctl": (71, 187, 402),
+    "msgget": (68, 186, 399),
+    "msgrcv": (70, 188, 401),
+    "msgsnd": (69, 189, 400),
     "nfsservctl": (180, 42, 169),
     "open": (2, -1, 5),
     "open_by_handle_at": (304, 265, 342),
@@ -92,6 +102,7 @@ NUMBERS = {
     "quotactl": (179, 60, 131),
     "quotactl_fd": (443, 443, 443),
     "reboot": (169, 142, 88),
+    "recvfrom": (45, 207, 371),
     "removexattr": (197, 14, 235),
     "removexattrat": (466, 466, 466),
     "rename": (82, -1, 38),
@@ -104,6 +115,10 @@ NUMBERS = {
     "sched_setparam": (142, 118, 154),
     "sched_setscheduler": (144, 119, 156),
     "seccomp": (317, 277, 354),
+    "semctl": (66, 191, 394),
+    "semget": (64, 190, 393),
+    "semop": (65, 193, -1),
+    "semtimedop": (220, 192, -1),
     "sendmmsg": (307, 269, 345),
     "sendmsg": (46, 211, 370),
     "sendto": (44, 206, 369),
@@ -111,9 +126,13 @@ NUMBERS = {
     "sethostname": (170, 161, 74),
     "setns": (308, 268, 346),
     "setpriority": (141, 140, 97),
+    "setsockopt": (54, 208, 366),
     "settimeofday": (164, 170, 79),
     "setxattr": (188, 5, 226),
     "setxattrat": (463, 463, 463),
+    "shmat": (30, 196, 397),
+    "shmctl": (31, 195, 396),
+    "shmget": (29, 194, 395),
     "socket": (41, 198, 359),
     "socketpair": (53, 199, 360),
     "swapoff": (168, 225, 115),
@@ -128,5 +147,8 @@ NUMBERS = {
     "unshare": (272, 97, 310),
     "uselib": (134, -1, 86),
     "userfaultfd": (323, 282, 374),
+    "utime": (132, -1, 30),
+    "utimensat": (280, 88, 320),
+    "utimes": (235, -1, 271),
     "vhangup": (153, 58, 111),
 }

@@ -17,7 +17,7 @@ What the options are for:
   be renamed (EXDEV): programs copy it.
 * ``index=off``: one lower layer may be below several overlays at a time.
 * ``volatile``, with a layer that is written: without it each end of an overlay would write out the whole file system
-  that the layer lies on (syncfs(2)), however much others have to write there.  fsync(2) does nothing inside, and the
+  that the layer is on (syncfs(2)), however much others have to write there.  fsync(2) does nothing inside, and the
   work directory is marked: it has to be a new one for each mount.
 * ``xino=auto``: one device number for all files, where inode numbers have room for it.
 
@@ -91,7 +91,7 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
 
 
 def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:
-    """The error for a person, who is told what to change.
+    """The error for a person, with what to change.
 
     Args:
         cause: what the kernel said, with the errno's name.

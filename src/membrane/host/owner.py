@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A TCP or UDP socket is found by its local port in the table of the sandbox's network namespace (proc(5),
 /proc/PID/net), which names its inode; its holder is the process that has a descriptor of that inode.  A unix socket's
-peer is told by the kernel (SO_PEERCRED).  Only processes of the sandbox's network namespace count.
+peer is known from the kernel (SO_PEERCRED).  Only processes of the sandbox's network namespace count.
 
-What is not plain is not told: two sockets with the port, two processes that hold it, a process that is gone or may not
-be looked at give no answer.  It is for a person to read; nothing is decided by it: the command chooses its names.
+What is not plain is not reported: two sockets with the port, two processes that hold it, a process that is gone or may
+not be looked at give no answer.  It is for a person to read; nothing is decided by it: the command chooses its names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTEN = "0A"  # include/net/tcp_states.h
 
 
 def of(client: Mapping[str, Any] | None, member: int) -> Process | None:
-    """The process behind a question's ``client`` (``gateway.asking``).
+    """The process behind a question's ``client`` (``gateway.approvals``).
 
     Args:
         member: a process of the sandbox's network namespace, as this pid namespace numbers it.

@@ -11,7 +11,7 @@ def make_private(path: str) -> None:
     """Make a directory of our state and what is missing above it, mode 0700.
 
     Raises:
-        HostError: it cannot be made or belongs to somebody else.
+        HostError: it cannot be made or belongs to another user.
     """
     try:
         _make_missing(path)

@@ -199,34 +199,34 @@ def _apparmor() -> str:
 
 def _map_private_range() -> tuple[int, int, int]:
     """A child in a user namespace whose ids are the private range: its pid, a pipe from it and one to it."""
-    told, tell = os.pipe()
+    news, report = os.pipe()
     wait, go = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
-            os.write(tell, b"x")
+            os.write(report, b"x")
             os.read(wait, 1)
             os.setgroups([])
             os.setresgid(0, 0, 0)
             os.setresuid(0, 0, 0)
-            os.write(tell, b"y")
+            os.write(report, b"y")
             os.read(wait, 1)
         finally:
             os._exit(0)
-    os.close(tell)
-    if os.read(told, 1) != b"x":
+    os.close(report)
+    if os.read(news, 1) != b"x":
         raise Absent("the kernel refuses a user namespace")
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/{pid}/{name}", "w") as file:
             file.write(f"0 {BASE_KUID} 65536\n")
-    return pid, told, go
+    return pid, news, go
 
 
 def _private_kuid_range() -> str:
-    pid, told, go = _map_private_range()
+    pid, news, go = _map_private_range()
     os.write(go, b"x")
-    if os.read(told, 1) != b"y":
+    if os.read(news, 1) != b"y":
         raise Absent("a process cannot take the ids of the range")
     if os.stat(f"/proc/{pid}").st_uid != BASE_KUID:
         raise Absent("the process has not the first id of the range")
@@ -315,7 +315,7 @@ def _landlock() -> str:
     try:
         os.close(os.open(os.devnull, os.O_WRONLY))
     except PermissionError:
-        return f"ABI {version}"
+        return f"ABI {version}" + (", enough for --backend landlock" if version >= landlock.SUPERVISED else "")
     raise Absent("a forbidden file was opened for writing")
 
 
@@ -330,7 +330,7 @@ def _seccomp_filter() -> str:
 
 
 def _seccomp_notify() -> str:
-    """Answer one call of a child: getppid(2), which every profile of a container allows and nobody else answers."""
+    """Answer one call of a child: getppid(2), which every container's profile allows and nothing else answers."""
     import fcntl
 
     number, parent = (110 if sc.MACHINE == "x86_64" else 173), 0x6D656D62
@@ -358,7 +358,7 @@ def _pidfd() -> str:
     pidfd = os.pidfd_open(pid)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     if not select.select([pidfd], [], [], 2)[0]:
-        raise Absent("the end of a process was not told")
+        raise Absent("the end of a process was not reported")
     return ""
 
 
@@ -446,6 +446,31 @@ def _ring_buffer() -> str:
     return ""
 
 
+def _subordinate_ids() -> str:
+    """For ``containers: nested``: have the maps of a user namespace written with the caller's further ids."""
+    from .facts import in_initial_user_namespace
+    from .subordinate import find, write_maps
+
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0 and in_initial_user_namespace():
+        return ""  # root has a range of his own
+    found = find(uid)
+    if found.lacking:
+        raise Absent(found.lacking, found.fix)
+    ready, made = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        sc.unshare(sc.CLONE_NEWUSER)
+        os.write(made, b"x")
+        signal.pause()
+    os.close(made)
+    if os.read(ready, 1) != b"x":
+        raise Absent("no user namespace was made")
+    maps = [((0, own, 1), (1, *given)) for own, given in ((uid, found.uids), (gid, found.gids))]
+    write_maps(pid, maps)
+    return ""
+
+
 _BPF_FIX = "run as root, or with CAP_BPF and CAP_PERFMON"
 
 # group, name, probe, only for root callers, what to do where the probe does not know better
@@ -467,6 +492,7 @@ _PROBES: tuple[tuple[str, str, Probe, bool, str], ...] = (
     ("native", "openat2", _openat2, False, ""),
     ("native", "private kuid range", _private_kuid_range, True, "run as an ordinary user"),
     ("native", "idmapped mounts", _idmapped_mounts, True, "run as an ordinary user, or on ext4, xfs or btrfs"),
+    ("native", "subordinate ids", _subordinate_ids, False, ""),
     ("native", "cgroup v2 delegation", _cgroup_delegation, False, ""),
     ("tracing", "eBPF programs (CAP_BPF, CAP_PERFMON)", _bpf_program, False, _BPF_FIX),
     ("tracing", "BTF", _btf, False, "a kernel with CONFIG_DEBUG_INFO_BTF"),

@@ -20,9 +20,9 @@ calls), else EPERM; an address family is EAFNOSUPPORT.  The filter narrows the k
 bound by the namespaces.  ptrace is allowed: a tracer cannot skip the filter (it runs after the tracer, Linux 4.8).
 
 ``notify_program`` is a filter of its own, for the record (``host.notify``).  It refuses nothing, with one exception: a
-refusal of this filter is told to nobody (ERRNO comes before USER_NOTIF), so with ``raw_is_told`` the raw sockets of
-IPv4 and IPv6 are left to the second one, whose reader always refuses them.  Should it not, the kernel does: that
-takes CAP_NET_RAW over the network namespace, which no process of the sandbox can have.
+refusal of this filter is notified to no process (ERRNO comes before USER_NOTIF), so with ``raw_is_notified`` the raw
+sockets of IPv4 and IPv6 are left to the second one, whose reader always refuses them.  Should it not, the kernel does:
+that takes CAP_NET_RAW over the network namespace, which no process of the sandbox can have.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _RESULTS = {  # label: value; asm-generic/errno.h
     "EPERM": _ERRNO | 1,
     "ENOSYS": _ERRNO | 38,
     "EPROTONOSUPPORT": _ERRNO | 93,
+    "EOPNOTSUPP": _ERRNO | 95,
     "EAFNOSUPPORT": _ERRNO | 97,
 }
 
@@ -77,7 +78,7 @@ _NESTED_ONLY = {
 }
 _TRACING: dict[str, tuple[str, ...]] = {"EPERM": ("ptrace", "process_vm_readv", "process_vm_writev")}
 
-# The calls that the tracer is told of; in the order in which it wants them fast.  Opens are told by their flags.
+# The calls that the tracer is notified of; in the order in which it wants them fast.  Opens are chosen by their flags.
 _NOTIFIED = (
     *(
         "execve",
@@ -99,7 +100,7 @@ _NOTIFIED = (
 )
 _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
 # Calls that name a place in their own arguments, and those that may open a connection (MSG_FASTOPEN), by the argument
-# that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not told.
+# that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not notified.
 _SENDS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 _SENDTO_NAME = 4
 _MSG_FASTOPEN = 0x20000000
@@ -108,12 +109,16 @@ _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
-_NETLINK_ROUTE = 0
+_NETLINK_ROUTE, _NETLINK_NETFILTER = 0, 12
 _S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
+_NOTIFIED_MODES = frozenset(("openat", "open", *(name for name, _mode in _CHMOD)))
+_SETS_MODES = _NOTIFIED_MODES | {"creat", "mknod", "mknodat"}
+_SET_ATTRIBUTES = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
 _CHOWN = (("fchownat", 2), ("chown", 1), ("fchown", 1), ("lchown", 1))  # the argument that holds the uid; then the gid
 _UNCHANGED = 0xFFFFFFFF  # chown(2): -1
-# Told which process first.  Pid 1 has the command's uid, and the kernel asks for no more (sched(7), prlimit(2)).
+# With the process as first argument.  Pid 1 has the command's uid, and the kernel asks for no more (sched(7),
+# prlimit(2)).
 _BY_PID = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 _BY_KIND = (("setpriority", 2), ("ioprio_set", 3))  # kind and number; the kind that is all processes of a user
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
@@ -132,24 +137,33 @@ def program(
     user_namespaces: bool = False,
     allow_ptrace: bool = True,
     unix: bool = True,
-    raw_is_told: bool = False,
-    namespaces_are_told: bool = False,
+    raw_is_notified: bool = False,
+    namespaces_are_notified: bool = False,
     ids: tuple[int, int, int] | None = None,
+    set_ids: bool = False,
+    ids_are_notified: bool = False,
+    attributes: bool = True,
     machine: str,
 ) -> bytes:
     """Assemble the filter for seccomp(2) SECCOMP_SET_MODE_FILTER.
 
     Args:
-        nested: allow namespaces and mounts, for containers inside the sandbox.
+        nested: allow namespaces, mounts and netfilter's netlink, for containers inside the sandbox: the command must be
+            in a network namespace of its own.
         user_namespaces: allow user namespaces, those that they own but mount namespaces, and chroot(2).
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
-        raw_is_told: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
-        namespaces_are_told: the same for new namespaces; only where the kernel would refuse them as well
-            (``init.wall_off``).
+        raw_is_notified: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
+        namespaces_are_notified: the same for new namespaces; only where the kernel would refuse them as well
+            (``init.forbid_namespaces``).
         ids: (first uid, first gid, how many of each) that the user namespace maps.  chown(2) to another one is EPERM,
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
+        set_ids: with ``nested``, allow files to be made set-user-ID and set-group-ID.
+        ids_are_notified: with ``nested``, leave open(2) and chmod(2) with such a mode to ``notify_program``, whose
+            reader never lets them through.
+        attributes: allow extended attributes to be set.  A root caller's writable trees keep ids as the host has them,
+            and so would file capabilities (capabilities(7), "namespaced file capabilities").
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -163,7 +177,10 @@ def program(
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    judged = _judged(nested, user_namespaces, unix, raw_is_told, namespaces_are_told)
+    judged = _judged(nested, user_namespaces, unix, raw_is_notified, namespaces_are_notified)
+    if nested and (set_ids or ids_are_notified):
+        left = _SETS_MODES if set_ids else _NOTIFIED_MODES
+        judged = [each for each in judged if each[0] not in left]
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]
     for name, body in judged:
@@ -177,7 +194,10 @@ def program(
                 labels[label] = len(code)
             code.append(instruction)
         labels[f"after {name}"] = len(code)
-    for result, names in _refused(nested, user_namespaces, allow_ptrace):
+    refused = _refused(nested, user_namespaces, allow_ptrace)
+    if not attributes:
+        refused.append(("EOPNOTSUPP", _SET_ATTRIBUTES))
+    for result, names in refused:
         code += [(_EQUAL, NUMBERS[name][column], result, "") for name in names if NUMBERS[name][column] >= 0]
     for result, value in _RESULTS.items():  # "allow" comes first: what no comparison caught falls into it
         labels[result] = len(code)
@@ -190,12 +210,12 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
     """Assemble the second filter: the calls that the listener of user notifications is asked about.
 
     Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
-    ALLOW), so what ``program`` refuses stays refused and is not told.
+    ALLOW), so what ``program`` refuses stays refused and is not notified.
 
     Args:
         reads: every open, not only those that may write or create.
-        raw: raw sockets, which are to be refused (``program`` with ``raw_is_told``).
-        namespaces: new namespaces, the same (``namespaces_are_told``).
+        raw: raw sockets, which are to be refused (``program`` with ``raw_is_notified``).
+        namespaces: new namespaces, the same (``namespaces_are_notified``).
         machine: ``uname -m``: x86_64 or aarch64.
 
     Raises:
@@ -244,8 +264,96 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
     return _packed(code, labels)
 
 
+_SUPERVISED = ("connect", "bind", "listen", "getsockname", "getpeername")
+# Seen by every process of a container, and not by Landlock: System V IPC and POSIX message queues.
+_SHARED_IPC = (
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
+    *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
+)
+# Landlock refuses none of these: who listens does them (``host.supervised_files``).
+_METADATA = (
+    *("chmod", "fchmod", "fchmodat", "chown", "lchown", "fchown", "fchownat", "utimensat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+)
+# The same by another name; libraries go on with the ones above.
+_OTHER_METADATA = ("fchmodat2", "utime", "utimes", "futimesat", "setxattrat", "removexattrat")
+# FS_IOC_SETFLAGS, SETVERSION, FSSETXATTR, ENABLE_VERITY, SET_ENCRYPTION_POLICY: on what is open for reading only.
+_FILE_REQUESTS = (0x40086602, 0x40087602, 0x401C5820, 0x40806685, 0x800C6613)
+_SO_LEVELS_OF_IP = (0, 41, 17)  # IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP
+
+
+def supervised_program(machine: str) -> bytes:
+    """Assemble the second filter of a sandbox without namespaces: who makes a socket, and what is done with its
+    addresses, is the business of the listener (``host.supervised``); what belongs to the whole container is refused.
+
+    Args:
+        machine: ``uname -m``: x86_64 or aarch64.
+
+    Raises:
+        HostError: no call numbers for this machine.
+    """
+    column = _column(machine)
+    code: list[Instruction] = [
+        (_LOAD, _ARCHITECTURE, "", ""),
+        (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
+        (_LOAD, _NUMBER, "", ""),
+    ]
+    asked = [name for name in ("socket", *_SUPERVISED, *_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in asked]
+    never = [name for name in (*_SHARED_IPC, *_OTHER_METADATA) if NUMBERS[name][column] >= 0]
+    code += [(_EQUAL, NUMBERS[name][column], "ENOSYS", "") for name in never]
+    judged = ("ioctl", "socketpair", "sendto", "recvfrom", "setsockopt", "sendmsg", "sendmmsg", *_BY_PID)
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name in judged]
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _everybody in _BY_KIND]
+    labels = {"allow": len(code)}
+    code.append((_RETURN, _ALLOW, "", ""))
+    labels["ioctl"] = len(code)
+    code.append(_load(1)[1])
+    code += [(_EQUAL, request, "EPERM", "") for request in _FILE_REQUESTS]
+    code.append((_RETURN, _ALLOW, "", ""))
+    # A datagram socket of a pair takes another address with each datagram: by a path to a service of the container.
+    labels["socketpair"] = len(code)
+    code += [_load(1)[1], (_AND, _SOCK_TYPE_MASK, "", ""), (_EQUAL, _SOCK_DGRAM, "EPROTONOSUPPORT", "")]
+    code.append((_RETURN, _ALLOW, "", ""))
+    for name, argument in (("sendto", _SENDTO_NAME), ("recvfrom", _SENDTO_NAME)):
+        labels[name] = len(code)
+        for half in (0, 4):  # of the pointer
+            code += [(_LOAD, 16 + 8 * argument + half, "", ""), (_EQUAL, 0, "", "notify")]
+        if name == "sendto":
+            code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", "")]
+        code.append((_RETURN, _ALLOW, "", ""))
+    labels["setsockopt"] = len(code)
+    code.append(_load(1)[1])
+    code += [(_EQUAL, level, "notify", "") for level in _SO_LEVELS_OF_IP]
+    code.append((_RETURN, _ALLOW, "", ""))
+    for name in ("sendmsg", "sendmmsg"):
+        labels[name] = len(code)
+        code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", ""), (_RETURN, _ALLOW, "", "")]
+    for name in _BY_PID:  # processes of the same user outside: their limits, processors and order
+        labels[name] = len(code)
+        code += [_load(0)[1], (_EQUAL, 0, "allow of a process", "EPERM")]
+    for name, _everybody in _BY_KIND:
+        labels[name] = len(code)
+        code += [_load(1)[1], (_EQUAL, 0, "allow of a process", "EPERM")]
+    labels["allow of a process"] = len(code)
+    code.append((_RETURN, _ALLOW, "", ""))
+    labels["notify"] = len(code)
+    code.append((_RETURN, _USER_NOTIF, "", ""))
+    for result in ("EPERM", "ENOSYS", "EPROTONOSUPPORT", "EOPNOTSUPP"):
+        labels[result] = len(code)
+        code.append((_RETURN, _RESULTS[result], "", ""))
+    return _packed(code, labels)
+
+
+def supervised_calls(machine: str) -> dict[int, str]:
+    """Number and name of every call that ``supervised_program`` may tell of."""
+    column = _column(machine)
+    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt")
+    return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
+
+
 def group_program(machine: str) -> bytes:
-    """Assemble a filter for where nobody listens: chmod(2) and its kin with a set-group-ID bit fail with EPERM.
+    """Assemble a filter for where no tracer listens: chmod(2) and its kin with a set-group-ID bit fail with EPERM.
 
     Args:
         machine: ``uname -m``: x86_64 or aarch64.
@@ -272,7 +380,7 @@ def group_program(machine: str) -> bytes:
 
 
 def notified_calls(machine: str) -> dict[int, str]:
-    """Number and name of every call that ``notify_program`` may tell of."""
+    """Number and name of every call that ``notify_program`` may notify."""
     column = _column(machine)
     names = (*_OPENS, "socket", *_NAMESPACES, *_NOTIFIED, *_SENDS)
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
@@ -306,12 +414,12 @@ def _refused(nested: bool, user_namespaces: bool, allow_ptrace: bool) -> list[tu
 
 
 def _judged(
-    nested: bool, user_namespaces: bool, unix: bool, raw_is_told: bool, namespaces_are_told: bool
+    nested: bool, user_namespaces: bool, unix: bool, raw_is_notified: bool, namespaces_are_notified: bool
 ) -> list[tuple[str, list[tuple[str, Instruction]]]]:
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     # A set-group-ID file would make everybody a member of the caller's group.  On a directory the bit is harmless, and
-    # a mode does not say which it is: the listener tells (``tracer.modes``), or ``group_program`` refuses both.
+    # a mode does not say which it is: the listener decides (``tracer.modes``), or ``group_program`` refuses both.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
     set_any_id = ("", (_ANY_BIT, _S_ISUID | _S_ISGID, "EPERM", "allow"))
     calls = [
@@ -320,7 +428,7 @@ def _judged(
     ]
     calls += [
         ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
-        ("socket", _socket(unix, raw_is_told)),
+        ("socket", _socket(unix, raw_is_notified, nested)),
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),
     ]
@@ -331,7 +439,7 @@ def _judged(
         (name, [_load(0), ("", (_EQUAL, everybody, "EPERM", "")), *_one_of(1, (1,), "EPERM", "allow")])
         for name, everybody in _BY_KIND
     ]
-    if not nested and not namespaces_are_told:
+    if not nested and not namespaces_are_notified:
         refused = _CLONE_NEWNS if user_namespaces else _CLONE_NEW
         calls.insert(3, ("clone", [_load(0), ("", (_ANY_BIT, refused, "EPERM", "allow"))]))
         calls.append(("unshare", [_load(0), ("", (_ANY_BIT, refused | _CLONE_NEWTIME, "EPERM", "allow"))]))
@@ -364,9 +472,10 @@ def _mapped(name: str, argument: int, ids: tuple[int, int, int]) -> list[tuple[s
     return body
 
 
-def _socket(unix: bool, raw_is_told: bool) -> list[tuple[str, Instruction]]:
-    """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6."""
-    raw = [("", (_EQUAL, _SOCK_RAW, "allow", ""))] if raw_is_told else []
+def _socket(unix: bool, raw_is_notified: bool, nested: bool) -> list[tuple[str, Instruction]]:
+    """UNIX; NETLINK_ROUTE; TCP, UDP and ICMP echo of INET and INET6; nested netfilter as well."""
+    netfilter = [("", (_EQUAL, _NETLINK_NETFILTER, "allow", ""))] if nested else []
+    raw = [("", (_EQUAL, _SOCK_RAW, "allow", ""))] if raw_is_notified else []
     return [
         _load(0),
         ("", (_EQUAL, _AF_UNIX, "allow" if unix else "EPERM", "")),
@@ -374,6 +483,7 @@ def _socket(unix: bool, raw_is_told: bool) -> list[tuple[str, Instruction]]:
         ("", (_EQUAL, _AF_INET6, "inet", "")),
         ("", (_EQUAL, _AF_NETLINK, "", "EAFNOSUPPORT")),
         _load(2),
+        *netfilter,
         ("", (_EQUAL, _NETLINK_ROUTE, "allow", "EAFNOSUPPORT")),
         ("inet", _load(1)[1]),
         ("", (_AND, _SOCK_TYPE_MASK, "", "")),

@@ -43,7 +43,7 @@ from . import landlock, seccomp, view
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, passed, run_child
-from .init import assemble, notifying, reap_ended, replace_streams, run_command, waiting_for
+from .init import assemble, make_terminal, notifying, reap_ended, replace_streams, run_command, waiting_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
         os.close(listener)  # who holds it can answer for everybody
     with Step(channel, "assemble the seccomp filter"):
         filters = assemble(start)
-    gc.freeze()  # a collection would write to every page that is shared with whoever forked us
+    gc.freeze()  # a collection would write to every page that is shared with the process that forked us
     poll, wake_read, wake_write = waiting_for(channel)
     while True:
         for fd, _event in poll.poll():
@@ -115,15 +115,16 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
             if not isinstance(message, m.ForkCommand):
                 _wait_for_all(wake_read)
                 return
-            _fork(start, filters, message.channel, null, (wake_read, wake_write, channel.fileno()))
+            _fork(start, filters, message, null, (wake_read, wake_write, channel.fileno()))
             os.close(message.channel)
 
 
 def _wait_for_all(wake: int) -> None:
     """Until every keeper has ended, which they do with the supervisor or with pid 1; at most ``LAST`` seconds.
 
-    Pid 1 cannot end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to whoever adopts
-    it: a container's first process, or a subreaper, which may wait for nobody.
+    Pid 1 cannot end before they are reaped (pid_namespaces(7)).  An orphan of ours would be left to the process that
+    adopts
+    it: a container's first process, or a subreaper, which may not wait for it.
     """
     deadline = time.monotonic() + LAST
     try:
@@ -134,7 +135,8 @@ def _wait_for_all(wake: int) -> None:
         pass
 
 
-def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[int]) -> None:
+def _fork(start: Start, filters: Filters, asked: m.ForkCommand, null: int, ours: Sequence[int]) -> None:
+    end = asked.channel
     channel = passed(os.dup(end), m.FROM_INSIDE, m.TO_INSIDE)
     spawner_pid = os.getpid()
     flags = 0 if start.commands == "kept" else sc.CLONE_NEWPID | sc.CLONE_NEWNS | sc.CLONE_NEWIPC
@@ -160,6 +162,11 @@ def _fork(start: Start, filters: Filters, end: int, null: int, ours: Sequence[in
         if flags:
             with Step(channel, "make a view of its own"):
                 view.refresh(start.plan.mounts)
-        run_command(start, filters, channel, null)
+        slave = -1
+        if asked.terminal:
+            with Step(channel, "make a terminal"):
+                slave = make_terminal(channel)
+        own = (0 in asked.terminal, 1 in asked.terminal, 2 in asked.terminal)
+        run_command(start.replace(terminal=own), filters, channel, null, slave)
 
     run_child(body, channel)

@@ -15,7 +15,8 @@ from ..plan.mounts import MASK_SOURCE
 
 INSIDE_FIX = "run the command without it: here it is sandboxed already; or run this outside"
 CONTAINER_FIX = (
-    "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...)"
+    "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...); "
+    "or use what needs none, and binds less: membrane --backend landlock"
 )
 
 
@@ -29,7 +30,7 @@ def another() -> str | None:
 
 
 def container() -> str:
-    """Which kind of container this is; empty when nothing tells of one."""
+    """Which kind of container this is; empty when there is no sign of one."""
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return "a pod of Kubernetes"
     for mark, name in (("/.dockerenv", "a container of Docker"), ("/run/.containerenv", "a container of Podman")):

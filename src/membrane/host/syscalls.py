@@ -62,6 +62,7 @@ RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def _check(result: int, call: str, target: object = "") -> int:
@@ -263,6 +264,11 @@ def exchange(directory: int, name: str, other_directory: int, other_name: str) -
     _check(result, "renameat2", name)
 
 
+def utimensat(path: str, times: bytes | None) -> None:
+    """utimensat(2); ``times``: two struct timespec as they are in memory, None for now."""
+    _check(_libc.utimensat(AT_FDCWD, _bytes(path), times, 0), "utimensat", path)
+
+
 # ---------------------------------------------------------------- inotify
 
 IN_CLOSE_WRITE, IN_MOVED_TO, IN_CREATE = 0x8, 0x80, 0x100
@@ -297,6 +303,19 @@ def limit(kind: int, value: int) -> None:
     _check(_libc.prlimit(0, ctypes.c_int(kind), None, limits), "prlimit", kind)
     limits[:] = [min(value, limits[1])] * 2
     _check(_libc.prlimit(0, ctypes.c_int(kind), limits, None), "prlimit", kind)
+
+
+def open_files(number: int = 0) -> int:
+    """The soft limit of open files of this process; ``number``: the one to set first (getrlimit(2)).
+
+    At most the hard limit, which is kept.
+    """
+    limits = (ctypes.c_uint64 * 2)()
+    _check(_libc.prlimit(0, ctypes.c_int(RLIMIT_NOFILE), None, limits), "prlimit", RLIMIT_NOFILE)
+    if number:
+        limits[0] = min(number, limits[1])
+        _check(_libc.prlimit(0, ctypes.c_int(RLIMIT_NOFILE), limits, None), "prlimit", RLIMIT_NOFILE)
+    return min(limits[0], 1 << 20)
 
 
 # ---------------------------------------------------------------- seccomp and Landlock

@@ -61,7 +61,7 @@ class Relay:
             cooked = termios.tcgetattr(self.keyboard)
             raw = termios.tcgetattr(self.keyboard)
         except _GONE:
-            return  # its end is told by the next read
+            return  # its end is reported by the next read
         raw[0] &= ~(termios.BRKINT | termios.ICRNL | termios.INPCK | termios.ISTRIP | termios.IXON)
         raw[1] &= ~termios.OPOST
         raw[2] = raw[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8

@@ -68,7 +68,7 @@ def pass_in(channel: Channel, plan: SandboxPlan, userns: int) -> None:
 def _node(path: str, owner: int) -> int:
     """A detached tmpfs with the device node ``path`` of the host, by its last name, owned by ``owner``.
 
-    devtmpfs takes no id maps (drivers/base/devtmpfs.c: no FS_ALLOW_IDMAP), and inside nobody is host root.
+    devtmpfs takes no id maps (drivers/base/devtmpfs.c: no FS_ALLOW_IDMAP), and inside no process is host root.
     """
     try:
         details = os.lstat(path)
@@ -91,7 +91,7 @@ def _node(path: str, owner: int) -> int:
 def id_map(owner: int, base: int) -> str:
     """The id map (user_namespaces(7)) of an idmapped mount whose files of ``owner`` are root's inside.
 
-    Root inside has no capability: in a tree that belongs to somebody else (a checkout that a CI runner mounts) it
+    Root inside has no capability: in a tree that belongs to another user (a checkout that a CI runner mounts) it
     could write nothing.  Root's own files take the owner's place there; an id outside of the range just replaces 0.
     """
     if owner == 0:
@@ -117,7 +117,7 @@ def _owner_namespace(op: Bind | Overlay, base: int, known: dict[tuple[int, int],
     try:
         details = os.stat(tree)
     except OSError:
-        return known[0, 0]  # clone_tree tells
+        return known[0, 0]  # clone_tree reports it
     owner = details.st_uid, details.st_gid
     if owner not in known:
         ready, done = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""Whose a unix socket is: of the sandbox, or of somebody outside.
+"""Whose a unix socket is: the sandbox's, or the host's.
 
 Theory of operation
 -------------------
@@ -6,12 +6,12 @@ connect(2) to a path asks for the right to write the socket's inode and for noth
 a network namespace is in the way (net/unix/af_unix.c, unix_find_bsd).  A socket belongs to the network namespace in
 which it was made, and the sandbox has one of its own.  So what is good is listed: ``Table`` asks the kernel, over a
 socket of sock_diag(7) that was made in the sandbox's namespace, whether a socket there is bound to a given inode
-(UDIAG_SHOW_VFS).  Every other socket that somebody has bound is foreign.  Nothing of the answer is text, and nothing in
-it but numbers that the kernel gives out: the inode is looked for as bytes, which costs the same for any number of
+(UDIAG_SHOW_VFS).  Every other socket that a process has bound is foreign.  Nothing of the answer is text, and nothing
+in it but numbers that the kernel gives out: the inode is looked for as bytes, which costs the same for any number of
 sockets that the command makes, up to ``MOST``; over that nothing is known to be the sandbox's own.
 
-``bound`` asks the socket itself whether anybody has it: one that was left behind by a dead program is nobody's, and a
-new one takes a new inode (unix_bind_bsd, mknod), so it stays nobody's for ever.
+``bound`` asks the socket itself whether a process has it: one that was left behind by a dead program is no process's,
+and a new one takes a new inode (unix_bind_bsd, mknod), so it stays without one for ever.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Table:
         self._socket.close()
 
     def holds(self, place: int, process: int = 0) -> bool:
-        """Whether a socket of the namespace is bound to this inode; false too when that cannot be told.
+        """Whether a socket of the namespace is bound to this inode; false too when that is not known.
 
         Args:
             place: an O_PATH descriptor of the socket.
@@ -67,7 +67,7 @@ class Table:
                 self.broken = self.broken or error.errno == errno.ENOENT
                 return False
             if found and not found & devices:
-                devices.add(_device_of_mount(place, process))  # of btrfs and overlayfs stat(2) tells another one
+                devices.add(device_of_mount(place, process))  # of btrfs and overlayfs stat(2) reports another one
             if found & devices:
                 return True
         return False
@@ -103,8 +103,8 @@ class Table:
                 return found
 
 
-def _device_of_mount(fd: int, process: int) -> int:
-    """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it cannot be told."""
+def device_of_mount(fd: int, process: int) -> int:
+    """The device of the superblock behind a descriptor, from proc_pid_mountinfo(5); -1: it is not known."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as info:
             mount = next(line.split()[1] for line in info if line.startswith(b"mnt_id:"))
@@ -138,20 +138,38 @@ def bound(place: int) -> bool | None:
     return True
 
 
-def is_foreign(place: int, table: Table, process: int = 0) -> bool:
-    """Whether a socket is somebody's outside of the sandbox.
+def _made_inside(place: int, process: int) -> bool:
+    """Whether a socket lies in a file system that no process mounted outside.
+
+    What a sandbox sees of the host are clones of mounts of our own mount namespace, so a superblock that is not there
+    now was made inside, and no process outside can have bound a socket in it.
+    """
+    device = device_of_mount(place, process)
+    if device < 0:
+        return False
+    number = f"{device >> 20}:{device & 0xFFFFF}".encode()
+    try:
+        with open("/proc/self/mountinfo", "rb") as table:
+            return all(row.split(None, 3)[2] != number for row in table)
+    except OSError:
+        return False
+
+
+def is_foreign(place: int, table: Table, process: int = 0, *, nested: bool = False) -> bool:
+    """Whether a socket belongs to a process outside of the sandbox.
 
     Args:
         place: an O_PATH descriptor; what is no socket is not foreign.
         table: of the sandbox.
         process: as for ``Table.holds``.
+        nested: processes may have network namespaces of their own, whose sockets are in no table that we have.
     """
     if not stat.S_ISSOCK(os.fstat(place).st_mode):
         return False
     somebodys = bound(place)
-    if somebodys is False or table.holds(place, process):
+    if somebodys is False or table.holds(place, process) or (nested and _made_inside(place, process)):
         return False
-    if table.broken:  # a kernel without unix_diag tells the names of the host's sockets only
+    if table.broken:  # a kernel without unix_diag gives the names of the host's sockets only
         return os.readlink(f"/proc/self/fd/{place}") in bound_sockets()
     # The tracer of a root caller has no right to what the sandbox's own range of uids has: it asks by whom it is.
     return somebodys or _ours().holds(place, process)

@@ -41,6 +41,7 @@ from ..plan.model import (
 from ..plan.mounts import MASK_SOURCE
 from . import layers, overlay
 from . import syscalls as sc
+from .channel import PROC
 from .clones import DEVICE, OverlayFailed, clone_trees, instead_key, sources, tree_key
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ _BACKLOG = 128  # connections to one unix socket that are not accepted yet
 NEW_ROOT = "/tmp"  # noqa: S108 - covered by the new root in a private mount namespace, never written to
 _PTS = "newinstance,ptmxmode=0666,mode=620"
 # Of proc(5) what ordinary programs read, the namespaces' own, and counters of the whole machine that runtimes size
-# themselves by (gVisor offers no more).  The rest describes the host: its keys, locks, interrupts (whose counts tell
+# themselves by (gVisor offers no more).  The rest describes the host: its keys, locks, interrupts (whose counts show
 # key strokes), devices, disks, modules, kernel configuration and boot parameters.
 PROC_FILES = frozenset(
     (
@@ -62,7 +63,7 @@ PROC_FILES = frozenset(
         *("stat", "swaps", "sys", "sysvipc", "thread-self", "tty", "uptime", "version", "vmstat"),
     )
 )
-MOST_TOLD = 32  # hidden files whose first read is told: each costs 30 µs of the start
+MOST_WATCHED = 32  # hidden files whose first read is reported: each costs 30 µs of the start
 _IN_OPEN, _IN_ONESHOT = 0x20, 0x80000000  # inotify(7)
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -110,7 +111,7 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     if scratch >= 0:
         os.close(scratch)
     for op in mounts:
-        if isinstance(op, Proc):
+        if isinstance(op, Proc) and not op.whole:
             _hide_the_host(NEW_ROOT, op)
     os.chdir(NEW_ROOT)
     sc.pivot_root(".", ".")
@@ -267,7 +268,7 @@ def _overlay(op: Overlay, trees: Sequence[int], instead: int, scratch: int, root
             except (_Obstructed, NotADirectoryError):
                 if not made:
                     raise
-                # Something else stands there in the layer, and what is below it cannot be reached.
+                # Something else is there in the layer, and what is below it cannot be reached.
     finally:
         os.close(place)
         if instead >= 0:
@@ -287,7 +288,7 @@ def _cover(target: str, root: _Root) -> None:
 
 
 class _Obstructed(OSError):
-    """A link that may have been made inside stands where the plan has a directory."""
+    """A link that may have been made inside is where the plan has a directory."""
 
 
 class _Root:
@@ -316,7 +317,7 @@ class _Root:
             make: what to make when it is missing; empty: nothing.
 
         Raises:
-            _Obstructed: such a link stands on the way.
+            _Obstructed: such a link is on the way.
             OSError: it is not there or cannot be made.
         """
         try:
@@ -362,7 +363,7 @@ class _Root:
         os.close(fd)
         if os.stat(directory).st_dev == self._device or os.fstatvfs(directory).f_flag & os.ST_RDONLY:
             return self._open(path, 0)
-        raise _Obstructed(errno.ELOOP, "a link that may have been made inside stands on the way")
+        raise _Obstructed(errno.ELOOP, "a link that may have been made inside is on the way")
 
 
 def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]], root: _Root) -> None:
@@ -409,7 +410,10 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
     elif isinstance(op, Mask):
         _cover(op.target, root)
     elif isinstance(op, Proc):
-        _mount("proc", op.target, root, _PROC)
+        try:
+            _mount("proc", op.target, root, _PROC)
+        except OSError as error:
+            raise CannotMountProc(error.errno, error.strerror, error.filename) from None
         if op.freeze_settings:
             _freeze_settings(NEW_ROOT + op.target)
     elif isinstance(op, Devices):
@@ -417,7 +421,7 @@ def _operation(op: MountOp, tree: int | None, devices: Iterable[tuple[str, int]]
     elif isinstance(op, Pin):
         _bind_onto_itself(root.place(op.target), read_only=False)
     elif isinstance(op, ReadOnly):
-        raise InternalError("build the view", f"{op!r} stands before the pivot")
+        raise InternalError("build the view", f"{op!r} comes before the pivot")
 
 
 def _bind(op: Bind, tree: int, root: _Root) -> None:
@@ -458,6 +462,12 @@ def _bind_made(op: Bind, tree: int, root: _Root) -> None:
         os.close(tree)
 
 
+class CannotMountProc(OSError):
+    """As where parts of the caller's proc(5) are covered (fs/namespace.c, mount_too_revealing)."""
+
+    step = PROC
+
+
 def _mount(kind: str, target: str, root: _Root, flags: int, data: str | None = None) -> None:
     """A new file system at ``target``, whose directory is made when it is missing."""
     fd = root.place(target, "directory")
@@ -481,7 +491,7 @@ class Masks:
         self._late = late
         self._sources: dict[str, tuple[bytes, int]] = {}  # by name: path, descriptor
         self._watch = -1  # inotify(7)
-        self.told: dict[int, int] = {}  # watches: of which call of ``cover_file`` the first read is told
+        self.watched: dict[int, int] = {}  # watches: of which call of ``cover_file`` the first read is reported
         self._files = 0  # its calls
         self._directory = False  # what the last one was
         self._parent = ""
@@ -516,9 +526,9 @@ class Masks:
             raise
 
     def cover_file(self, path: str) -> None:
-        """Cover ``path``, a file when it was looked at, by an empty one of its own, whose first open is told."""
+        """Cover ``path``, a file when it was looked at, by an empty one of its own, whose first open is reported."""
         self._files += 1
-        if len(self.told) >= MOST_TOLD or self._late or not self._can_watch():
+        if len(self.watched) >= MOST_WATCHED or self._late or not self._can_watch():
             self.cover_name(path, empty=True)
             return
         name = self._enter(path)
@@ -527,7 +537,7 @@ class Masks:
             if stat.S_ISDIR(os.stat(place).st_mode):
                 self._like_the_last(lambda directory: self._move(place, directory, True))
                 return
-            source = f"{self._root}{MASK_SOURCE}/empty-{len(self.told)}"
+            source = f"{self._root}{MASK_SOURCE}/empty-{len(self.watched)}"
             fd = os.open(source, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o444)
             os.fchmod(fd, 0o444)  # whatever our mask is
             os.close(fd)
@@ -539,18 +549,18 @@ class Masks:
                 os.close(tree)
         finally:
             os.close(place)
-        self.told[sc.inotify_add_watch(self._watch, os.fsencode(source), _IN_OPEN | _IN_ONESHOT)] = self._files - 1
+        self.watched[sc.inotify_add_watch(self._watch, os.fsencode(source), _IN_OPEN | _IN_ONESHOT)] = self._files - 1
 
     def _can_watch(self) -> bool:
         if self._watch < 0:
             try:
                 self._watch = sc.inotify_init()
             except OSError:
-                return False  # the limit of instances is reached: nothing is told, which the receipt says
+                return False  # the limit of instances is reached: nothing is reported, which the receipt says
         return True
 
     def take_watch(self) -> int:
-        """The descriptor that tells first reads, once; -1: nothing is watched."""
+        """The descriptor that reports first reads, once; -1: nothing is watched."""
         fd, self._watch = self._watch, -1
         return fd
 
@@ -592,7 +602,7 @@ class Masks:
         """Cover by a directory or a file.
 
         The kernel covers a directory by a directory only and a file by a file only (fs/namespace.c do_move_mount,
-        graft_tree); one is like the one before it, so nobody is asked what it is.
+        graft_tree); one is like the one before it, so it is not looked up what it is.
         """
         try:
             mount(self._directory)
@@ -678,7 +688,7 @@ def _listen(op: Listen, root: _Root) -> _socket.socket:
     path = f"{NEW_ROOT}{MASK_SOURCE}/socket-{op.number}"
     opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
     opened.bind(path)
-    os.chmod(path, 0o666)  # noqa: S103 - for every uid of the sandbox; nobody else sees it
+    os.chmod(path, 0o666)  # noqa: S103 - for every uid of the sandbox; no other user sees it
     opened.listen(_BACKLOG)
     _bind_file(path, op.target, "file" if op.make else "", root)
     return opened
@@ -712,7 +722,7 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
 
     ``kind``: Pin, ReadOnly, File, Copy, OwnCopy (which the command can write), Seed, Mask, or MaskName for a Mask whose
     name was no link; Empty and EmptyName are the same with what is empty and can be read, EmptyFile is EmptyName for a
-    file whose first read is told.
+    file whose first read is reported.
 
     The last name may be a link made by the repository: a masked link hides what it leads to; a read-only link is
     bound onto itself, so that it cannot be replaced, and what it leads to becomes read-only as well
@@ -767,7 +777,7 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
 def keep(target: str) -> int:
     """A descriptor (O_PATH) of a directory of the workspace that is about to be covered; -1: it is gone.
 
-    It stands for the directory in the mount below the cover, where no process of the sandbox can go any more.
+    It is the directory in the mount below the cover, where no process of the sandbox can go any more.
     """
     try:
         return sc.openat2(sc.AT_FDCWD, target, os.O_PATH | os.O_DIRECTORY, 0, sc.RESOLVE_NO_SYMLINKS)
@@ -778,7 +788,7 @@ def keep(target: str) -> int:
 def freeze(directory: int, name: str) -> None:
     """Bind ``name``, in a directory that ``keep`` gave, onto itself read-only.
 
-    The mount belongs to the name's dentry and to the mount that the directory lies in: when somebody outside moves the
+    The mount belongs to the name's dentry and to the mount that the directory is in: when a process outside moves the
     file within that mount, the cover moves with it (fs/dcache.c __d_move; fs/namespace.c __lookup_mnt).
     """
     _bind_onto_itself(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), read_only=True)

@@ -13,7 +13,7 @@ from ..events import Binding
 from ..policy import keys
 from ..policy.model import DeviceRule, PathRule
 from ..policy.sockets import SERVICES
-from . import hardening, mounts, network
+from . import containers, hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
 
 TYPE_CHECKING = False
@@ -89,6 +89,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         refuse_devices(policy, facts)
     if policy.workspace == "review":
         _refuse_review(policy, facts)
+    containers.refuse(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -111,8 +112,13 @@ def _refuse_review(policy: Policy, facts: HostFacts) -> None:
         )
     for path, mode in facts.repository.shown:
         if mode == "rw":
+            # Its refs, objects and configuration belong to the other work trees as well: an overlay over a part of
+            # them would show this one a repository that moves under its copy.
             cause = f"workspace: review: the repository of the workspace is outside of it, in {path}, and not reviewed"
-            raise _unbound("policy", cause, "review the main work tree of the repository", live)
+            main = path.removesuffix("/.git")
+            fixes = (f"review the main work tree: cd {main}",) if main != path else ()
+            fixes = (*fixes, f"review a clone, and fetch from it: git clone {facts.workspace} ELSEWHERE", live)
+            raise _unbound("policy", cause, *fixes)
     for rule in policy.mounts:
         source, _target = mounts.places(rule, facts)
         if rule.mode == "rw" and source and mounts.inside(facts.workspace, source):
@@ -166,7 +172,7 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
         if fact.kind == "not a socket":
             raise _unbound(where, f"unix_sockets: {path} is not a socket", "name one socket")
         if fact.kind == "dead" and not rule.optional:
-            raise _unbound(where, f"unix_sockets: nobody listens on {path}", "start the service it belongs to")
+            raise _unbound(where, f"unix_sockets: no program listens on {path}", "start the service it belongs to")
         if fact.kind == "forbidden":
             raise _unbound(where, f"unix_sockets: {path} may not be opened by this user", "ask its owner for the right")
         if fact.kind == "datagram":
@@ -247,7 +253,7 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
     if review:
         kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
         out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
-    return tuple(out)
+    return (*out, *containers.bindings(policy))
 
 
 def _reviewed(rule: PathRule) -> tuple[str, ...]:
@@ -268,16 +274,18 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     store = mounts.home_store(policy, facts)
     stores = [store] if store else []
     trust, java_trust = mounts.trust(policy, facts), mounts.java_trust(policy, facts)
-    told = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
+    java = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
+    stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
+    given = facts.subordinate if policy.containers == "nested" and not facts.root else None
     return SandboxPlan(
         workspace=facts.workspace,
         cwd=facts.workspace,
         mounts=mounts.base(policy, facts),
         network=network.plan_network(policy),
         hardening=hardening.plan_hardening(policy, facts, home),
-        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", told),
+        environment=hardening.environment(policy, facts, home, mounts.TRUST if trust else "", java),
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
@@ -286,6 +294,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         inspect=network.inspects(policy),
         trust=trust,
         java_trust=java_trust,
+        subordinate=(given.uids, given.gids) if given is not None else ((0, 0), (0, 0)),
     )
 
 

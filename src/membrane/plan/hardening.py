@@ -8,6 +8,8 @@ that name proxies or CA bundles of the host, or that inject code into every prog
 
 from __future__ import annotations
 
+from .containers import environment as of_containers
+from .containers import set_ids
 from .model import PROXY_PORTS, RESOLVER_V4, HardeningPlan
 from .mounts import absolute, in_view, places
 
@@ -117,6 +119,7 @@ def environment(
     out.update(_socket_variables(policy, facts))
     if facts.uid == 0:
         out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
+    out.update(of_containers(policy, out))
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
@@ -187,6 +190,8 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     return HardeningPlan(
         policy.limits,
         tuple(writable),
+        nested=policy.containers == "nested",
+        set_ids=policy.containers == "nested" and set_ids(policy),
         other_sockets=policy.open_sockets,
         user_namespaces=policy.user_namespaces,
     )

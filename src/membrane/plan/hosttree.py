@@ -200,5 +200,5 @@ def git_config() -> PathRule:
 
 
 def state_pins(facts: HostFacts, roots: tuple[str, ...]) -> list[MountOp]:
-    """Pins over what stands between a writable tree and our own state."""
+    """Pins over what is between a writable tree and our own state."""
     return [pin for root in roots if inside(facts.state, root) for pin in _pins(root, facts.state)]

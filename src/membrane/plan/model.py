@@ -32,7 +32,7 @@ class Support(Value):
 
 
 class SocketFact(Value):
-    """What stands at a path that ``unix_sockets`` names."""
+    """What is at a path that ``unix_sockets`` names."""
 
     path: str  # absolute, as named
     resolved: str  # without symbolic links
@@ -65,6 +65,15 @@ class Repository(Value):
     shown: tuple[tuple[str, Literal["ro", "rw"]], ...] = ()  # (directory, how), outer ones first
     hidden: tuple[str, ...] = ()  # other work trees of the same repository that lie in one of them
     warning: str = ""  # why what ``.git`` names is not shown
+
+
+class Subordinate(Value):
+    """The ids that the caller may give to a user namespace (subuid(5), subgid(5)): first and number of each kind."""
+
+    uids: tuple[int, int] = (0, 0)
+    gids: tuple[int, int] = (0, 0)
+    lacking: str = ""  # why there are none, and what to do about it
+    fix: str = ""
 
 
 class Reviewed(Value):
@@ -102,6 +111,7 @@ class HostFacts(Value):
     layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
     mounted: frozenset[str] = frozenset()  # mount points below the home
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
+    subordinate: Subordinate | None = None  # for ``containers: nested``; None: it was not asked for
     reviewed: Reviewed | None = None  # of ``workspace: review``
 
 
@@ -223,10 +233,13 @@ class Proc(Value):
 
     ``freeze_settings``: /proc/sys and what else changes the machine is bound read-only.  The root of a user namespace
     owns the settings of its network namespace by file mode, without any capability, and kernel uid 0 owns them all.
+    ``whole``: nothing in it is covered.  The kernel gives a user namespace a proc(5) of its own only where one that is
+    whole can be seen already (fs/namespace.c, mount_too_revealing).
     """
 
     target: str = "/proc"
     freeze_settings: bool = False
+    whole: bool = False
 
 
 class Devices(Value):
@@ -264,9 +277,9 @@ class Pin(Value):
 
 
 class Keep(Value):
-    """A directory that later operations cover: the supervisor gets a descriptor of what lies below the cover.
+    """A directory that later operations cover: the supervisor gets a descriptor of what is below the cover.
 
-    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file lies in.
+    ``file``: what the descriptor is for, an absolute path; the directory is opened in the mount that the file is in.
     """
 
     target: str
@@ -297,6 +310,9 @@ if TYPE_CHECKING:
 
 OWN_V4 = "198.18.0.2"  # the sandbox's own addresses, on lo
 OWN_V6 = "fd00:6d65:6d62::2"
+INNER_V4 = "198.18.0.3"  # those of the command's own network namespace, with ``containers: nested``
+INNER_V6 = "fd00:6d65:6d62::3"
+LINK_V6 = "fe80::1"  # of our end of the way between the two
 RESOLVER_V4 = "198.18.0.1"  # named in resolv.conf; any other address is answered as well
 FAKE_V4 = ("198.18.0.0", 15)  # RFC 2544 benchmarking range: one address per allowed name
 FAKE_V6 = "fd00:6d65:6d62:1::"  # /96: the same number in the low 32 bits
@@ -312,6 +328,7 @@ class NetworkPlan(Value):
     udp_ports: tuple[int, ...] = ()  # 53 is always served
     tcp_ports: tuple[int, ...] = ()  # for mode "anyip": one listener per port
     exposed: tuple[tuple[int, int], ...] = ()  # (port inside, port of the host's loopback)
+    inner: bool = False  # the command has a network namespace of its own, whose only way out leads here
 
 
 # ---------------------------------------------------------------- process
@@ -323,7 +340,8 @@ class HardeningPlan(Value):
     limits: Limits
     landlock_writable: tuple[str, ...]
     landlock: bool = True
-    nested: bool = False
+    nested: bool = False  # root in a user namespace of its own, for engines of containers
+    set_ids: bool = False  # with ``nested``: files may be made set-user-ID, as nothing of them is visible outside
     unix: bool = True  # AF_UNIX sockets may be made
     other_sockets: bool = False  # and those that were made outside be connected to, whichever they are
     user_namespaces: bool = False  # user namespaces may be made, and what they own but mounts
@@ -357,3 +375,6 @@ class SandboxPlan(Value):
     trust: tuple[str, ...] = ()
     java_trust: tuple[str, ...] = ()  # the same as key stores of Java
     stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)
+    # With ``containers: nested`` of a plain caller: first and number of the uids, and of the gids, that the command's
+    # own user namespace maps beside the caller's, which is 0 there.
+    subordinate: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))

@@ -12,7 +12,7 @@ Rules
 1. A mount point is only ever created in a private tmpfs or in our own home store, never in a host tree: nothing of
    ours may stay in the workspace or on the host, whatever kills us.
 2. A tree of the caller's home is visible only when it is a toolchain, and never as a whole.  It is read-only, or what
-   is written lies in a layer of our own (``Overlay``): the caller's never changes.
+   is written is in a layer of our own (``Overlay``): the caller's never changes.
 3. Everything is nosuid; nodev except the six device nodes of /dev, and those that a rule names (``devices``).
 4. The order of the operations does not decide what a mask covers: masks are computed from the scanned tree.
 5. PATH and links never show more than the rules: whatever leads to the home, the workspace or our state is left out.
@@ -21,6 +21,7 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
+from . import containers
 from .model import (
     RESOLVER_V4,
     Bind,
@@ -54,7 +55,7 @@ VAR_TREES = ("/var/lib/dpkg", "/var/lib/rpm", "/var/lib/pacman", "/var/lib/ca-ce
 VAR_LINKS = (("/var/run", "/run"), ("/var/lock", "/run/lock"))  # FHS 3.0, section 5
 # Of sysfs only what runtimes ask for to count processors and memory; the rest describes the host.
 SYS_TREES = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage")
-# Host credentials below /etc: unreadable for most callers anyway, hidden as a second wall.
+# Host credentials below /etc: unreadable for most callers anyway, hidden as a second barrier.
 ETC_SECRET_FILES = (
     "/etc/shadow",
     "/etc/shadow-",
@@ -297,12 +298,12 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
         elif kind in _CAN_NOT_BE_OPENED:
             warnings.append(f"{rule.path} is left out: {_CAN_NOT_BE_OPENED[kind]}")
         elif inside(in_view(path, facts), "/run"):
-            kept.append(rule)  # ours stands in its place, and asks for the service when somebody connects
-            cause = "nobody listens on it" if kind == "dead" else "it does not exist"
+            kept.append(rule)  # ours is in its place, and asks for the service when a program connects
+            cause = "no program listens on it" if kind == "dead" else "it does not exist"
             warnings.append(f"{rule.path}: {cause} yet; it opens when its service starts")
         else:
             # A service makes its socket anew when it starts, and what was mounted over the old one is gone then.
-            cause = "nobody listens on it" if kind == "dead" else "it does not exist"
+            cause = "no program listens on it" if kind == "dead" else "it does not exist"
             warnings.append(f"{rule.path} is left out: {cause}; run again when its service runs")
     return kept, warnings
 
@@ -427,10 +428,12 @@ def workspace_key(path: str) -> str:
 
 
 def _instructions(facts: HostFacts) -> list[MountOp]:
-    """Files for agents in /etc, which are written once the view stands (``run.brief``)."""
+    """Files for agents in /etc, which are written once the view is built (``run.brief``)."""
     if "/etc" not in facts.existing or "/etc" in dict(facts.links):
         return []
-    codex = (CODEX,) if f"/etc/{CODEX}" not in facts.existing else ()  # somebody's word about Codex on this machine
+    codex = (
+        (CODEX,) if f"/etc/{CODEX}" not in facts.existing else ()
+    )  # the administrator's instructions for Codex on this machine
     return [Layer("/etc", (*INSTRUCTIONS, IN_FORCE, *codex))]
 
 
@@ -496,7 +499,7 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
         for path in _toolchain_secrets(facts)
         if any(inside(path, tree) for tree in bound) and not any(inside(tree, path) for tree in named)
     ]
-    # A read-only mount does not keep anybody from connecting: what listens in the host's trees now is covered.
+    # A read-only mount does not keep a program from connecting: what listens in the host's trees now is covered.
     named += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     private = ["/dev", "/proc", "/sys", *(() if policy.open_files else ("/run",))]  # other file systems in the view
     if policy.file_rules is None:
@@ -542,9 +545,12 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         second = _second_names(facts)
         ops += [Directory("/home")] if HOME_NAME in dict(second) else []
         ops += [Symlink(name, to) for name, to in second]
-    ops += [Bind(tree, tree, make=True, optional=True) for tree in SYS_TREES if tree in facts.existing]
+    nested = policy.containers == "nested"
+    # Whole: a user namespace gets a sysfs and a proc of its own only where it sees such ones already.
+    trees = ("/sys",) if nested else SYS_TREES
+    ops += [Bind(tree, tree, make=True, optional=True) for tree in trees if nested or tree in facts.existing]
     ops += [
-        Proc(freeze_settings=facts.uid == 0),
+        Proc(freeze_settings=facts.uid == 0 and not nested, whole=nested),
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108
@@ -570,6 +576,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
         if trust(policy, facts):
             ops.append(Tmpfs(f"{facts.home}/{NSS}", 0o700, size, optional=True))
+    if nested:
+        ops += containers.operations(policy, facts, workspace_key(facts.workspace))
     # Outer trees first: of two rules the innermost decides, as in ``decide``.
     for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):
         source, target = places(rule, facts)
@@ -638,7 +646,7 @@ def _sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
             continue  # what two levels name alike
         runtime = f"/run/user/{facts.uid}"
         if inside(at, runtime) and not any(inside(at, places(mount, facts)[1]) for mount in policy.mounts):
-            # Programs use directories there only when nobody else may look into them (XDG Base Directory, gpg).
+            # Programs use directories there only when no other user may look into them (XDG Base Directory, gpg).
             parents = [path for path in reversed(_ancestors(at)) if path != runtime and inside(path, runtime)]
             ops.update((path, Directory(path, 0o700)) for path in parents if path not in ops)
         ops[at] = Listen(at, source, number, owner, make=True, origin=str(rule.origin))
@@ -670,7 +678,7 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
             if isinstance(op, Overlay):
                 covers.append((op.target, False))
                 continue
-            # Our own stores may hold mount points; every other bind is somebody's tree.
+            # Our own stores may hold mount points; every other bind is a tree of the host.
             covers.append((op.target, isinstance(op, Bind) and op.writable and inside(op.source, state)))
         else:
             yield op
@@ -733,7 +741,7 @@ def workspace(
     ops += by_parent.pop("", [])
     for path in pins:
         ops.append(Pin(prefix + path))
-        ops += by_parent.pop(path, ())  # shallow pins come first: what lies between the two is pinned later
+        ops += by_parent.pop(path, ())  # shallow pins come first: what is between the two is pinned later
     for hit in hits:
         if hit.effect == "hide":
             # By the ten thousand: see ``Value``.

@@ -38,7 +38,12 @@ def plan_network(policy: Policy) -> NetworkPlan:
     if policy.offer_proxy:
         tcp.update(PROXY_PORTS)
     exposed = tuple((rule.inside, rule.outside) for rule in policy.expose)
-    return NetworkPlan(udp_ports=tuple(sorted(udp - {53})), tcp_ports=tuple(sorted(tcp)), exposed=exposed)
+    return NetworkPlan(
+        udp_ports=tuple(sorted(udp - {53})),
+        tcp_ports=tuple(sorted(tcp)),
+        exposed=exposed,
+        inner=policy.containers == "nested",
+    )
 
 
 def _too_many(rule: HostRule) -> PolicyError:

@@ -1,4 +1,4 @@
-"""What an agent inside is told: a policy as instructions (Markdown).  As data it is in ``written``.
+"""What an agent inside reads: a policy as instructions (Markdown).  As data it is in ``written``.
 
 Theory of operation
 -------------------
@@ -58,7 +58,11 @@ which line allows it. They decide, and start Membrane again. Each of these is en
 * a host: `membrane -a HOST:PORT ...`, or `allow: ["HOST:PORT"]` in `.membrane.yaml`;
 * a directory: `membrane --mount PATH:ro ...` (or `rw`), or `mounts: [{path: PATH, mode: ro}]`;
 * a hidden or read-only name: `ignore: ["!NAME"]` or `readonly: ["!NAME"]`;
-* a variable of theirs: `membrane --env NAME ...`.
+* a variable of theirs: `membrane --env NAME ...`;
+* a service on a port of their machine: `membrane --connect PORT ...`; then it is `host.internal:PORT` in here;
+* a port of yours for their browser: `membrane --expose PORT ...`;
+* a service behind a socket (ssh-agent, Docker): `membrane --unix-socket PATH ...`, or an adapter under `unix_sockets:`;
+* a program that needs a package of the system: that they install it outside; `apt-get install` fails in here.
 
 A file `.membrane.yaml` is read-only in here; propose its text. The policy in force is `/etc/membrane/config.yaml`.
 """
@@ -69,15 +73,21 @@ def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
 
     Args:
         workspace: absolute, as the command sees it.
-        introduction: what stands first; empty: ``INTRODUCTION``.
+        introduction: what comes first; empty: ``INTRODUCTION``.
     """
     lines = [(introduction or INTRODUCTION).rstrip("\n"), "", "## Files", ""]
-    lines += [
-        f"* {_code(workspace)} can be read and written: it is the person's own directory, and what you write is there "
-        "at once."
-        if policy.file_rules is None
-        else f"* The working directory is {_code(workspace)}."
-    ]
+    if policy.file_rules is not None:
+        lines.append(f"* The working directory is {_code(workspace)}.")
+    elif policy.workspace == "review":
+        lines.append(
+            f"* {_code(workspace)} can be read and written. What you change there is kept apart from the person's own "
+            "directory, until they look at it and apply it: say what you changed and why."
+        )
+    else:
+        lines.append(
+            f"* {_code(workspace)} can be read and written: it is the person's own directory, and what you write is "
+            "there at once."
+        )
     for effect, words in (("readonly", "Read-only in it"), ("hide", "Hidden in it (what is found there is empty)")):
         lines += _listed(words, [_code(rule.text) for rule in policy.paths if rule.effect == effect])
     if policy.file_rules is not None:
@@ -85,6 +95,11 @@ def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
     elif policy.view == "project":
         kept = "is gone when the session ends" if policy.home == "ephemeral" else "is kept for later sessions"
         lines.append(f"* The home is the sandbox's own and not the person's; it {kept}. `/tmp` is private.")
+        lines.append(
+            "* Toolchains of the person's home (`~/.cargo`, `~/.local/bin`, nvm's, pyenv's, ...) can be used, and "
+            "written as far as the sandbox has a layer over them: what you install for the user (`pip install --user`, "
+            "`cargo install`, `npm install -g` with a prefix in the home) works and stays in here."
+        )
         lines.append("* `/usr`, `/etc` and other system directories are read-only; what is not listed is not there.")
     else:
         lines.append("* Everything else of this machine can be read as the person can, and not written.")

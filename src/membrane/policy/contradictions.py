@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
+    from .document import Scalar
     from .model import HostRule, MountRule, PathRule
 
 
@@ -80,6 +81,20 @@ def check(level: Mapping[str, Sequence[Any]], file: str) -> None:
         if env.value is not None and env.name in passed:
             refuse(env, f"{env.name} is set, and passed in line {passed[env.name]}")
     check_mounts(level["mounts"], file)
+
+
+def check_review(said: Mapping[str, Scalar]) -> None:
+    """Refuse a file that says what is done with changes, and that there are none to be kept.
+
+    Args:
+        said: the choices of the file, by key.
+
+    Raises:
+        PolicyError: with the place.
+    """
+    workspace, apply = said.get("workspace"), said.get("apply")
+    if workspace is not None and apply is not None and workspace.text == "live":
+        apply.refuse(f"apply is about a reviewed workspace, and it is live in line {workspace.line}")
 
 
 def check_mounts(mounts: Iterable[MountRule], file: str) -> None:

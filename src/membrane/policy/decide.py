@@ -358,7 +358,7 @@ class Decider:
         return Deny(None, reasons.METADATA_ADDRESS if kind in ("link-local", "metadata") else reasons.PRIVATE_ADDRESS)
 
     def _allowing_literal(self, address: Address, port: int, protocol: str) -> list[HostRule]:
-        """Allow rules for an address that no name stands for."""
+        """Allow rules for an address that was made for no name."""
         rules = self._allow.addressed(address)
         kind, own = self._class(address)
         if own or kind in ("link-local", "metadata"):
@@ -653,7 +653,7 @@ _MOST_DECIDERS = 8
 def decide(policy: Policy, access: Access) -> Verdict:
     """May this be done under this policy?
 
-    The index of the last few policies is kept; whoever asks often about one policy keeps a ``Decider``.
+    The index of the last few policies is kept; a caller that asks often about one policy keeps a ``Decider``.
     """
     decider = _deciders.get(id(policy))
     if decider is None or decider.policy is not policy:

@@ -3,11 +3,12 @@
 Theory of operation
 -------------------
 The parser's events are turned into a small tree of ``Scalar``, ``Sequence`` and ``Mapping`` without recursion in C and
-without YAML's type guessing: a value is its text, and whoever wants a number parses that.  What has no use in a policy
+without YAML's type guessing: a value is its text, and who wants a number parses that.  What has no use in a policy
 and can only surprise is refused: anchors and aliases (they also make small files expand without end), tags, several
 documents, duplicate keys, nesting deeper than ``DEEPEST``.
 
-``Mapping.take`` hands out each key once; ``Mapping.finish`` refuses the keys that nobody took, naming the closest one.
+``Mapping.take`` hands out each key once; ``Mapping.finish`` refuses the keys that were not taken, naming the closest
+one.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ translated to the patterns of ``globs`` (gitignore), so that the workspace guard
 
 from __future__ import annotations
 
-from .globs import Pattern
+from ..errors import PolicyError
+from .globs import Pattern, compile_patterns, split_pattern
 from .model import FileRule, Malformed
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from .model import FileEffect, Origin, Policy
+    from .model import FileEffect, Origin, PathRule, Policy
 
 GLOB_CHARACTERS = "*?["
 _QUOTED = frozenset("\\*?[] !#")
@@ -71,7 +72,7 @@ def pattern_segment(segment: str) -> str:
     while index < len(segment):
         char = segment[index]
         if segment.startswith("**", index):
-            raise Malformed('"**" stands for whole directories only: write "/**/"')
+            raise Malformed('"**" matches whole directories only: write "/**/"')
         if char in "*?":
             out.append(char)
         elif char == "[" and (end := _set_end(segment, index)) > 0:
@@ -125,8 +126,65 @@ def residues(rule: FileRule, root: str) -> tuple[list[str], bool]:
     return found, covers
 
 
+def moved(rules: Sequence[PathRule], names: Sequence[str]) -> list[PathRule]:
+    """Patterns of ``ignore`` and ``readonly`` that start from one directory, as they start from one further down.
+
+    A rule about that further directory itself, or about one on the way to it, makes all in it read-only.
+
+    Args:
+        rules: in their order.
+        names: of the directories on the way, the last one is the further one.
+
+    Raises:
+        PolicyError: the further directory is hidden.
+    """
+    out: list[PathRule] = []
+    for rule in rules:
+        out += [rule.replace(text=text) for text in _left_of(rule.text, names)]
+    for effect in ("hide", "readonly"):
+        of_effect = [rule for rule in rules if rule.effect == effect]
+        covered = compile_patterns([rule.text for rule in of_effect])
+        if not any(covered.match(name, "/".join(names[:count]), True) for count, name in enumerate(names, 1)):
+            continue
+        # The last one that matches may stand before one that shows it again; which one it is matters to nobody.
+        rule = next(rule for rule in of_effect if _covers(rule.text, names))
+        if effect == "hide":
+            cause = f"{rule.text!r} hides the directory that is to be the workspace"
+            raise PolicyError("bind a rule", cause, where=str(rule.origin), fix=("membrane --no-project ...",))
+        out = [other for other in out if other.effect != effect] + [rule.replace(text="/*")]
+    return out
+
+
+def _covers(text: str, names: Sequence[str]) -> bool:
+    pattern = Pattern(text)
+    on_the_way = (pattern.matches(name, "/".join(names[:count]), True) for count, name in enumerate(names, 1))
+    return not pattern.negated and any(on_the_way)
+
+
+def _left_of(text: str, names: Sequence[str]) -> list[str]:
+    """What is left of one pattern (gitignore(5)) in the directory ``names``; none: it is about other places."""
+    pattern = Pattern(text)
+    if pattern.by_name:
+        return [text]  # at any depth
+    while text.endswith(" ") and not text.endswith("\\ "):
+        text = text[:-1]
+    body = text.removeprefix("!")
+    parts = split_pattern(body.removesuffix("/").removeprefix("/"))
+    states = _closure({0}, parts)
+    for name in names:
+        following = set()
+        for state in states:
+            if state < len(parts) and parts[state] == "**":
+                following.add(state)
+            elif state < len(parts) and Pattern("/" + parts[state]).matches(name, name, True):
+                following.add(state + 1)
+        states = _closure(following, parts)
+    before, after = "!" * pattern.negated + "/", "/" * pattern.directories_only
+    return [before + "/".join(parts[state:]) + after for state in sorted(states) if state < len(parts)]
+
+
 def _closure(states: set[int], parts: Sequence[str]) -> set[int]:
-    """``**`` stands for no directory as well."""
+    """``**`` matches no directory as well."""
     out = set(states)
     for state in sorted(states):
         while state < len(parts) and parts[state] == "**":
@@ -148,7 +206,7 @@ class Covering:
         ]
 
     def _depth(self, effect: str, parts: Sequence[str]) -> tuple[int, FileRule | None]:
-        """How deep the deepest covering rule of an effect lies; -1 without one."""
+        """How deep the deepest covering rule of an effect is; -1 without one."""
         best: tuple[int, FileRule | None] = (-1, None)
         for rule, pattern in self._rules:
             if rule.effect != effect:

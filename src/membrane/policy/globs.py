@@ -138,7 +138,7 @@ def _segment(text: str) -> tuple[str, str | None]:
     return regex, None if literal is None else "".join(literal)
 
 
-def _split_pattern(text: str) -> list[str]:
+def split_pattern(text: str) -> list[str]:
     """Split at the slashes; one inside a bracket or after a backslash cannot match anything (wildmatch.c)."""
     segments = [""]
     index = 0
@@ -164,7 +164,7 @@ class Pattern:
     """One gitignore(5) pattern, translated.
 
     ``by_name``: it is matched against the last component at any depth, else against the whole relative path.
-    ``literal``: the name it stands for when it has no wildcard; ``ends``: what stands before and after its only one,
+    ``literal``: the name it stands for when it has no wildcard; ``ends``: what is before and after its only one,
     a star.  Such patterns need no ``re``, which takes 8 ms to load.
     """
 
@@ -193,7 +193,7 @@ class Pattern:
         if not text.strip("/"):
             raise PatternError("it is empty")
         anchored = "/" in text
-        segments = _split_pattern(text)
+        segments = split_pattern(text)
         if anchored and not segments[0]:
             segments = segments[1:]
         if "" in segments:
@@ -333,7 +333,7 @@ class PatternSet:
             relpath: the path relative to the root of the patterns, without a leading slash.
             is_dir: it is a directory itself (a symbolic link is not, as in git).
 
-        What lies below a matching directory is not looked at here: the caller prunes or walks the parents.
+        What is below a matching directory is not looked at here: the caller prunes or walks the parents.
         """
         for group in self._directories if is_dir else self._files:
             if group.match(name, relpath):
@@ -344,7 +344,7 @@ class PatternSet:
 def compile_patterns(patterns: Sequence[str]) -> PatternSet:
     """Compile gitignore(5) patterns: ``!``, anchoring, ``**``, trailing ``/``, brackets, escapes.
 
-    One wildcard character stands for one character of the decoded name (git counts bytes).
+    One wildcard character matches one character of the decoded name (git counts bytes).
 
     Raises:
         PatternError: a pattern that can never match (git would ignore it in silence).

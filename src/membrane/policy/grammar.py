@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Each function reads one text completely or raises ``Malformed`` with the cause; whoever knows where the text was
+Each function reads one text completely or raises ``Malformed`` with the cause; the caller that knows where the text was
 written adds the place.  Files and command-line options share these functions, so ``-a X`` and ``allow: [X]`` are the
 same rule.
 """
@@ -325,12 +325,12 @@ def parse_budget(upload: str = "", requests: str = "", rate: str = "") -> RuleBu
     Raises:
         Malformed: with the cause.
     """
-    octets = parse_size(upload) if upload else 0
+    size = parse_size(upload) if upload else 0
     count = parse_count(requests) if requests else 0
-    if (upload and not octets) or (requests and not count):
+    if (upload and not size) or (requests and not count):
         raise Malformed("a budget of 0 admits nothing; remove the entry instead")
     number, period = parse_rate(rate) if rate else (0, 0)
-    return RuleBudget(octets, count, number, period)
+    return RuleBudget(size, count, number, period)
 
 
 LIMITS = {

@@ -250,7 +250,7 @@ _SPECIAL: tuple[tuple[str, AddressClass], ...] = (
 )
 WIDE = {4: 8, 6: 7}  # a network with a shorter prefix holds private ranges beside public ones: it names neither
 _special: tuple[tuple[int, int, int, AddressClass], ...] = ()
-# Names of the same services: behind an upstream proxy nobody sees what they resolve to.
+# Names of the same services: behind an upstream proxy it is not seen what they resolve to.
 METADATA_NAMES = frozenset(
     [
         "metadata",

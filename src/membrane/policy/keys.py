@@ -62,7 +62,7 @@ class Option(Value):
     repeatable: bool = False
     optional: bool = False  # the value may be left out, and is only read after "="
     default: str = ""  # of an optional value
-    field: str = ""  # its name in ``settings.Given`` or ``opening.RunOptions``; empty: the name with underscores
+    field: str = ""  # its name in ``settings.Given`` or ``prepare.RunOptions``; empty: the name with underscores
     values: tuple[str, ...] = ()  # closed choice
     completes: Literal["", "file", "host", "env"] = ""
     example: str = ""
@@ -93,6 +93,7 @@ class Key(Value):
     read: str
     fields: tuple[Field, ...] = ()  # of a choice or a text the first is what it says; none: it becomes other keys
     options: tuple[Option, ...] = ()
+    tightens: bool = False  # of a choice: a project's file may only make it tighter, and nobody can approve more
     widens: str = ""  # what of it lets a project's file do more, as docs/policy.md has it; empty: nothing
     template: str = ""  # in the user's first file
     choices: tuple[str, ...] = ()  # of a closed choice, from the tightest to the widest
@@ -436,6 +437,14 @@ KEYS: tuple[Key, ...] = (
     Key("user_namespaces", "choice",
         (Field("user_namespaces", "user_namespaces", shown=_show_open, by="plan/hardening.py"),),
         choices=("refused", "allowed"), widens="towards more"),
+    Key("containers", "choice",
+        (Field("containers", "containers", by="plan/containers.py"),),
+        options=(Option("containers", "process", "engines of containers run inside: docker, podman, buildah",
+                    read="containers", rare=True, example="membrane --containers -- docker compose up"),),
+        choices=("none", "nested"), tightens=True,
+        template="""
+#containers: nested   # docker, podman and buildah run inside, each container below the same rules
+"""),
     Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
         options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
                     metavar="KEY=VALUE", repeatable=True, field="limits",
@@ -492,10 +501,10 @@ KEYS: tuple[Key, ...] = (
         options=(Option("ssl-insecure", "network", "do not verify upstream certificates", read="ssl_insecure",
                     rare=True, example="membrane --ssl-insecure -a https://dev.example.com/v1/ -- ./client"),),
         widens="`true`", may_be_empty=True),
-    Key("trace", "trace_keys", (Field("trace", "trace", shown=lambda rule: rule.mode, by="run/opening.py"),),
+    Key("trace", "trace_keys", (Field("trace", "trace", shown=lambda rule: rule.mode, by="run/prepare.py"),),
         options=(Option("trace", "record", "off: keep no record", "library", metavar="MODE", read="trace"),),
         widens="`mode: auto` and `off`, `max_size`, `keep`, `http: full`"),
-    Key("profiles", "wanted", (Field("profiles", by="run/opening.py"),),
+    Key("profiles", "wanted", (Field("profiles", by="run/prepare.py"),),
         options=(Option("profile", "process", "use this agent profile (default: by name)", metavar="NAME",
                     example="membrane --profile claude -- ./my-wrapper"),
                  Option("no-profile", "process", "use no agent profile",
@@ -507,7 +516,23 @@ KEYS: tuple[Key, ...] = (
                     metavar="NAME", optional=True, default=":new", example="membrane --review=fix-login -- claude"),
                  Option("live", "files", "write the workspace itself, whatever files say", read="live", rare=True,
                     example="membrane --live -- make")),
-        choices=("review", "live"), widens="towards more"),
+        choices=("review", "live"), tightens=True,
+        template="""
+#workspace: review    # changes are kept apart until they are applied; without it: live
+"""),
+    Key("apply", "choice", (Field("apply", "apply", by="run/session.py"),),
+        options=(Option("apply", "files", "at the end of --review: ask (on a terminal), safe, all, never",
+                    metavar="MODE", read="choice", values=("ask", "safe", "all", "never"), rare=True,
+                    example="membrane --review --apply=safe -- make format"),),
+        choices=("never", "ask", "safe", "all"), tightens=True,
+        template="""\
+#apply: ask           # at the end of a reviewed run; or never, safe, all
+"""),
+    Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
+        options=(Option("backend", "process", "native, or landlock: in a container that gives no namespaces",
+                    read="choice", metavar="NAME", values=("native", "landlock"), rare=True,
+                    example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
+        choices=("native", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

@@ -9,7 +9,7 @@ wrote.  Scalars: the later level wins.  Which keys and options there are, and wh
 what a key says is read by ``reading``, the value of an option here.
 
 A key of a project file *widens* when it can let the run do more than the levels before it: those lines are returned as
-``Widening`` and whoever calls decides whether they are approved.  Nothing is dropped in silence: either the whole file
+``Widening`` and the caller decides whether they are approved.  Nothing is dropped in silence: either the whole file
 holds, or the run does not start.
 
 Every error is a ``PolicyError`` with file, line and column.
@@ -20,7 +20,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..value import Value
 from . import document, grammar, keys
-from .contradictions import check, check_mounts
+from .contradictions import check, check_mounts, check_review
 from .document import Mapping, Scalar, closest
 from .globs import Pattern
 from .model import Limits, Malformed, Origin, PathRule, Policy, PortRule, SocketRule, TraceRule
@@ -206,6 +206,7 @@ class _Loader(Reader):
     # ------------------------------------------------------------ keys
 
     def _top(self, top: Mapping) -> None:
+        self.said = {}
         for key in keys.KEYS:
             taken = top.take(key.name, *key.others)
             if taken and not (key.may_be_empty and isinstance(taken[1], Scalar) and taken[1].null):
@@ -220,6 +221,7 @@ class _Loader(Reader):
                 self._below_home("show", taken[1], self.shown)
         top.finish("a policy")
         check(self.levels[self.level], self.file)
+        check_review(self.said)
 
     def _presets(self, key: str, node: Node) -> None:
         named = document.named(node, key)
@@ -297,6 +299,9 @@ class _Loader(Reader):
         if text not in option.values:
             raise Malformed(f"expected {', '.join(option.values)}{closest(text, option.values)}")
         self._device(text, _TYPED)
+
+    def _typed_containers(self, key: Key, option: Option, text: str) -> None:
+        self.scalars[key.name] = "nested"
 
     def _typed_review(self, key: Key, option: Option, text: str) -> None:
         if self.given.get("live"):

@@ -73,18 +73,18 @@ def _python(text: str) -> str:
 
 
 def substitute(
-    text: str, pattern: re.Pattern[str], mint: Callable[[str], str | None], *, duplicates: bool = False
+    text: str, pattern: re.Pattern[str], placeholder: Callable[[str], str | None], *, duplicates: bool = False
 ) -> str | None:
     """``text`` with each credential replaced; None: there is none.
 
     Args:
-        mint: the placeholder of a credential; None: this match is no credential and stays.
+        placeholder: the placeholder of a credential; None: this match is no credential and stays.
 
     Raises:
         Malformed: a match without group 1, where it is optional: such a credential would be left as it is.
     """
     spans: list[tuple[int, int, str]] = []
-    minted: dict[str, str | None] = {}
+    replaced: dict[str, str | None] = {}
     for found in pattern.finditer(text):
         start, end = found.span(1)
         if start < 0:
@@ -92,16 +92,16 @@ def substitute(
         value = text[start:end]
         if not value or (spans and start < spans[-1][1]):
             continue
-        if value not in minted:
-            minted[value] = mint(value)
-        shown = minted[value]
+        if value not in replaced:
+            replaced[value] = placeholder(value)
+        shown = replaced[value]
         if shown is not None:
             spans.append((start, end, shown))
     if not spans:
         return None
     if duplicates:
-        for value in sorted((each for each, shown in minted.items() if shown is not None), key=len, reverse=True):
-            shown = minted[value] or ""
+        for value in sorted((each for each, shown in replaced.items() if shown is not None), key=len, reverse=True):
+            shown = replaced[value] or ""
             at = text.find(value)
             while at >= 0:
                 end = at + len(value)
@@ -150,11 +150,11 @@ def payload_of(token: str) -> str | None:
     return text if _encoded(claims) == parts[1] else None
 
 
-def fake_token(token: str, mint: Callable[[str], str]) -> str:
-    """A token of the same header and length, with no claim of the real one and a signature of nobody's.
+def fake_token(token: str, placeholder: Callable[[str], str]) -> str:
+    """A token of the same header and length, with no claim of the real one and a signature that no key made.
 
     Args:
-        mint: a placeholder of the same length and alphabet.
+        placeholder: a placeholder of the same length and alphabet.
 
     Raises:
         ValueError: its signature is too short to be a placeholder.
@@ -162,16 +162,16 @@ def fake_token(token: str, mint: Callable[[str], str]) -> str:
     header, claims, signature = token.split(".")
     length = len(_segment(claims))
     text = f'{{"exp":{_FAR}}}' if length >= 19 else "{}"
-    return f"{header}.{_encoded(text.ljust(length).encode())}.{mint(signature)}"
+    return f"{header}.{_encoded(text.ljust(length).encode())}.{placeholder(signature)}"
 
 
 def mask_claims(
-    token: str, names: Iterable[str], mint: Callable[[str], str], noise: Callable[[str], str]
+    token: str, names: Iterable[str], placeholder: Callable[[str], str], noise: Callable[[str], str]
 ) -> tuple[str, dict[str, str]] | None:
     """The token with the named claims replaced, and what replaces each; None: it has none of them as text.
 
     Args:
-        mint: the placeholder of a claim.
+        placeholder: the placeholder of a claim.
         noise: random text of the same length and alphabet, for the signature.
 
     Raises:
@@ -191,7 +191,7 @@ def mask_claims(
         if payload[start + 1 : end - 1] != value:
             raise ValueError("a claim with escapes cannot be replaced")
         if value not in replaced:
-            replaced[value] = mint(value)
+            replaced[value] = placeholder(value)
         out += (payload[at : start + 1], replaced[value])
         at = end - 1
     if not replaced:
@@ -202,7 +202,7 @@ def mask_claims(
 
 
 def _members(text: str) -> list[tuple[str, int, int, object]]:
-    """The members of a JSON object: name, where the value stands, and the value."""
+    """The members of a JSON object: name, where the value is, and the value."""
     import json
 
     decoder = json.JSONDecoder()

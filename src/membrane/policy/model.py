@@ -258,6 +258,7 @@ class Policy(Value):
     view: Literal["project", "host"] = "project"
     workspace: Literal["review", "live"] = "live"  # "review": changes are kept apart until they are applied
     change_set: str = ""  # where they are kept; empty: in a new one, named by the session
+    apply: Literal["never", "ask", "safe", "all"] = "ask"  # what is done with them at the end of a run
     # Rules over the whole host tree (view: host); None: the workspace is writable, the rest of the tree is not.
     file_rules: tuple[FileRule, ...] | None = None
     file_base: str = ""  # the directory that relative questions start from, when there are file rules
@@ -267,6 +268,8 @@ class Policy(Value):
     open_sockets: bool = False  # every unix socket that the view shows may be reached
     hard_links: Literal["refuse", "warn"] = "warn"  # what is done about covered files that have names elsewhere
     user_namespaces: bool = False  # the command may make user namespaces, and what they own but mounts
+    containers: Literal["none", "nested"] = "none"  # "nested": engines of containers run inside, as root there
+    backend: Literal["native", "landlock"] = "native"  # what makes the sandbox (``membrane.backend``)
     offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order
     digest: str = ""  # SHA-256 over all that was read, hex
@@ -358,7 +361,7 @@ class Deny(Value):
 
 
 class Ask(Value):
-    """No rule decides; somebody may be asked.  Whoever cannot ask refuses."""
+    """No rule decides; a person may be asked.  Where no one can be, it is a refusal."""
 
     reason: Reason
     hint: str = ""

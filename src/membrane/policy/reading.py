@@ -77,6 +77,7 @@ class Reader:
         # The rules of each level, in the order of its sources, by field of ``Policy``.
         self.levels: dict[Level, dict[str, list[Any]]] = {level: {name: [] for name in LISTS} for level in ORDER}
         self.scalars: dict[str, Any] = {}
+        self.said: dict[str, Scalar] = {}  # choices of the file that is read
         self.limits: dict[str, int] = {}
         self.given: MappingOf[str, Any] = {}  # the options, while they are read
         self.trace: dict[str, Any] = {}
@@ -571,9 +572,12 @@ class Reader:
     def _choice(self, key: str, node: Node) -> None:
         row = keys.BY_NAME[key]
         text = node.scalar(key).choice(key, row.choices)
+        self.said[key] = node.scalar(key)
         name, value = chosen_value(row, text)
         before = self.scalars.get(name, Policy.__dict__[name])
         if value is True or (isinstance(value, str) and row.choices.index(value) > row.choices.index(before)):
+            if row.tightens and self.level == "project":
+                node.refuse(f"{key}: {before} is in force, and a project's file may only make it tighter than that")
             self._widens(key, node)
         self.scalars[name] = value
 

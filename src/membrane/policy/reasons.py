@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A ``Reason`` *is* its text, so that events, records and answers hold what they always held, and it knows what hangs on
-it: what a person reads when no rule should lift it, whether somebody may be asked about it, whether a rule is learned
+it: what a person reads when no rule should lift it, whether a person may be asked about it, whether a rule is learned
 from it, and the status of HTTP that answers a request.  Code compares with the names below, never with a sentence.
 Text that comes back from a record, which another version may have written, becomes a reason by ``REASONS.get``; what is
 not found has no properties and is shown as it is.
@@ -25,7 +25,7 @@ class Reason(str):
     Attributes:
         floor: what is said in place of a rule that would allow it, as no line in a file should lift it without thought;
             empty: it is no floor.
-        askable: means "no rule decides": somebody may be asked (``--ask``).
+        askable: means "no rule decides": a person may be asked (``--ask``).
         learned: means "no rule yet": ``learn`` proposes one.
         status: of the answer to a refused HTTP request (RFC 9110 section 15.5, RFC 6585 section 4).
     """
@@ -82,9 +82,9 @@ CALLER_UNREADABLE = Reason(
 )
 # ICMP to the outside, multicast: nothing opens it.
 NOT_RELAYED = Reason("protocol not relayed", floor="only TCP, and UDP where a rule opens the port, leave the sandbox")
-# Outside, whoever executes it gets the caller's group.
+# Outside, each user who executes it gets the caller's group.
 SET_GROUP_ID = Reason(
-    "set-group-ID file", floor="outside, whoever executes it would get your group; a directory may have the bit"
+    "set-group-ID file", floor="outside, any user who executes it would get your group; a directory may have the bit"
 )
 # chown(2) of a root caller's command (``tracer.owners``).
 OWNER_KEPT = Reason(

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A row says what a rule's ``allow`` may hold and which operations it admits.  Its protocol stands in one file,
+A row says what a rule's ``allow`` may hold and which operations it admits.  Its protocol is in one file,
 ``gateway/adapters/NAME.py`` (``-`` written as ``_``), whose ``protocol`` makes what reads the messages.  There is
 nothing else to add for another service: the parser offers the names below, the plan runs ``check``, the decision asks
 ``admits``, the gateway imports the file.

@@ -77,7 +77,7 @@ def canonical_path(raw: str, *, slashes: bool = False) -> str:
 def _decode_unreserved(raw: str, slashes: bool) -> str:
     head, *parts = raw.split("%")
     out = [head]
-    octets = bytearray()  # the escapes that stay, decoded, to see whether they are UTF-8
+    decoded = bytearray()  # the escapes that stay, decoded, to see whether they are UTF-8
     for part in parts:
         code = part[:2].upper()
         if len(code) != 2 or not _HEX.issuperset(code):
@@ -87,26 +87,26 @@ def _decode_unreserved(raw: str, slashes: bool) -> str:
         char = chr(int(code, 16))
         if char in _UNRESERVED:
             out.append(char + part[2:])
-            octets += char.encode()
+            decoded += char.encode()
         else:
             out.append(f"%{code}{part[2:]}")
-            octets.append(int(code, 16))
-        octets += part[2:].encode()
+            decoded.append(int(code, 16))
+        decoded += part[2:].encode()
     path = "".join(out)
     upper = path.upper()
     if any(twice in upper for twice in _TWICE):
         raise MalformedPath("it contains a doubly encoded separator or dot")
-    if not octets.isascii():
-        _check_unicode(bytes(octets))
+    if not decoded.isascii():
+        _check_unicode(bytes(decoded))
     return path
 
 
-def _check_unicode(octets: bytes) -> None:
+def _check_unicode(decoded: bytes) -> None:
     """Refuse overlong or broken UTF-8 and characters that compatibility normalisation turns into a separator."""
     import unicodedata
 
     try:
-        text = octets.decode("utf-8")
+        text = decoded.decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedPath("its escapes are not UTF-8") from None
     # Character by character: neither a separator nor a dot comes of putting others together, and to put thousands of
@@ -139,7 +139,7 @@ def _resolve(path: str) -> str:
 def canonical_path_pattern(raw: str) -> str:
     """The canonical form of a path in a rule: as ``canonical_path``, without the trailing slash.
 
-    ``*`` stands for any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.  A
+    ``*`` matches any part of one segment, a segment ``**`` for any number of segments; neither for ``%2F``.  A
     ``#`` at the end stays: it says that nothing below is meant.
 
     Raises:
@@ -156,7 +156,7 @@ def canonical_path_pattern(raw: str) -> str:
 
 
 def path_matcher(pattern: str) -> Callable[[str], bool]:
-    """Compile a canonical path pattern; the result tells whether it admits a canonical path.
+    """Compile a canonical path pattern; the result says whether it admits a canonical path.
 
     A pattern admits the path itself and everything below it, at a ``/`` boundary; one with the end mark the path
     itself only, without a slash at its end.  A path with encoded slashes is admitted only by a pattern with as many.

@@ -70,7 +70,7 @@ def in_force(policy: Policy) -> str:
 
 
 def said(policy: Policy, key: Key) -> Any:
-    """What stands behind a key: a text, number or boolean, or lists and dictionaries of them; None: it is left out."""
+    """The value of a key: a text, number or boolean, or lists and dictionaries of them; None: it is left out."""
     write: Callable[[Policy, Key], Any] | None = globals().get(f"write_{key.read}")
     return None if write is None else write(policy, key)
 
@@ -182,7 +182,7 @@ def write_ports(policy: Policy, _key: Key) -> dict[str, Any] | None:
 
 
 def write_env(policy: Policy, _key: Key) -> dict[str, Any] | None:
-    """A variable that is set is set, whoever passes it as well."""
+    """A variable that is set is set, whatever passes it as well."""
     given = dict.fromkeys((rule.name for rule in policy.env if rule.value is not None), "")
     passed = [rule.name for rule in policy.env if rule.value is None and rule.name not in given]
     return _filled({"pass": passed, "set": given}) or None
@@ -237,14 +237,16 @@ def write_ssl_insecure(policy: Policy, _key: Key) -> bool | None:
     return policy.ssl_insecure or None
 
 
-def write_choice(policy: Policy, key: Key) -> str:
+def write_choice(policy: Policy, key: Key) -> str | None:
     """A flag is the widest choice or the tightest (``reading.chosen_value``)."""
+    if key.name == "apply" and policy.workspace == "live":
+        return None  # there are no changes to apply, and a file that says both is refused
     value: str | bool = getattr(policy, key.fields[0].name)
     return value if isinstance(value, str) else key.choices[-1 if value else 0]
 
 
 def write_text(policy: Policy, key: Key) -> str | None:
-    """An address without what stands before its ``@``."""
+    """An address without what is before its ``@``."""
     value: str = getattr(policy, key.fields[0].name)
     scheme, mark, rest = value.partition("://")
     return (f"{scheme}://{rest.rpartition('@')[2]}" if mark else value) or None

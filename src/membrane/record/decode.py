@@ -8,11 +8,11 @@ kernel's records stand our own: how to turn the kernel's clock into the time of 
 piece can be read alone), what was lost, and the counts of repeated opens.
 
 Everything in a record comes from inside a sandbox: lengths are bounded by slices, unknown records are passed over, a
-torn record at the end stops the reading and is told by ``Decoder.torn``.
+torn record at the end stops the reading and is reported by ``Decoder.torn``.
 
 A successful open has the path as the kernel resolved it.  All else has the path that the caller wrote, made absolute
 with its base directory; symbolic links in it are not resolved.  Both as the caller's root directory sees them.  One
-that begins with ``…/`` lies deeper than is walked.
+that begins with ``…/`` is deeper than is walked.
 
 ``Decoder`` remembers which program each process runs, from fork and exec; with one decoder over all pieces of a
 session in order, ``Process.exe`` is known for every event.
@@ -60,7 +60,7 @@ _PEER4, _PEER6 = 12, 20  # in struct endpoint
 _CONNECTED = (0, -errno.EINPROGRESS, -errno.EINTR)  # results of connect(2) after which a socket has another end
 
 _ACCESS = ("rdonly", "wronly", "rdwr", "")
-# asm-generic/fcntl.h, as x86_64 has it; close-on-exec is the descriptor's and not told
+# asm-generic/fcntl.h, as x86_64 has it; close-on-exec is the descriptor's and not reported
 _FLAGS = (
     (0o100, "creat"),
     (0o200, "excl"),
@@ -77,7 +77,7 @@ _FAMILIES = {0: "unspec", 1: "unix", 2: "inet", 10: "inet6", 16: "netlink", 17: 
 _TYPES = {0o010000: "fifo", 0o020000: "device", 0o060000: "device", 0o140000: "socket"}  # S_IFMT
 _AT_REMOVEDIR = 0x200
 _PLACED = (FileOpened, FileCreated, FileRemoved, FileRenamed, FileChanged)
-_CHANGES = 0o1303  # O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC: such an open is told once per process (trace.bpf.c)
+_CHANGES = 0o1303  # O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC: such an open is reported once per process (trace.bpf.c)
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 
@@ -97,7 +97,7 @@ class Decoder:
     """Reads the pieces of one session in order.
 
     Args:
-        workspace: paths that are not below it are told as outside; empty: nothing is.
+        workspace: paths that are not below it are reported as outside; empty: nothing is.
 
     Attributes:
         torn: bytes at the end of the last piece that are no whole record.
@@ -212,14 +212,14 @@ class Decoder:
     def _own(self, payload: bytes) -> tuple[int, Event, Process] | None:
         """A record that user space put between the kernel's."""
         kind = struct.unpack_from("<H", payload)[0] if len(payload) >= 2 else 0
-        nobody = Process(0, 0, "", "")
+        unknown = Process(0, 0, "", "")
         if kind == CLOCK and len(payload) >= CLOCK_RECORD.size:
             self._offset = CLOCK_RECORD.unpack_from(payload)[4]
         elif kind == LOST and len(payload) >= LOST_RECORD.size:
             _type, what, _, _, count, first, last = LOST_RECORD.unpack_from(payload)
             name = LOST_KINDS[what] if what < len(LOST_KINDS) else "unknown"
             times = iso(first + self._offset), iso(last + self._offset)
-            return last + self._offset, EventsLost(name, count, *times, source="ebpf"), nobody
+            return last + self._offset, EventsLost(name, count, *times, source="ebpf"), unknown
         elif kind == REPEATED and len(payload) >= REPEATED_RECORD.size:
             *_, device, flags, inode, count, process, time = REPEATED_RECORD.unpack_from(payload)
             found = self._opened.get((device, inode, flags, process))

@@ -71,7 +71,7 @@ def write_log(path: str, destination: str) -> None:
 
 
 def arriving(path: str) -> Iterator[Recorded]:
-    """The events of a record as they are written, with their processes, until nobody writes any more."""
+    """The events of a record as they are written, with their processes, until it is not written to any more."""
     follower = Follower(path)
     joiner, programs = joining.Joiner(), joining.Once()
     while True:

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-The command asked the kernel for a connection (``SocketCalled``) to the address that stands for a name
+The command asked the kernel for a connection (``SocketCalled``) to the address that was made for a name
 (``NameResolved``, which is of who asked the resolver first), and the data plane opened it (``ConnectionOpened``): the
 source port, or the inode of the socket, is the same number on both sides.  Where neither is known, the place, the port
 and the time decide, which is a conclusion and no observation.  Requests and the end of the connection follow by its id.
-A refusal is joined in the same way, and where nothing is known, with who asked last; its repetitions, told together
+A refusal is joined in the same way, and where nothing is known, with who asked last; its repetitions, reported together
 later, are of who was first.
 """
 
@@ -19,7 +19,7 @@ from .. import events as ev
 from .query import MOST
 from .recorded import Recorded, asked
 
-TOGETHER = 11.0  # seconds after a refusal in which its repetitions are told (docs/events.md)
+TOGETHER = 11.0  # seconds after a refusal in which its repetitions are reported (docs/events.md)
 NEAR = 5.0  # seconds between a call and the connection that it made
 # Calls whose process is known by port or socket.  More than can be made while one connection is dialled (20 s): else
 # a flood of calls that open nothing would hide who made it.
@@ -75,7 +75,7 @@ class Joiner:
     def _refused(self, at: float, event: ev.AccessDenied) -> ev.Process | None:
         """Who wanted what was refused.
 
-        Repetitions, which are told together later, are of who was first: the port of that client may be another's
+        Repetitions, which are reported together later, are of who was first: the port of that client may be another's
         by then.
         """
         access = asked(event.access)
@@ -173,7 +173,7 @@ def once(events: Iterable[Recorded]) -> Iterator[Recorded]:
 
 
 class Once:
-    """Both sources tell of a program that eBPF cannot name or whose arguments it cuts: makes one event of them.
+    """Both sources report a program that eBPF cannot name or whose arguments it cuts: makes one event of them.
 
     What the kernel did counts (eBPF).  Which file it was, and all arguments, as they were read before the kernel did,
     stand in ``asked``.  A request that nothing follows is given as it is.
@@ -181,7 +181,7 @@ class Once:
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], tuple[int, Recorded]] = {}
-        self._kernel = False  # does it tell what happened?
+        self._kernel = False  # does it report what happened?
         self._count = 0
 
     def add(self, each: Recorded) -> list[Recorded]:

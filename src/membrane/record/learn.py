@@ -8,8 +8,8 @@ counted in a comment instead.  One entry per destination; where requests were se
 a path component that looks like an id, a number or a token becomes ``*``: a policy is kept in repositories, so nothing
 that could be a secret goes into it.  Queries and arguments are never looked at.
 
-Files in the workspace need no rule.  A path outside it becomes a read-only mount only where it is nobody's in person:
-what lies in a home directory, or is named like something with secrets in it, is counted and not named.
+Files in the workspace need no rule.  A path outside it becomes a read-only mount only where it is no person's own:
+what is in a home directory, or is named like something with secrets in it, is counted and not named.
 
 What is printed is what ``policy.load`` reads; the tests ask ``decide`` about every attempt afterwards.
 """
@@ -28,7 +28,7 @@ from ..policy.reasons import REASONS
 from .query import DENIED_RESULTS, MOST
 from .recorded import Asked, Recorded, asked
 
-# Refusals that mean "no rule yet"; all others are somebody's decision or a floor.
+# Refusals that mean "no rule yet"; all others are a decision of a person or a floor.
 LEARNED_REASONS = frozenset(reason for reason in REASONS.values() if reason.learned)
 MOST_PATHS = 24  # of one method before they are taken together
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
@@ -219,7 +219,7 @@ class Learner:
             return
         path = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
         if f"{path}/".startswith(self._homes):
-            self._leave_out("paths in somebody's home", count)
+            self._leave_out("paths in a home directory", count)
         elif any(home.startswith(f"{path}/".replace("//", "/")) for home in self._homes):
             self._leave_out("directories with homes in them", count)
         elif _SECRET.search(path):

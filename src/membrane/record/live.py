@@ -1,6 +1,6 @@
 """``--trace-log``: the record in Tracee's form on stderr, or in a file, while the command runs.
 
-Another process follows the record and ends when nobody writes to it any more, so the supervisor's loop converts
+Another process follows the record and ends when it is not written to any more, so the supervisor's loop converts
 nothing, and whatever source writes to the record is in the log.
 """
 

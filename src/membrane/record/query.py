@@ -17,7 +17,7 @@ from .. import events as ev
 from ..value import Value
 from ..workspace.names import Protected
 from ..workspace.protect import PROTECTED, fold
-from . import walls
+from . import coverage
 from .recorded import Recorded, asked
 from .summary import target_of
 
@@ -169,10 +169,10 @@ def _is_host(host: str, wanted: str) -> bool:
 
 
 class Glob:
-    """A path glob: ``*`` and ``?`` stay within a component, ``**`` stands for any number of them.
+    """A path glob: ``*`` and ``?`` stay within a component, ``**`` is any number of them.
 
     Without a slash it is about the last component.  No backtracking over the whole: a path is chosen inside, and may
-    be as long and as repetitive as somebody likes.
+    be as long and as repetitive as its author likes.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -230,7 +230,7 @@ def runs_later(path: str) -> str:
     """Why something outside may run or obey ``path`` later; empty for an ordinary file."""
     parts = fold(path).strip("/").split("/")
     if parts[-2:-1] == ["hooks"] and parts[-1].endswith(".sample"):
-        return ""  # git runs hooks by their exact names; a sample that gets one is told then
+        return ""  # git runs hooks by their exact names; a sample that gets one is reported then
     git = parts.index(".git") if ".git" in parts[:-1] else len(parts)
     # Rows by the first component, so that a path costs its length and not that times the table.
     found = [
@@ -446,7 +446,7 @@ class Summary:
             for row in self._lost.rows.values()
             if row["count"] or not row["cause"]
         ]
-        # Of these nobody knows how many there are.
+        # Of these the number is not known.
         ends = [f"{row['kind']}: {row['cause']}" for row in self._lost.rows.values() if not row["count"]]
         if self.ended is not None:
             ends += [line for line in self.ended[1].incomplete if line not in ends]
@@ -459,7 +459,7 @@ class Summary:
         if not self.ended:
             out.append("the session is still running" if running else "the end of the session is missing")
         out += [
-            f"{table.beyond} more than {MOST} {what} are not told apart"
+            f"{table.beyond} more than {MOST} {what} are not distinguished"
             for table, what in (
                 (self._programs, "programs"),
                 (self._written, "written files"),
@@ -486,8 +486,8 @@ class Summary:
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
 
     def silent(self) -> list[str]:
-        """The walls of whose refusals this record has no event, as the session said when it began."""
-        return [wall for binding in self._assurance(walls.RULE) for wall in binding.mechanism.split("; ")]
+        """The refusals of which this record has no event, as the session said when it began."""
+        return [refusal for binding in self._assurance(coverage.RULE) for refusal in binding.mechanism.split("; ")]
 
     def _assurance(self, rule: str) -> list[ev.Binding]:
         return [] if self.started is None else [each for each in self.started[1].assurance if each.rule == rule]
@@ -497,7 +497,7 @@ class Summary:
 
         Args:
             problems: what could not be read of the record.
-            running: somebody still writes to it.
+            running: it is still written to.
         """
         gaps = self.gaps(problems, running)
         blind = self.blind()

@@ -3,11 +3,11 @@
 Theory of operation
 -------------------
 A record may be torn, cut, full of garbage or still being written; whatever can be read is given, and ``problems`` says
-what cannot.  Each source is read in its own order, the sources are merged by time, which is that of one clock nobody
-sets (``clock``).  Should a source's times go back all the same, its order is not turned around: an event is never
-sorted before one that was written before it.
+what cannot.  Each source is read in its own order, the sources are merged by time, which is that of one clock that
+cannot be set (``clock``).  Should a source's times go back all the same, its order is not turned around: an event is
+never sorted before one that was written before it.
 
-What lies here was written by us but made from what a sandbox chose, by a process that a sandbox may have broken: lines
+What is here was written by us but made from what a sandbox chose, by a process that a sandbox may have broken: lines
 are bounded, a JSON value that is no event is counted and left out, and nothing is taken as safe to print.
 """
 
@@ -49,8 +49,8 @@ class Entry(Value):
 class Verified(Value):
     """What ``verify`` found.  ``digest`` covers everything that was checked, to be kept elsewhere.
 
-    ``incomplete``: why events may be missing although every file is as it was written: somebody who sees events never
-    said that he had told them all.
+    ``incomplete``: why events may be missing although every file is as it was written: a process that sees events never
+    said that it had reported them all.
     """
 
     segments: int
@@ -252,7 +252,7 @@ class Record:
 
 
 def _moment(event: Recorded) -> str:
-    """For comparing: the gateway writes milliseconds, and what caused an event lies before it."""
+    """For comparing: the gateway writes milliseconds, and what caused an event is before it."""
     at = event.time.removesuffix("Z")
     return f"{at}999" if at[-4:-3] == "." else at
 
@@ -464,5 +464,5 @@ class Follower:
         return sorted(out, key=_moment)
 
     def ended(self) -> bool:
-        """Is nobody writing any more?"""
+        """Is it not written to any more?"""
         return not is_written(self.record.path)

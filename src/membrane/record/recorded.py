@@ -1,4 +1,4 @@
-"""Events as a record gives them back: typed, whatever lies in the file.
+"""Events as a record gives them back: typed, whatever the file holds.
 
 Theory of operation
 -------------------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LAYOUT: Final = 1  # bpf/wire.h
 CLOCK, LOST, REPEATED = 128, 129, 130
-_HEADER, _TIME = 96, 32  # bpf/wire.h: bytes of struct event before its text, and where its time stands
+_HEADER, _TIME = 96, 32  # bpf/wire.h: bytes of struct event before its text, and the offset of its time
 CLOCK_RECORD = struct.Struct("<4Hq")  # type, layout, -, -, time of day minus time since boot in ns
 LOST_RECORD = struct.Struct("<4HQQQ")  # type, kind, -, -, number, first and last moment in ns since boot
 REPEATED_RECORD = struct.Struct("<4HIIQIIQ")  # type, -, -, -, device, flags, inode, number, process, moment
@@ -66,6 +66,6 @@ def lost_record(kind: int, count: int, start: int, end: int) -> bytes:
 
 
 def repeated_record(device: int, inode: int, flags: int, process: int, count: int, time: int) -> bytes:
-    """An open that was told was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
+    """A reported open was repeated ``count`` times since; ``process``: 0, or the kernel's number of the one."""
     # framed at once: a session ends with thousands
     return _FRAMED_REPEATED.pack(REPEATED_RECORD.size, 0, REPEATED, 0, 0, 0, device, flags, inode, count, process, time)

@@ -126,21 +126,19 @@ def moved(pairs: Sequence[tuple[str, str]], store: str) -> Iterator[str]:
     """
     places: dict[str, list[str]] = {}
     for name, where in pairs:
-        place = f"is now {visible(where)}" if where and not where.startswith(store + "/") else ""
-        if not place:
-            out = f"moved out of the workspace, to {visible(where.rsplit('/', 2)[0])}"
-            place = out if where else "removed: there was no room to rename it"
-        places.setdefault(place, []).append(name)
+        if where and not where.startswith(store + "/"):
+            yield f"{visible(name)} is a protected name: it is now {visible(where)}"
+            continue
+        out = f"moved out of the workspace, to {visible(where.rsplit('/', 2)[0])}"
+        places.setdefault(out if where else "removed: there was no room to rename it", []).append(name)
     for place, names in places.items():
-        told = ", ".join(shorten(name) for name in names[:NAMED])
+        listed = ", ".join(shorten(name) for name in names[:NAMED])
         if len(names) > NAMED:
-            told += f" and {len(names) - NAMED} more"
-        if place.startswith("is now "):
-            yield f"{visible(names[0])} is a protected name: it {place}"
-        elif len(names) == 1:
-            yield f"a protected name was {place}: {told}"
+            listed += f" and {len(names) - NAMED} more"
+        if len(names) == 1:
+            yield f"a protected name was {place}: {listed}"
         else:
-            yield f"{len(names)} protected names were {place}: {told}"
+            yield f"{len(names)} protected names were {place}: {listed}"
 
 
 def failures(

@@ -8,7 +8,7 @@ of the kernel's ring).  A segment is appended to, closed when it is full, compre
 touched again.
 
 ``SOURCE.chain`` says what should be there: one JSON object a line, each with ``before``, the SHA-256 of the line
-before it.  A line tells of a segment that was closed (its size and SHA-256), of one that was removed for room, of
+before it.  A line is about a segment that was closed (its size and SHA-256), of one that was removed for room, of
 records that could not be written, or of the end.  A changed, missing or invented segment does not fit, and a chain
 without its end belongs to a writer that was killed.
 
@@ -18,7 +18,7 @@ Bounds
    and is never given up, the other half holds the newest: what a command did first cannot be flooded away, nor can
    what it did last.  What went is counted in the chain; when the chain is full, everything further is.
 2. A disk that is full loses records, counted with the time, and not the record: a partial line is cut off again.
-3. ``prune`` removes the oldest sessions that nobody writes to.  Whoever writes holds a shared lock on the directory.
+3. ``prune`` removes the oldest sessions that are not written to.  A writer holds a shared lock on the directory.
 4. The end of a run of a second and more waits until the disk has everything (fdatasync(2), about 30 ms); for a shorter
    one it would be the longest step, so the writing is only begun.
 """
@@ -45,14 +45,14 @@ KEEP = 200  # closed sessions that are kept, unless ``trace.keep`` says otherwis
 TOTAL = 8  # all records together take at most so many times the size of one
 SEGMENT = 8 << 20  # bytes of a segment before it is closed; less when the limit is small
 DURABLE_FROM = 1_000_000_000  # nanoseconds that a writer lived before its end waits for the disk
-CLOCK_STEP = 1_000_000_000  # nanoseconds that the machine's clock was set by before the end of the chain tells it
+CLOCK_STEP = 1_000_000_000  # nanoseconds that the machine's clock was set by before the end of the chain says so
 WORTH_COMPRESSING = 16 << 10  # bytes; below, a file takes a block or two anyway
 SPARE = 8  # so many sessions are removed beyond ``keep``, so that not every run has to look at all of them
 FORMAT = 1
 
 
 def directory_of(state: str, session: str = "") -> str:
-    """Where the record of ``session`` lies, or all records."""
+    """The directory of the record of ``session``, or of all records."""
     return os.path.join(state, "trace", session) if session else os.path.join(state, "trace")
 
 
@@ -95,7 +95,7 @@ def _lock_directory(path: str) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_uid != os.geteuid():
-            raise HostError("keep the record", "it belongs to somebody else", target=path)
+            raise HostError("keep the record", "it belongs to another user", target=path)
         fcntl.flock(fd, fcntl.LOCK_SH)
     except BaseException:
         os.close(fd)
@@ -231,7 +231,7 @@ class Writer:
         self._records += records
         self._latest = max(self._latest, latest or now)
         if self._pending_loss:
-            self._tell_loss()
+            self._report_loss()
 
     def close(self) -> None:
         """Close the last segment and the chain, and send both to the disk (rule 4).  Later calls do nothing."""
@@ -240,7 +240,7 @@ class Writer:
         if self._fd >= 0:
             self._close_segment()
         if self._pending_loss:
-            self._tell_loss()
+            self._report_loss()
         end: dict[str, Any] = {"closed": True, "lost": self.lost, "removed": self.removed, "time": self._clock()}
         if abs(ahead := was_set_by()) >= CLOCK_STEP:
             end["clock"] = ahead
@@ -294,7 +294,7 @@ class Writer:
         self._pending_loss[0] += count
         self._pending_loss[2] = now
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         count, first, last, cause = self._pending_loss
         loss = {"lost": count, "first": first, "last": last, "cause": cause}
         if self._link(loss):
@@ -306,7 +306,7 @@ class Writer:
         try:
             data = os.pread(self._fd, size, 0)
             if self.suffix == "spans" and self.stored + 2 * self.segment > self._room() // 2:
-                self._records = self._count(data)  # it may have to go, and then its records are told
+                self._records = self._count(data)  # it may have to go, and then its records are reported
             stored = self._compress(data) if size >= WORTH_COMPRESSING else None
             if stored is None:
                 stored = data
@@ -363,7 +363,7 @@ class Writer:
     def _make_room(self) -> None:
         """Remove from the middle until the closed segments leave room for one that is open and one being packed.
 
-        What happened first goes first.  What was read together stands in order of the rings, not of time: the last
+        What happened first goes first.  What was read together is in order of the rings, not of time: the last
         thing that a command did may stand before any amount of opens.
         """
         room = self._room()
@@ -388,7 +388,7 @@ class Writer:
     def _shorten_chain(self) -> None:
         """Write the chain anew, with one line for all that was removed: else a flood would fill it, and end the record.
 
-        What is in force is the same; the old chain stands until the new one is whole.
+        What is in force is the same; the old chain stays until the new one is whole.
         """
         entries = [self._head, *self._losses.values(), *([self._gone] if self._gone else [])]
         entries += [segment.entry for segment in self._closed]
@@ -439,7 +439,7 @@ class Writer:
 
 
 def is_written(path: str) -> bool:
-    """Does somebody write to the record in this directory?"""
+    """Is the record in this directory being written?"""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -454,7 +454,7 @@ def is_written(path: str) -> bool:
 
 
 def started(path: str) -> int:
-    """When the record in this directory was begun, nanoseconds since the epoch, 0 when nothing tells."""
+    """When the record in this directory was begun, nanoseconds since the epoch, 0 when that is not known."""
     oldest = 0
     try:
         names = [name for name in os.listdir(path) if name.endswith(".chain")]
@@ -526,7 +526,7 @@ def _prune(above: str, names: list[str], keep: int, total: int) -> list[str]:
         # A directory that was just made may not have its writer yet.
         if is_written(path) or (at > recent and not any(name.endswith(".chain") for name in _list(path))):
             continue
-        left -= 1  # also when something else lies in it: then it is not ours
+        left -= 1  # also when something else is in it: then it is not ours
         if remove(path):
             out.append(os.path.basename(path))
             taken -= sizes[path]

@@ -4,7 +4,9 @@ Theory of operation
 -------------------
 A backend begins what needs no policy at once, so that it goes on beside the reading of policy files
 (``backend.Backend.begin``; natively it forks the launcher, which so never holds a policy or a secret).  Then what is to
-be run is asked for, planned and started (``opening``).  If any of it fails, what was begun is given up.
+be run is asked for, planned and started (``prepare``).  If any of it fails, what was begun is given up.  A policy that
+names another backend gets that one, and what was begun of the default is given up; none is ever taken because another
+one failed.
 
 This module is loaded before the backend begins and imports nothing of a policy.
 """
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..backend import Backend, Commands
-    from .opening import Opening, RunRequest
+    from .prepare import PreparedRun, RunRequest
 
 
-def begin(request: Callable[[], RunRequest], commands: Commands = "one", *, backend: Backend | None = None) -> Opening:
+def begin(
+    request: Callable[[], RunRequest], commands: Commands = "one", *, backend: Backend | None = None
+) -> PreparedRun:
     """Plan the sandbox for a request and begin to make it.
 
     Args:
@@ -36,6 +40,10 @@ def begin(request: Callable[[], RunRequest], commands: Commands = "one", *, back
     """
     with backend or backends.default() as begun:
         wanted = request()
-        from .opening import Opening  # beside the launcher
+        from .prepare import PreparedRun  # beside the launcher
 
-        return Opening(begun, wanted, commands)
+        if backend is not None or wanted.policy.backend == "native":
+            return PreparedRun(begun, wanted, commands)
+        begun.give_up()
+    with backends.named(wanted.policy.backend) as other:
+        return PreparedRun(other, wanted, commands)

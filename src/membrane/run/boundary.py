@@ -1,4 +1,4 @@
-"""One sandbox: acquire in order, release in reverse, tell what happened.
+"""One sandbox: acquire in order, release in reverse, report what happened.
 
 Theory of operation
 -------------------
@@ -13,7 +13,7 @@ Rules
 -----
 1. No partial start: everything that can fail has been done before a command is released.
 2. If the gateway, the tracer or the launcher dies, every command is killed: fail closed, non-zero, said.
-3. Who sees events says at the end that it has told them all.  Without that word the record is incomplete: one
+3. Each source of events says at the end that it has sent them all.  Without that the record is incomplete: one
    ``EventsLost`` says whose word is missing and why, and with ``trace: {mode: required}`` the exit status is 125.
 
 One file of over 800 lines: one lifetime, in the order in which it is acquired and released.
@@ -36,13 +36,14 @@ from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, git_root, in_ini
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
-from ..plan.model import File, Layer, Listen, ReadOnly
-from ..record import walls
+from ..plan.model import Bind, File, Layer, Listen, ReadOnly
+from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
-from .journal import AGAIN, Journal, now, say
-from .opening import VERSION
+from .event_log import AGAIN, EventLog, now, say
+from .layers import without_layer
+from .prepare import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from ..backend import TraceHandle
     from ..changes.cell import Masks
     from ..changes.late import Late
+    from ..changes.marks import Marks
+    from ..changes.writers import Claim
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from ..workspace.scan import ScanResult
     from .gateway import Gateway
     from .masks import Masked
-    from .opening import Opening
+    from .prepare import PreparedRun
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
 MOST_AWAITED = 64  # names that git's configuration names and that may not be made; the guard knows all
@@ -76,20 +79,20 @@ class Boundary(ABC):
         shared: several commands run in it.
 
     Args:
-        opening: what was begun.
+        prepared: what was begun.
     """
 
     shared = False
 
-    def __init__(self, opening: Opening) -> None:
-        self.opening = opening
-        self.policy = opening.request.policy
-        self.options = opening.request.options
-        self.command = opening.request.command
-        self.id = opening.id
-        self.plan = opening.plan
-        self.cell = opening.cell
-        self.state = opening.facts.state
+    def __init__(self, prepared: PreparedRun) -> None:
+        self.prepared = prepared
+        self.policy = prepared.request.policy
+        self.options = prepared.request.options
+        self.command = prepared.request.command
+        self.id = prepared.id
+        self.plan = prepared.plan
+        self.cell = prepared.cell
+        self.state = prepared.facts.state
         self.started = time.monotonic()
         self.failure: str = ""
         self.timed_out = False
@@ -99,6 +102,7 @@ class Boundary(ABC):
         self._gateway: Gateway | None = None
         self._exposed: list[tuple[str, int]] = []  # until the gateway has them
         self._entry: registry.Run | None = None
+        self._claim: Claim | None = None  # of the trees that the command writes
         self.guards: list[Guard | Late] = []
         self._secrets: list[list[Any]] = []  # until the gateway has them, and
         self._authority: tuple[bytes, bytes] | None = None  # the same
@@ -107,12 +111,13 @@ class Boundary(ABC):
         self._tracer: Tracer | None = None
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
-        self._lacking: list[str] = []  # why the record may lack events that nobody counted
+        self._lacking: list[str] = []  # why the record may lack events that were not counted
+        self.marks: Marks | None = None  # checkpoints of a reviewed workspace
         self._reads: Reads | None = None  # of hidden files that are empty
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
-        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until somebody has them
-        self._recording = False  # from the opening of the journal to the end of the run
+        self._tables: list[int] = []  # sockets of sock_diag(7) in the sandbox, until another process has them
+        self._recording = False  # from when the log of events is opened to the end of the run
         self._on_line: Callable[[bytes, dict[str, Any]], None] | None = None  # takes every event, as line and as data
 
     def run(self) -> int:
@@ -126,16 +131,18 @@ class Boundary(ABC):
             return self._run()
         except BaseException:
             if self._recording:
-                self.journal.give_up()
+                self.log.give_up()
                 if self._live_log is not None:
                     self._live_log.wait()
             raise
         finally:
             if self._tracer is not None and not self._tracer.stop():
                 registry.collect_traces()
+            if self.marks is not None:
+                self.marks.close()
             if self._entry is not None:  # closed: who is still in there is another one
                 registry.collect_dead(self.state)
-            self.opening.let_go()
+            self.prepared.let_go()
 
     # ------------------------------------------------------------ what a subclass has of its own
 
@@ -172,12 +179,12 @@ class Boundary(ABC):
         """(exit status, signal) of ``SessionEnded``."""
 
     @abstractmethod
-    def _told(self) -> None:
+    def _report(self) -> None:
         """The record is closed: say what is to be said."""
 
     @abstractmethod
-    def _asks(self) -> dict[str, Any] | None:
-        """What is asked about and for how long, for the gateway (``gateway.asking``); None: nobody is asked."""
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        """For how many seconds and about which kinds the gateway asks (``gateway.approvals``); None: not at all."""
 
     @abstractmethod
     def _answer_questions(self, gateway: Gateway) -> None:
@@ -218,12 +225,14 @@ class Boundary(ABC):
         finally:
             if self._entry is not None:
                 self._entry.close()
+            if self._claim is not None:
+                self._claim.close()
         return self._end()
 
     def _make_ready(self) -> None:
         try:
             self._acquire()
-            self._start(self.opening.facts)
+            self._start(self.prepared.facts)
         except BaseException:
             if self._gateway is not None:
                 self._gateway.stop()
@@ -234,10 +243,10 @@ class Boundary(ABC):
 
     def _acquire(self) -> None:
         """The record, the tracer, the secrets, the entry of this session and the ports of the host."""
-        facts, recorded = self.opening.facts, self.opening.recorded
+        facts, recorded = self.prepared.facts, self.prepared.recorded
         directory = record.make(facts.state, self.id) if recorded else ""
-        self.journal = Journal(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
-        self.journal.on_line = self._on_line
+        self.log = EventLog(self.id, self.options.events, self._writer(directory, "session") if recorded else None)
+        self.log.on_line = self._on_line
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
         if self.policy.secrets or self.policy.masks:
@@ -249,7 +258,7 @@ class Boundary(ABC):
             if self.policy.masks:
                 from . import masks
 
-                places = self.opening.logins
+                places = self.prepared.logins
                 self._masked = masks.gather(self.policy, dict(facts.environ), self._secrets, trees, places)
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
@@ -269,8 +278,16 @@ class Boundary(ABC):
             ports=ports.shown(self.policy.expose),
         )
         self._entry = registry.Run(facts.state, self.record)
+        self._claim = self._claimed(facts)
         self._prepare()
         self._exposed = ports.listen(self.policy.expose)
+
+    def _claimed(self, facts: HostFacts) -> Claim:
+        """No apply has its stage in a tree that the command writes, as long as this is held."""
+        from ..changes import store, writers  # while the view is made
+
+        trees = [op.source for op in self.plan.mounts if isinstance(op, Bind) and op.writable]
+        return writers.Claim(store.directory(facts.state), "session", self.id, trees)
 
     def _begin_log(self, state: str) -> LiveLog | None:
         """Write the trace log as the record grows; None where its file cannot be made, which the end says."""
@@ -305,12 +322,12 @@ class Boundary(ABC):
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
-        for warning in (*facts.file_warnings, *self.opening.warnings):
+        for warning in (*facts.file_warnings, *self.prepared.warnings):
             say(f"warning: {escape(warning)}")
-        for note in self.opening.layers.notes:
+        for note in self.prepared.layers.notes:
             self._warn_once(note)
         if not self.options.quiet:
-            for note in self.opening.notes:
+            for note in self.prepared.notes:
                 say(escape(note))
         able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
         if not facts.uid and not facts.root and able:
@@ -327,7 +344,7 @@ class Boundary(ABC):
         roots = self._writable_roots(facts)
         from ..workspace.commits import remember  # while the view is made
 
-        changes = self.opening.changes
+        changes = self.prepared.changes
         reviewed = facts.workspace if changes is not None else ""
         installed.refuse([root for root, _rules in roots if root != reviewed])
         scans: list[tuple[str, ScanResult]] = []
@@ -380,7 +397,7 @@ class Boundary(ABC):
                     shown="" if root == facts.workspace else root + "/",
                     store=os.path.join(facts.state, "quarantine", self.id),
                     mask=cell.hide,
-                    report=self.journal.add,
+                    report=self.log.add,
                     table=table,
                     empty=empty,
                     tips=tips[root],
@@ -393,7 +410,14 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
-        self.opening.layers.keep_until(cell.last())
+        if without := without_layer(assurance):
+            self._warn_once(without)
+        for binding in assurance:
+            if binding.status == "partial" and binding.rule != "toolchain":  # less than the plan says
+                self._warn(binding.mechanism)
+        self.prepared.layers.keep_until(cell.last())
+        assert self._claim is not None
+        self._claim.keep_until(cell.last())
         handle = cell.trace_handle() if self._tracer is not None or masks is not None else None
         if changes is not None and masks is not None and handle is not None:
             from ..changes.cell import confirm
@@ -412,15 +436,15 @@ class Boundary(ABC):
             self._tracer.tips = tuple(tips.items())
         source, why_not = self._attach_tracer(handle, roots, reviewed)
         if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
-            said = "new names are not refused, as nothing here tells that they are made; they are held back by apply"
+            said = "new names are not refused, as nothing here reports that they are made; they are held back by apply"
             self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, some_empty) if not reads else ()
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._gateway is not None and self._gateway.copies
-        quiet = (*walls.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
-        events.append(Binding(walls.RULE, "; ".join(quiet), "partial", False))
-        self.journal.add(
+        quiet = (*coverage.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
+        events.append(Binding(coverage.RULE, "; ".join(quiet), "partial", False))
+        self.log.add(
             SessionStarted(
                 VERSION,
                 self.command,
@@ -433,6 +457,11 @@ class Boundary(ABC):
                 change_set=changes.name if changes is not None else "",
             )
         )
+        if changes is not None:
+            from ..changes.marks import Marks
+
+            self.marks = Marks(changes, self.log.add)
+            self._watch(self.marks.fd, self.marks.look)
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""
@@ -452,8 +481,8 @@ class Boundary(ABC):
         """Hide names of a reviewed workspace in its layers, as far as they can be hidden so; what is bound else."""
         from ..changes import cell, store
 
-        assert self.opening.changes is not None
-        masks = cell.Masks(f"{self.opening.changes.path}/{store.MASKS}", root)
+        assert self.prepared.changes is not None
+        masks = cell.Masks(f"{self.prepared.changes.path}/{store.MASKS}", root)
         shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
         hidden = cell.masked(found.hits, empty, shown)
         try:
@@ -475,7 +504,7 @@ class Boundary(ABC):
         return editable(found.hits, found.pins)
 
     def _emptied(self, root: str, rules: tuple[PathRule, ...], found: ScanResult) -> frozenset[str]:
-        """Hidden names that are empty and can be read; git is told of them.
+        """Hidden names that are empty and can be read; git's excludes list them.
 
         Rules over the host's tree (``files``) promise that what they hide cannot be opened.
         """
@@ -484,7 +513,7 @@ class Boundary(ABC):
             return frozenset()
         from ..workspace import emptied
 
-        finder = emptied.Finder(root, self.opening.home, dict(self.plan.environment))
+        finder = emptied.Finder(root, self.prepared.home, dict(self.plan.environment))
         made = finder.find(found.hits, found.named, [rule.text for rule in rules if rule.effect == "hide"])
         self._configure_git(root, made.lines if made.paths else ())
         if made.paths and any(rule.show_names for rule in rules):
@@ -495,28 +524,28 @@ class Boundary(ABC):
         return made.paths
 
     def _configure_git(self, root: str, lines: Iterable[bytes]) -> None:
-        """Tell git inside who the caller is, and what is hidden and empty."""
+        """Have git inside know who the caller is, and what is hidden and empty."""
         from ..workspace import callers, emptied
 
         settings, patterns = "", b""
         if self.policy.view == "project":
-            settings, patterns = callers.settings(dict(self.opening.facts.environ), root)
+            settings, patterns = callers.settings(dict(self.prepared.facts.environ), root)
         if not settings and not patterns and not lines:
             return
-        files = emptied.configuration(lines, self.opening.home, mounts.MASK_SOURCE, settings, patterns)
+        files = emptied.configuration(lines, self.prepared.home, mounts.MASK_SOURCE, settings, patterns)
         self._beside += [File(f"{mounts.MASK_SOURCE}/{name}", content) for name, content in files]
         environment = (*self.plan.environment, ("GIT_CONFIG_SYSTEM", f"{mounts.MASK_SOURCE}/{emptied.CONFIG}"))
         self.plan = self.plan.replace(environment=environment)
 
     def _watch_reads(self, workspace: str, needed: bool) -> tuple[str, ...]:
-        """First reads of hidden files that are empty are told from now on; what is not, though it should be."""
+        """First reads of hidden files that are empty are reported from now on; what is not, though it should be."""
         if self.cell.reads is None:
-            return (walls.FIRST_READS,) if needed else ()
+            return (coverage.FIRST_READS,) if needed else ()
         from ..workspace.reads import Reads
 
         fd, paths = self.cell.reads
         shown = {watch: path[len(workspace.rstrip("/")) + 1 :] for watch, path in paths.items()}
-        self._reads = Reads(fd, shown, self.policy, self.journal.add)
+        self._reads = Reads(fd, shown, self.policy, self.log.add)
         return ()
 
     def _begin_edits(self, handle: TraceHandle | None) -> None:
@@ -560,7 +589,7 @@ class Boundary(ABC):
         if not directory:
             return
         if not self.cell.traces:
-            why = "nothing here tells what the command does"
+            why = "nothing here reports what the command does"
             if self.policy.trace.mode != "auto":
                 raise PolicyError(
                     "bind the policy",
@@ -581,6 +610,8 @@ class Boundary(ABC):
             plan.hardening.nested or plan.hardening.user_namespaces,
             self.shared,
             self.policy.trace.mode == "full",
+            set_ids=plan.hardening.set_ids,
+            strips=plan.hardening.nested and not plan.hardening.set_ids,
         )
         live = bool(self.options.events) or self._on_line is not None
 
@@ -590,7 +621,7 @@ class Boundary(ABC):
         self._tracer = Tracer(scope, live=live, store=store, take=self._take_line)
 
     def _take_line(self, line: bytes) -> None:
-        self.journal.add_line(line, "tracer", recorded=True)
+        self.log.add_line(line, "tracer", recorded=True)
 
     def _attach_tracer(
         self, handle: TraceHandle | None, trees: list[tuple[str, tuple[PathRule, ...]]], reviewed: str
@@ -638,7 +669,7 @@ class Boundary(ABC):
         """Take the sockets of the sandbox's network; the process that serves them is started when it is needed."""
         self._capture, sockets = self.cell.sockets()
         self._tables = [fd for role, fd in sockets if role == "table"]
-        if self.policy.open_sockets:  # nobody's are out of reach
+        if self.policy.open_sockets:  # none are out of reach
             while self._tables:
                 os.close(self._tables.pop())
         sockets = [pair for pair in sockets if pair[0] != "table"]
@@ -653,21 +684,19 @@ class Boundary(ABC):
             "policy": self.policy,
             "session": self.id,
             "clock": clock.offset(),
-            "limits": {"upload": self.policy.limits.upload},
-            "environ": dict(facts.environ) if self.policy.upstream_proxy == "env" else {},
-            "verbose": self.journal.wants_all,
+            "environ": facts.environ if self.policy.upstream_proxy == "env" else (),
+            "verbose": self.log.wants_all,
             "totals": True,  # for ps
             "inspect": self.plan.inspect,
             "authorities": authorities,
             "authority": self._authority,
-            "secrets": self._secrets,
-            "logins": list(self._masked.logins.values()) if self._masked is not None else [],
             "ask": self._asks(),
-            "doors": {door.number: (door.source, door.owner) for door in doors},
+            "doors": tuple((door.number, door.source, door.owner) for door in doors),
         }
+        logins = list(self._masked.logins.values()) if self._masked is not None else []
+        self._gateway = Gateway(sockets, config, self.log, self._secrets, logins)
         self._secrets = []
         self._authority = None
-        self._gateway = Gateway(sockets, config, self.journal)
         if self._masked is not None and self._masked.tokens:
             from .logins import Renewals
 
@@ -722,7 +751,7 @@ class Boundary(ABC):
                 found.linked[0],
                 fix=("remove the other names of the file (find DIR -samefile FILE)", "hard_links: warn"),
             )
-        for warning in found.linked:  # a rule that does not hold: said also to whoever wants to hear nothing
+        for warning in found.linked:  # a rule that does not hold: said also with --quiet
             self._unheld.append(Binding("hard links", warning, "partial", False))
             say(f"warning: {escape(warning)}")
         return found
@@ -779,7 +808,7 @@ class Boundary(ABC):
                 wanted = guard.timeout()
                 if wanted is not None:
                     timeout = wanted if timeout < 0 else min(timeout, wanted)
-            if self.journal.waits:
+            if self.log.waits:
                 timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
             if self._editor is not None and (wanted := self._editor.timeout()) is not None:
                 timeout = wanted if timeout < 0 else min(timeout, wanted)
@@ -788,8 +817,8 @@ class Boundary(ABC):
                 if handler is not None:
                     handler()
             self._guard_files()
-            if self.journal.waits:
-                self.journal.flush()
+            if self.log.waits:
+                self.log.flush()
             if self._editor is not None:
                 self._editor.step()
             self._turn()
@@ -852,13 +881,13 @@ class Boundary(ABC):
     def _on_gateway(self) -> None:
         if not self.gateway.read():
             self._on_gateway_end()
-        elif self.journal.refused != self.record.refused or self.journal.bytes_down != self.record.bytes_down:
+        elif self.log.refused != self.record.refused or self.log.bytes_down != self.record.bytes_down:
             if time.monotonic() - self._recorded_at < RECORD_EVERY:
                 return
             self._recorded_at = time.monotonic()
             self._show(
                 self.record.replace(
-                    refused=self.journal.refused, bytes_up=self.journal.bytes_up, bytes_down=self.journal.bytes_down
+                    refused=self.log.refused, bytes_up=self.log.bytes_up, bytes_down=self.log.bytes_down
                 )
             )
 
@@ -874,7 +903,7 @@ class Boundary(ABC):
     def _on_tracer(self) -> None:
         assert self._tracer is not None
         running = self._tracer.read()
-        self.journal.flush()
+        self.log.flush()
         if not running:
             self._on_tracer_end()
 
@@ -899,15 +928,17 @@ class Boundary(ABC):
             self._lacks(", ".join(self._tracer.sources) or "tracer", f"the tracer ended without its last word{cause}")
 
     def _lacks(self, source: str, why: str) -> None:
-        """Nobody knows whether ``source`` has told everything: one event, one line, and the record is incomplete."""
+        """It is not known whether ``source`` has sent everything: one event, one line, and the record is incomplete."""
         self._lacking.append(f"{source}: {why}")
-        self.journal.add(EventsLost(source, 0, now(), now(), "session", why))
-        what = "the record is incomplete" if self.journal.wants_all else "refusals may be missing"
+        self.log.add(EventsLost(source, 0, now(), now(), "session", why))
+        what = "the record is incomplete" if self.log.wants_all else "refusals may be missing"
         say(f"{what}: {source}: {escape(why)}")
 
     def _end(self) -> int:
         self._recording = False
-        self.gateway.on_question = None  # nobody waits for an answer any more
+        if self.marks is not None:
+            self.marks.look()
+        self.gateway.on_question = self.gateway.on_withdrawn = None  # no answer is of use any more
         why = self.gateway.stop()
         if why:
             self._lacks("network", why)
@@ -918,33 +949,33 @@ class Boundary(ABC):
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
             else:
                 self.failure = self.failure or _unguarded(guard)
-        homes.keep(self.opening.home, self.opening.agent, self.policy.state_files)
-        if self.journal.lost:
-            self.journal.add(EventsLost("network", self.journal.lost, now(), now()))
-        if self.journal.defects:
-            self._lacking.append(f"network: {self.journal.defects} failures by a defect, whose events may be missing")
-        writer = self.journal.record
+        homes.keep(self.prepared.home, self.prepared.agent, self.policy.state_files)
+        if self.log.lost:
+            self.log.add(EventsLost("network", self.log.lost, now(), now()))
+        if self.log.defects:
+            self._lacking.append(f"network: {self.log.defects} failures by a defect, whose events may be missing")
+        writer = self.log.record
         unwritten = (writer.lost if writer else 0) + (self._tracer.unwritten if self._tracer is not None else 0)
         if self.policy.trace.mode == "required" and (self._lacking or unwritten) and not self.failure:
             ended = self._exit_status()[0]
             self.failure = f"trace.mode is required and the record is incomplete; the command's status was {ended}"
         status, number = self._exit_status()
-        self.journal.add(
+        self.log.add(
             SessionEnded(
                 status,
                 number,
                 round((time.monotonic() - self.started) * 1000, 3),
-                dict(self.journal.counts),
-                self.journal.refused,
-                self.journal.lost + unwritten,
+                dict(self.log.counts),
+                self.log.refused,
+                self.log.lost + unwritten,
                 tuple(self._left_behind()),
                 incomplete=tuple(self._lacking),
             )
         )
-        self.journal.close()
+        self.log.close()
         if writer is not None:
             self._after_record(writer)
-        self._told()
+        self._report()
         return status
 
     def _after_record(self, writer: record.Writer) -> None:

@@ -1,4 +1,4 @@
-"""The files that tell an agent inside where it is and what is allowed.
+"""The files from which an agent inside reads where it is and what is allowed.
 
 Theory of operation
 -------------------
@@ -8,7 +8,7 @@ Code reads for everybody on a machine, and ``/etc/codex/managed_config.toml``, w
 Codex.  Their content is made while the view is made, and bound over them, so that no start waits for it.
 
 The first part is the user's own when ``$MEMBRANE_HOME/AGENTS.md`` is there.  What the machine's administrator says to
-Claude Code stands before ours.  Codex's own sandbox is switched off, since the kernel refuses it the namespaces; its
+Claude Code is before ours.  Codex's own sandbox is switched off, since the kernel refuses it the namespaces; its
 commands are confined by this one.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
 
 SOURCE = "AGENTS.md"  # below $MEMBRANE_HOME
-LARGEST = 64 << 10  # bytes of a text of somebody else's that is taken up
+LARGEST = 64 << 10  # bytes of another's text that is taken up
 
 
 def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp], list[str]]:

@@ -147,7 +147,7 @@ def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Ver
             if operation == "write":
                 return Deny(None, reasons.READ_ONLY)
             continue
-        if isinstance(op, Overlay):  # what is written lies in a layer: the caller's stays
+        if isinstance(op, Overlay):  # what is written is in a layer: the caller's stays
             return Allow(MountRule(op.target, "rw" if op.layer else "ro", built_in), "in the view")
         if isinstance(op, Mask) or not isinstance(op, Bind):
             break
@@ -218,7 +218,7 @@ def _one_path(path: str, operation: str, directory: bool, policy: Policy, facts:
     access = PathAccess(relative or ".", "write" if write else "read", directory)
     verdict = decide(policy, access) if relative else Allow(None, "in the view")
     if policy.workspace == "review":
-        return access, verdict  # nothing is anybody's to obey before it is applied
+        return access, verdict  # no program obeys it before it is applied
     if write and relative and isinstance(verdict, Allow) and _protected(root, relative, policy.open_git_config):
         verdict = Deny(None, reasons.PROTECTED_NAME)
     return access, verdict
@@ -265,7 +265,7 @@ def bound_by(access: Access, verdict: Verdict) -> tuple[str, ...]:
         return ("DNS name",)
     if isinstance(access, Connect):
         return _bound_host(access.host, isinstance(verdict, Allow) and verdict.inspect)
-    if isinstance(access, SocketAccess) or verdict.reason in (reasons.NOT_IN_THE_VIEW, "in the view", "mounted"):
+    if isinstance(access, SocketAccess) or verdict.reason == reasons.NOT_IN_THE_VIEW:
         return ("mount namespace",)
     if isinstance(verdict, Deny) and verdict.reason == reasons.HIDDEN:
         return ("mount mask (live)", "re-mask on replacement")

@@ -1,11 +1,11 @@
-"""The gateway of one session, seen from the supervisor: started late, told to stop, never trusted to parse.
+"""The gateway of one session, seen from the supervisor: started late, stopped in order, never trusted to parse.
 
 The sockets of the sandbox's network namespace are kept until the first of them becomes readable.  Then an
 interpreter of its own gets them, with an empty environment, and the policy over its control socket; our copies are
-closed.  Whatever it sends is JSON, bounded per line (``gateway.server`` has the other end).
+closed.  What it sends is decoded message by message (``gateway.messages``), each of a bounded length.
 
-Its last line says that it has told everything, and how many events that were.  ``stop`` asks for it, waits within a
-bound, and returns why it is missing: an end that nobody proved is no end, and the record says so.
+Its last message says that everything was sent, and how many events that were.  ``stop`` asks for it, waits within a
+bound, and returns why it is missing: an end without that proof is none, and the record says so.
 """
 
 from __future__ import annotations
@@ -16,42 +16,60 @@ import select
 import sys
 import time
 
-from ..errors import HostError, InternalError, MembraneError
+from ..errors import HostError, MembraneError
 from ..host.channel import SIGKILL
+from ..messages import Frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+    from ..gateway.messages import Asked, Renewed, Setup
+    from ..messages import Message
     from ..policy.model import Policy
-    from .journal import Journal
+    from .event_log import EventLog
 
 START = 20.0  # seconds for the gateway to make a certificate authority
 END = 2.0  # seconds for the gateway to take the last packets and send its last events
-SILENT = ("mint", "diag")  # roles of sockets at which nothing arrives
+SILENT = ("factory", "diag", "destinations")  # roles of sockets at which nothing arrives
 
 
 class Gateway:
-    """The gateway of one session, started when it is first needed."""
+    """The gateway of one session, started when it is first needed.
 
-    def __init__(self, sockets: list[tuple[str, int]], config: dict[str, Any], journal: Journal) -> None:
+    Args:
+        sockets: role and descriptor of each.
+        config: fields of ``gateway.messages.Setup``.
+        secrets, logins: rows of ``run.secrets`` and ``run.masks``.
+    """
+
+    def __init__(
+        self,
+        sockets: list[tuple[str, int]],
+        config: dict[str, Any],
+        log: EventLog,
+        secrets: Sequence[Sequence[Any]] = (),
+        logins: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self.sockets = sockets
         self.pid = 0
         self.pidfd = -1
         self.control = -1
-        self.stats: dict[str, Any] = {}  # its last word; empty until then
+        self.stats: dict[str, int] = {}  # from its last message; empty until then
         self._taken = 0  # events of it
         self.error = ""
-        self.certificate = b""  # of its certificate authority, once it has told
-        self.on_question: Callable[[dict[str, Any]], None] | None = None
-        self.on_login: Callable[[dict[str, Any]], None] | None = None
+        self.certificate = b""  # of its certificate authority, once it has one
+        self.on_question: Callable[[Asked], None] | None = None
+        self.on_withdrawn: Callable[[int], None] | None = None
+        self.on_login: Callable[[Renewed], None] | None = None
         self.on_synced: Callable[[int], None] | None = None
-        self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are told
+        self.copies = any(role == "refused" for role, _fd in sockets)  # refused packets are reported
         self._config = config
-        self._journal = journal
+        self._rows = list(secrets), list(logins)
+        self._log = log
         self._socket: _socket.socket | None = None
-        self._buffer = b""
+        self._frames: Frames | None = None
 
     def start(self) -> None:
         """Spawn the process with the sockets; our copies are closed.
@@ -59,9 +77,7 @@ class Gateway:
         Raises:
             HostError: it cannot be started.
         """
-        import marshal
-
-        from ..policy.codec import dump
+        from ..gateway.messages import FROM_GATEWAY, TO_GATEWAY, Begin
 
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         highest = max([theirs.fileno(), *(fd for _role, fd in self.sockets)]) + 1
@@ -69,7 +85,7 @@ class Gateway:
         numbered = []
         for offset, (role, fd) in enumerate(self.sockets, 1):
             moves.append((os.POSIX_SPAWN_DUP2, fd, highest + offset))
-            numbered.append([role, highest + offset])
+            numbered.append((role, highest + offset))
         moves += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1)]
         # The package is found where this one was found, also when it is not installed; -I keeps everything of the
         # caller's environment and directory out of the process.
@@ -90,12 +106,28 @@ class Gateway:
             for _role, fd in self.sockets:
                 os.close(fd)
             self.sockets = []
-        config = {**self._config, "policy": dump(self._config["policy"]), "sockets": numbered}
-        data = marshal.dumps(config)
-        ours.sendall(len(data).to_bytes(4, "big") + data)
-        self._config = {}  # secrets were in it
+        self._frames = Frames(FROM_GATEWAY)
+        ours.sendall(TO_GATEWAY.frame(Begin(self._setup(tuple(numbered)))))
+        self._config, self._rows = {}, ([], [])  # secrets were in it
         ours.setblocking(False)
         self._socket, self.control = ours, ours.fileno()
+
+    def _setup(self, sockets: tuple[tuple[str, int], ...]) -> Setup:
+        from ..gateway.messages import LoginRow, SecretRow, Setup
+
+        def places(rows: list[list[Any]]) -> tuple[Any, ...]:
+            return tuple(map(tuple, rows))
+
+        secrets, logins = self._rows
+        return Setup(
+            **self._config,
+            sockets=sockets,
+            secrets=tuple(SecretRow(row[0], row[1], row[2], row[3], places(row[4])) for row in secrets),
+            logins=tuple(
+                LoginRow(tuple(row["names"]), places(row["endpoints"]), places(row["to"]), row["place"])
+                for row in logins
+            ),
+        )
 
     def update(self, policy: Policy) -> None:
         """Decide by another policy from now on.
@@ -103,62 +135,82 @@ class Gateway:
         Raises:
             HostError: the process does not take it.
         """
-        from ..policy.codec import dump
-
         if self._socket is None:
             self._config["policy"] = policy
             return
-        import binascii
+        from ..gateway.messages import TO_GATEWAY, Follow
 
-        line = b'{"command": "policy", "policy": "%b"}\n' % binascii.b2a_base64(dump(policy), newline=False)
         try:
             self._socket.settimeout(END)
-            self._socket.sendall(line)
+            self._socket.sendall(TO_GATEWAY.frame(Follow(policy)))
         except OSError as error:
             raise HostError("change the network rules", error.strerror or "it does not answer") from None
         finally:
             self._socket.setblocking(False)
 
     def read(self) -> bool:
-        """Take events; False at the end of the stream."""
-        assert self._socket is not None
+        """Take messages; False at the end of the stream.
+
+        Raises:
+            InternalError: it sent something else (``Malformed``), or an event that is not one of its own.
+        """
+        assert self._socket is not None and self._frames is not None
         try:
-            data = self._socket.recv(1 << 18)
+            try:
+                data = self._socket.recv(1 << 18)
+            except ConnectionResetError:
+                # It ended with something of ours unread.  The kernel says that once and before what it had sent
+                # (unix(7), net/unix/af_unix.c unix_release_sock), and its last message is the one that matters.
+                data = self._socket.recv(1 << 18)
         except BlockingIOError:
             return True
         except ConnectionError:
             return False
         if not data:
             return False
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if len(self._buffer) > 1 << 20:
-            raise InternalError("read the gateway", "a line of over 1 MiB")
         try:
-            for line in lines:
-                record = self._journal.add_line(line, "network")
-                self._taken += record is None
-                if record and isinstance(record.get("stats"), dict):
-                    self.stats = record["stats"]
-                if record and isinstance(record.get("ca"), str):
-                    self.certificate = record["ca"].encode("ascii")
-                if record and ("ask" in record or "withdrawn" in record) and self.on_question is not None:
-                    self.on_question(record)
-                if record and "login" in record and self.on_login is not None:
-                    self.on_login(record)
-                if record and "synced" in record and self.on_synced is not None:
-                    self.on_synced(int(record["synced"]))
-                if record and "error" in record:
-                    self.error = str(record["error"])
+            for message in self._frames.feed(data):
+                self._take(message)
         finally:
-            self._journal.flush()
+            self._log.flush()
         return True
 
+    def _take(self, message: Message) -> None:
+        from ..gateway import messages as m
+
+        if isinstance(message, m.Lines):
+            for line in message.text.removesuffix(b"\n").split(b"\n"):
+                self._log.add_line(line, "network")
+                self._taken += 1
+        elif isinstance(message, m.Totals):
+            self._log.add_totals(message.bytes_up, message.bytes_down)
+        elif isinstance(message, m.Asked):
+            if self.on_question is not None:
+                self.on_question(message)
+        elif isinstance(message, m.Withdrawn):
+            if self.on_withdrawn is not None:
+                self.on_withdrawn(message.number)
+        elif isinstance(message, m.Renewed):
+            if self.on_login is not None:
+                self.on_login(message)
+        elif isinstance(message, m.Synced):
+            if self.on_synced is not None:
+                self.on_synced(message.number)
+        elif isinstance(message, m.Certificate):
+            self.certificate = message.pem
+        elif isinstance(message, m.Failed):
+            self.error = message.text
+        elif isinstance(message, m.Ended):
+            self.stats = {**dict(zip(message.kinds, message.counts, strict=True)), "events": message.events}
+
     def sync(self, number: int) -> bool:
-        """Ask for ``on_synced(number)`` once everything that happened until now was told; False when nothing runs."""
+        """Ask for ``on_synced(number)`` once everything that happened until now was sent; False when nothing runs."""
         if self._socket is None:
             return False
+        from ..gateway.messages import TO_GATEWAY, Sync
+
         try:
-            self._socket.send(f'{{"command": "sync", "number": {number:d}}}\n'.encode())
+            self._socket.send(TO_GATEWAY.frame(Sync(number)))
         except OSError:
             return False
         return True
@@ -167,8 +219,10 @@ class Gateway:
         """Send the answer to a question; a process that does not read is as good as dead, and is ended as such."""
         if self._socket is None:
             return
+        from ..gateway.messages import TO_GATEWAY, Answer
+
         try:
-            self._socket.send(f'{{"command": "answer", "number": {number:d}, "answer": "{answer}"}}\n'.encode())
+            self._socket.send(TO_GATEWAY.frame(Answer(number, answer)))
         except OSError:
             pass  # its end is on the way; no answer is a "no"
 
@@ -191,7 +245,7 @@ class Gateway:
         """Ask for its last events and its end, wait for at most ``END``, then kill it.
 
         Returns:
-            Why it is not known that it has told everything; empty when it has said so, or never ran.
+            Why it is not known that it has sent everything; empty when it has said so, or never ran.
         """
         if not self.pid and self._has_packets():
             try:
@@ -222,15 +276,15 @@ class Gateway:
         if wrong:
             return wrong
         if self.stats:
-            told = self.stats.get("events")
-            return "" if told == self._taken else f"it told {told} events, and {self._taken} came"
+            sent = self.stats["events"]
+            return "" if sent == self._taken else f"it sent {sent} events, and {self._taken} came"
         if self.error:
             return f"it failed: {self.error.splitlines()[-1]}"
         if not in_time:
             return f"it did not end within {END:g} s and was killed"
         if os.WIFSIGNALED(status):
             return f"it was killed by signal {os.WTERMSIG(status)}"
-        return f"it ended with status {os.WEXITSTATUS(status)} and without its last word"
+        return f"it ended with status {os.WEXITSTATUS(status)} and without its last message"
 
     def _has_packets(self) -> bool:
         """Has something arrived that no process has seen yet?"""

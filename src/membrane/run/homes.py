@@ -112,7 +112,7 @@ def _locked(fd: int) -> bool:
         except BlockingIOError:
             if time.monotonic() >= until:
                 return False
-            time.sleep(0.005)  # whoever has it holds it for the time of a few small files
+            time.sleep(0.005)  # the other holds it for the time of a few small files
 
 
 def _bring_together(home: str, agent: str, base: str, name: str) -> None:
@@ -134,7 +134,7 @@ def _bring_together(home: str, agent: str, base: str, name: str) -> None:
         if not whole:
             _set_aside(agent, name, older)
     assert result is not None
-    # The base last: whoever is killed before finds two equal files, or does the same again.
+    # The base last: a run that is killed before finds two equal files, or does the same again.
     if result != shared:
         _write(agent, name, result)
     if result != own:

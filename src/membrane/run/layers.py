@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Toolchains of the home (``plan.mounts.TOOLCHAINS``) are the caller's to read and the sandbox's to write: each is an
-overlay, and what is written lies in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
+overlay, and what is written is in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
 to.  Nothing of it reaches the caller's directories, and no command reaches a layer but through its overlay.
 
 The overlays are volatile: without that the end of each run would wait until everything on that file system is written
@@ -30,10 +30,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..events import Binding
     from ..plan.model import HostFacts, MountOp
     from ..policy.model import Policy
 
 MOST = 64  # runs at a time that have a layer each
+MOST_SAID = 4  # toolchains that one line names
 _ONCE = ".once"  # of homes that are not kept
 _LAST = ".last"  # beside the layers of a run: its processes outside, that end when nothing runs in the sandbox any more
 
@@ -53,6 +55,21 @@ def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     if state_kind in NO_ID_MAPS or state_kind.startswith("fuse"):
         return facts  # no upper directory there
     return facts.replace(layers=f"{_above(policy, facts)}/0", mounted=frozenset(mounted))
+
+
+def without_layer(assurance: Iterable[Binding]) -> str:
+    """What to say of toolchains that could get no layer (``host.readback``); empty: each got one.
+
+    Args:
+        assurance: what was read back.
+    """
+    # A toolchain can be a rule of nobody's, so nothing else is "partial" under this name.
+    said = [each.mechanism for each in assurance if each.rule == "toolchain" and each.status == "partial"]
+    if not said:
+        return ""
+    more = f" (and {len(said) - MOST_SAID} more)" if len(said) > MOST_SAID else ""
+    fix = "membrane doctor says what an overlay needs; what stands in the sandbox's home a command of it can remove"
+    return f"toolchains of the home without a layer: {'; '.join(said[:MOST_SAID])}{more}. {fix}"
 
 
 def _above(policy: Policy, facts: HostFacts) -> str:
@@ -106,7 +123,7 @@ class Layers:
         self.notes = (*self.notes, text)
 
     def _take(self, path: str) -> bool:
-        """Make and lock ``path``; False when somebody has it."""
+        """Make and lock ``path``; False when another run has it."""
         import fcntl
 
         make_private(path)
@@ -132,7 +149,7 @@ class Layers:
                 self._once = path
                 self.facts = self.facts.replace(layers=path)
                 return
-            # Another run begins, and took what nobody had locked yet for what one that was killed has left.
+            # Another run begins, and took what was not locked yet for what one that was killed has left.
         self.facts = self.facts.replace(layers="")
         self._note(f"toolchains of the home are read-only: no layer could be locked in {above}")
 
@@ -163,7 +180,7 @@ class Layers:
             pass  # the tree is gone, or another's: the kernel says what that means
 
     def keep_until(self, processes: Iterable[int]) -> None:
-        """Nobody takes the layer before the end of ``processes``, also when this one is killed; without that they may
+        """No run takes the layer before the end of ``processes``, also when this one is killed; without that they may
         still write."""
         if self._lock >= 0:
             from ..changes.store import started_at

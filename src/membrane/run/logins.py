@@ -8,8 +8,8 @@ sandbox has none of its own: who has logged in inside stays logged in as that.
 
 The agent inside renews its tokens as always, through the gateway (``gateway.http.logins``), and writes placeholders to
 its copy.  The new tokens come here, and go into the file outside in the place of the old ones, member by member: what
-else is in it stays as it is, and if it does not hold the old refresh token any more, somebody else has renewed it, and
-nothing is written.
+else is in it stays as it is, and if it does not hold the old refresh token any more, another program has renewed it,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..escaping import escape
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
+    from ..gateway.messages import Renewed
     from ..plan.model import HostFacts
     from ..policy.model import Policy
 
@@ -66,7 +66,7 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
 
 
 def _kind(path: str) -> str:
-    """Of what stands at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
+    """Of what is at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -85,16 +85,18 @@ class Renewals:
     def __init__(self, tokens: dict[str, tuple[str, str]], warn: Callable[[str], None]) -> None:
         self._tokens, self._warn = tokens, warn
 
-    def take(self, told: dict[str, Any]) -> None:
-        """What the network process tells of a renewal: ``login``, ``tokens``, ``expires_in`` (s; 0: unknown)."""
-        path, old = self._tokens.get(str(told["login"]), ("", ""))
+    def take(self, renewed: Renewed) -> None:
+        """New tokens, from the gateway."""
+        path, old = self._tokens.get(renewed.login, ("", ""))
         if not path:
             return
-        new = {str(member): str(value) for member, (name, value) in dict(told["tokens"]).items()}
-        for name, value in dict(told["tokens"]).values():
-            self._tokens[str(name)] = path, str(value)
+        new = {
+            member: value for member, value in zip(renewed.members, renewed.values, strict=True) if member in _MEMBERS
+        }
+        for name, value in zip(renewed.names, renewed.values, strict=True):
+            self._tokens[name] = path, value
         try:
-            written = _write(path, old, new, int(told["expires_in"]))
+            written = _write(path, old, new, renewed.expires_in)
         except OSError as error:
             self._warn(
                 f"the renewed log-in could not be written to {escape(path)}: {error.strerror}; log in again there"
@@ -115,7 +117,7 @@ def _write(path: str, old: str, new: dict[str, str], lasts: int) -> bool:
         renewed = _renewed(text, old, new, lasts)
         if renewed is None:
             return False
-        # In place: what covers the file in somebody's view stays over it, and its owner and mode stay.
+        # In place: what covers the file in a sandbox's view stays over it, and its owner and mode stay.
         data = renewed.encode("utf-8", "surrogateescape")
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))

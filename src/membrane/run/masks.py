@@ -1,4 +1,5 @@
-"""Credentials in files and variables: the copies with placeholders that the command sees, and what stands for what.
+"""Credentials in files and variables: the copies with placeholders that the command sees, and which placeholder is for
+which value.
 
 Theory of operation
 -------------------
@@ -21,7 +22,7 @@ from ..escaping import escape
 from ..plan.model import Copy, Mask
 from ..plan.mounts import pins
 from ..policy.model import Malformed
-from .journal import say
+from .event_log import say
 from .sources import Found, Trees
 
 TYPE_CHECKING = False
@@ -82,13 +83,13 @@ def gather(
         HostError: a file is too large.
     """
     out = Masked(roots)
-    mint = _Mint(rows)
+    placeholders = _Placeholders(rows)
     trees = Trees(roots)
     for rule in policy.masks:
         kind, _, where = rule.source.partition(":")
         if kind == "env":
             text = environ.get(where, "")
-            if text and (shown := _masked(rule, text, mint)) is not None:
+            if text and (shown := _masked(rule, text, placeholders)) is not None:
                 out.environment[where] = shown
             continue
         found = Found(where, trees)
@@ -110,9 +111,9 @@ def gather(
         before = out.copies.get(path, content).decode("utf-8", "surrogateescape")
         if rule.login:
             rule = rule.replace(unmatched="deny")
-        shown = _masked(rule, before, mint)
+        shown = _masked(rule, before, placeholders)
         if shown is None and rule.login:
-            continue  # nobody is logged in with it
+            continue  # no one is logged in with it
         if shown is None:
             out.hidden.append(path)
         elif shown != before:
@@ -152,7 +153,7 @@ def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:
     return data
 
 
-def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
+def _masked(rule: MaskRule, text: str, placeholders: _Placeholders) -> str | None:
     """The text as the command sees it; None: not at all.
 
     Raises:
@@ -162,15 +163,15 @@ def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
 
     def stand(value: str) -> str | None:
         if not rule.decode:
-            return mint.of(value, rule)
+            return placeholders.of(value, rule)
         if masking.payload_of(value) is None:
             return None
         if not rule.claims:
-            return mint.of(value, rule, masking.fake_token(value, mint.noise))
-        found = masking.mask_claims(value, rule.claims, lambda claim: mint.of(claim, rule), mint.noise)
+            return placeholders.of(value, rule, masking.fake_token(value, placeholders.noise))
+        found = masking.mask_claims(value, rule.claims, lambda claim: placeholders.of(claim, rule), placeholders.noise)
         if found is None:
             return None
-        return mint.of(value, rule, found[0])
+        return placeholders.of(value, rule, found[0])
 
     tried = "mask a credential"
     try:
@@ -179,7 +180,7 @@ def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
             shown = masking.substitute(text, pattern, stand, duplicates=rule.duplicates)
         else:
             core = text.strip()
-            shown = text.replace(core, mint.of(core, rule), 1) if core else text
+            shown = text.replace(core, placeholders.of(core, rule), 1) if core else text
     except (ValueError, Malformed) as error:
         cause = f"{rule.source}: {error}"
         raise PolicyError(tried, cause, where=str(rule.origin), fix=("hide it instead",)) from None
@@ -194,7 +195,7 @@ def _masked(rule: MaskRule, text: str, mint: _Mint) -> str | None:
     return None
 
 
-class _Mint:
+class _Placeholders:
     """One placeholder for each credential."""
 
     def __init__(self, rows: list[list[Any]]) -> None:
@@ -221,13 +222,13 @@ class _Mint:
         """
         from ..policy.grammar import destinations
 
-        octets = value.encode("utf-8", "surrogateescape")
+        data = value.encode("utf-8", "surrogateescape")
         to = [list(each) for each in destinations(rule.to, wildcards=True)]
-        row = self._known.get(octets)
+        row = self._known.get(data)
         if row is None:
             placeholder = (shown or self.noise(value)).encode("ascii")
-            row = [f"{rule.source}#{len(self._known)}", octets, placeholder, "*", []]
-            self._known[octets] = row
+            row = [f"{rule.source}#{len(self._known)}", data, placeholder, "*", []]
+            self._known[data] = row
             self._rows.append(row)
         row[3] = " ".join(dict.fromkeys((*row[3].split(), *rule.header.split())))
         row[4] += [each for each in to if each not in row[4]]

@@ -1,7 +1,7 @@
 """Listeners on the host's loopback for ``ports: expose``, bound before the command starts.
 
 They are made by the supervisor, so that a port in use stops the run, and served by the gateway
-(``gateway.exposed``).  Only 127.0.0.1 and ::1: nobody on the network reaches a server that an agent started.
+(``gateway.exposed``).  Only 127.0.0.1 and ::1: no machine on the network reaches a server that an agent started.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The question goes to ``/dev/tty``, never to a stream of the command.  While it stands there, the session copies neither
+The question goes to ``/dev/tty``, never to a stream of the command.  While it is there, the session copies neither
 the command's output to the screen nor keys to the command, so that text from inside can neither follow it nor pose as
 it; and before it is written, whatever the command may have left half done on the screen is ended: an escape sequence
 (CAN, ST), margins and modes (DECSTR), colours (SGR 0), the line (ECMA-48, VT510 manual).  Keys that were typed before
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..policy.model import Level
-    from .asking import Answer, Question
+    from .questions import Answer, Question
 
 CLEAN = b"\x18\x1b\\\x1b[!p\x1b[0m\n"
 _WORDS = {
@@ -155,7 +155,7 @@ def choices(question: Question) -> str:
     return _CHOICES if _lasting(question) else _SHORT_CHOICES
 
 
-class Desk:
+class Prompts:
     """Where the questions of a run are answered: one prompt at a time on the terminal.
 
     Args:
@@ -214,7 +214,7 @@ class Desk:
 
     def withdraw(self, _question: Question) -> None:
         """The question was not answered in time."""
-        self.clear("nobody answered in time: refused")
+        self.clear("no answer in time: refused")
 
     def clear(self, note: str = "") -> None:
         """Take the question from the terminal."""

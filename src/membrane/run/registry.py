@@ -185,7 +185,7 @@ def collect_garbage(state: str) -> list[str]:
 def collect_dead(state: str) -> None:
     """At the end of a run: what sessions left whose supervisor was killed, if there is anything but our own.
 
-    It fails for nobody: what cannot be looked at now is looked at by the next run.
+    It never fails: what cannot be looked at now is looked at by the next run.
     """
     try:
         if os.listdir(_directory(state)):
@@ -195,7 +195,7 @@ def collect_dead(state: str) -> None:
 
 
 def collect_traces() -> int:
-    """Empty the slots of eBPF tracers that were killed: how many there were.  Nothing for anybody but root."""
+    """Empty the slots of eBPF tracers that were killed: how many there were.  Nothing for callers other than root."""
     if os.geteuid():
         return 0
     from ..tracer import ebpf
@@ -218,6 +218,6 @@ def _collect(state: str) -> Iterator[str]:
         try:
             os.unlink(door_of(state, os.path.basename(path)))
         except FileNotFoundError:
-            pass  # it listened to nobody
+            pass  # it listened to no one
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""
         yield f"session record {os.path.basename(path)}{about}"

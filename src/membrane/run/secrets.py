@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import Policy, SecretRule
 
-_PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask somebody
+_PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask a person
 
 
 def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) -> list[list[Any]]:

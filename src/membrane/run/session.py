@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 ``Session`` is a ``boundary.Boundary`` that ends with its command.  It watches the command, the terminal and the signals
-of the caller, gives the word, and tells what was refused.
+of the caller, releases the command, and reports what was refused.
 
 Rules
 -----
@@ -23,18 +23,20 @@ from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from . import registry
 from .boundary import Boundary
-from .journal import open_for_caller, say
+from .event_log import open_for_caller, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     import signal as _signal
-    from typing import Any
 
     from ..host.terminal import Relay
     from .gateway import Gateway
-    from .opening import Opening
-    from .prompt import Desk
+    from .joined import Door
+    from .prepare import PreparedRun
+    from .prompt import Prompts
 else:
     import _signal
 
@@ -42,6 +44,7 @@ FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
+MOST_CALLERS = 64  # of ``membrane exec`` that wait for an answer
 TIMED_OUT = 124  # exit status, as timeout(1)
 
 
@@ -63,19 +66,21 @@ class Hooks:
 class Session(Boundary):
     """One run; ``run`` may be called once."""
 
-    def __init__(self, opening: Opening, hooks: Hooks | None = None) -> None:
+    def __init__(self, prepared: PreparedRun, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        super().__init__(opening)
-        self.told: int = 0  # the last signal that asked us to end
+        super().__init__(prepared)
+        self.asked_to_end: int = 0  # the last signal that asked us to end
         self.wait_status: int | None = None
         self._interrupts: list[float] = []
         self._kill_at = 0.0
-        self._desk: Desk | None = None  # where questions are answered
+        self._prompts: Prompts | None = None  # where questions are answered
         self._relay: Relay | None = None
+        self._listening: _socket.socket | None = None  # for ``membrane exec``
+        self._door: Door | None = None  # from the first caller on
 
     def _prepare(self) -> None:
         if type(self.hooks) is not Hooks:
-            self.journal.on_refusal = self.hooks.refused
+            self.log.on_refusal = self.hooks.refused
         self._write_session_id()
         self._wake = self._install_signals()
 
@@ -88,13 +93,35 @@ class Session(Boundary):
         if cell.terminal >= 0:
             from ..host.terminal import Relay
 
-            self._relay = Relay(cell.terminal, self.opening.terminal)
+            self._relay = Relay(cell.terminal, self.prepared.terminal)
             self._watch(cell.terminal, self._on_terminal)
             self._watch_terminal()
         cell.command.release()
+        self._listen()
         gc.freeze()  # the first collection would look at everything that was loaded
         gc.enable()  # the script switched it off for the start
-        self._let_go_of_streams(self.opening.terminal)
+        self._let_go_of_streams(self.prepared.terminal)
+        self.hooks.started(self)
+
+    def _listen(self) -> None:
+        """Take callers of ``membrane exec``; the command runs already."""
+        from . import door
+
+        try:
+            self._listening = door.listen(registry.door_of(self.state, self.id), MOST_CALLERS)
+        except (OSError, MembraneError) as error:
+            self._warn(f"membrane exec cannot join this session: {error}")
+            return
+        self._watch(self._listening.fileno(), self._on_caller)
+
+    def _on_caller(self) -> None:
+        if self._door is None:
+            from .joined import Door
+
+            assert self._listening is not None
+            tools = (self._watch, self._unwatch, self._on_cell)
+            self._door = Door(self._listening, self.cell, self._tracer, self.plan, *tools)
+        self._door.on_caller()
 
     def _turn(self) -> None:
         """Nothing is held back."""
@@ -111,15 +138,23 @@ class Session(Boundary):
 
     def _launcher_ended(self) -> None:
         if self.wait_status is None:
-            # It ends after the command does; if that told its status first, the news is already waiting.
+            # It ends after the command does; if that sent its status first, the news is already waiting.
             if select.select([self.cell.command], [], [], 1)[0]:
                 self._on_command()
             if self.wait_status is None:
                 self.failure = "the launcher died; the command was killed"
 
     def _after_processes(self) -> None:
-        if self._desk is not None:
-            self._desk.clear()
+        if self._door is not None:
+            self._door.close()
+        if self._listening is not None:
+            self._listening.close()
+            try:
+                os.unlink(registry.door_of(self.state, self.id))
+            except OSError:
+                pass
+        if self._prompts is not None:
+            self._prompts.clear()
         if self._relay is not None:
             while self._relay.to_screen():
                 pass
@@ -147,31 +182,31 @@ class Session(Boundary):
 
     # ------------------------------------------------------------ start
 
-    def _asks(self) -> dict[str, Any] | None:
-        """Without a terminal of our own job there is nobody to ask."""
+    def _asks(self) -> tuple[float, tuple[str, ...]] | None:
+        """Without a terminal of our own job there is no one to ask."""
         if not self.options.ask:
             return None
-        from .asking import KINDS, SECONDS
+        from .questions import KINDS, SECONDS
 
         try:
             terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             return None
         os.close(terminal)
-        return {"seconds": SECONDS, "kinds": KINDS}
+        return SECONDS, KINDS
 
     def _answer_questions(self, gateway: Gateway) -> None:
-        from .asking import Questions
-        from .prompt import Desk
+        from .prompt import Prompts
+        from .questions import Questions
 
-        desk = self._desk = Desk(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
+        prompts = self._prompts = Prompts(self._watch, self._unwatch, self._pause_relay, self._resume_relay)
         questions = Questions(
-            desk.show,
-            desk.withdraw,
+            prompts.show,
+            prompts.withdraw,
             gateway.answer,
             who=self.cell.owner,
         )
-        gateway.on_question = questions.take
+        gateway.on_question, gateway.on_withdrawn = questions.take, questions.withdraw
 
     def _let_go_of_streams(self, own: tuple[bool, bool, bool]) -> None:
         """Close our copies of pipes, so that their other ends see the command's end and not ours."""
@@ -200,10 +235,10 @@ class Session(Boundary):
                 if self._relay:
                     self._resume_terminal()
             elif number in FORWARDED:
-                self._told_to_end(number)
+                self._ask_to_end(number)
 
-    def _told_to_end(self, number: int) -> None:
-        self.told = number
+    def _ask_to_end(self, number: int) -> None:
+        self.asked_to_end = number
         self._signal_command(number)
         now_ = time.monotonic()
         if number in (SIGTERM, SIGHUP):
@@ -226,7 +261,7 @@ class Session(Boundary):
         elif isinstance(news, Failed):
             self.failure = ": ".join((str(news.errno), news.step, news.cause, news.target))
         elif isinstance(news, Ended) and self.wait_status is None:
-            # What keeps it was killed (out of memory, or by somebody outside), and everything else with it.
+            # What keeps it was killed (out of memory, or by a process outside), and everything else with it.
             self.wait_status = SIGKILL
 
     def _on_hook(self) -> None:
@@ -237,7 +272,7 @@ class Session(Boundary):
 
     def end(self, number: int) -> None:
         """Ask the command to end, as if the signal ``number`` had come from outside."""
-        self._told_to_end(number)
+        self._ask_to_end(number)
 
     # ------------------------------------------------------------ terminal
 
@@ -252,7 +287,7 @@ class Session(Boundary):
         assert self._relay is not None
         if not self._relay.from_keyboard():
             self._unwatch(self._relay.keyboard)
-            self._told_to_end(SIGHUP)
+            self._ask_to_end(SIGHUP)
         else:
             self._watch_terminal()
 
@@ -260,7 +295,7 @@ class Session(Boundary):
         """Wait for the pty to take what is pending; read no more keys than it can hold."""
         relay = self._relay
         assert relay is not None
-        if self._desk is not None and self._desk.busy:
+        if self._prompts is not None and self._prompts.busy:
             return  # the terminal is the question's
         if relay.master in self._handlers:
             self._epoll.modify(relay.master, select.EPOLLIN | (select.EPOLLOUT if relay.pending else 0))
@@ -271,8 +306,8 @@ class Session(Boundary):
 
     def _suspend(self) -> None:
         """Stop like any job; what follows runs when the shell continues us."""
-        if self._desk is not None:
-            self._desk.clear("this job was stopped: nobody answers")
+        if self._prompts is not None:
+            self._prompts.clear("this job was stopped: no answer can come")
         if self._relay:
             self._unwatch(self._relay.keyboard)
             self._relay.restore()
@@ -289,7 +324,7 @@ class Session(Boundary):
     # ------------------------------------------------------------ questions
 
     def _pause_relay(self) -> None:
-        """Copy neither output nor keys: the terminal is a question's.  What was printed before stands above it."""
+        """Copy neither output nor keys: the terminal is a question's.  What was printed before is above it."""
         if self._relay is not None:
             self._relay.flush()
             for _ in range(PRINTED_BEFORE):
@@ -305,8 +340,8 @@ class Session(Boundary):
 
     # ------------------------------------------------------------ end
 
-    def _told(self) -> None:
-        for line in self._desk.finish() if self._desk is not None else ():
+    def _report(self) -> None:
+        for line in self._prompts.finish() if self._prompts is not None else ():
             say(line)
         if self.failure:
             say(escape(self.failure))
@@ -314,12 +349,12 @@ class Session(Boundary):
             say(f"the time limit of {self.policy.limits.time} s ended the command")
         for path in (path for guard in self.guards for path in guard.left):
             say(f"{escape(path)} is a protected name that the command made and that could not be taken away")
-        self._tell_changes()
+        self._report_changes()
         if not self.options.quiet:
-            self._tell_refusals()
-            self._tell_failures()
+            self._report_refusals()
+            self._report_failures()
         pairs = [pair for guard in self.guards for pair in guard.moved]
-        if pairs:  # said also to who wants to hear nothing: what a program was told exists is gone
+        if pairs:  # said also to who wants to hear nothing: what a program saw exist is gone
             from ..record.summary import moved
 
             for line in moved(pairs, os.path.join(self.state, "quarantine")):
@@ -339,18 +374,18 @@ class Session(Boundary):
         code = os.waitstatus_to_exitcode(self.wait_status)
         if code < 0:
             return 128 - code, -code
-        # Told to end and gone without a complaint: the caller must still see that it did not finish.
-        if code == 0 and self.told in (SIGTERM, SIGHUP):
-            return 128 + self.told, self.told
+        # Asked to end and gone without a complaint: the caller must still see that it did not finish.
+        if code == 0 and self.asked_to_end in (SIGTERM, SIGHUP):
+            return 128 + self.asked_to_end, self.asked_to_end
         return code, 0
 
     def _where_the_record_is(self) -> str:
-        if self.journal.record is not None:
+        if self.log.record is not None:
             return "membrane trace show @last --denied"
         return self.options.events if self.options.events != "stderr" else ""
 
-    def _tell_changes(self) -> None:
-        changes = self.opening.changes
+    def _report_changes(self) -> None:
+        changes = self.prepared.changes
         if changes is None:
             return
         from ..changes import review, terminal
@@ -359,7 +394,7 @@ class Session(Boundary):
         try:
             outcome = review.finish(
                 changes,
-                "never" if quiet and self.options.apply == "ask" else self.options.apply,
+                "never" if quiet and self.policy.apply == "ask" else self.policy.apply,
                 say=(lambda _line: None) if quiet else say,
                 ask=terminal.asker(),
                 look=terminal.look,
@@ -369,38 +404,38 @@ class Session(Boundary):
         except (MembraneError, OSError) as error:
             say(f"the changes are kept, and could not be looked at: {escape(str(error))}")
             return
-        if outcome == "kept" and quiet and self.options.apply in ("safe", "all"):
+        if outcome == "kept" and quiet and self.policy.apply in ("safe", "all"):
             say(f"the changes were not put in place; membrane apply {changes.name} says why")
         if outcome == "nothing" and not quiet:
             say("nothing was changed")
         if outcome == "discarded":
-            self.opening.changes = None
+            self.prepared.changes = None
             changes.close()
 
-    def _tell_refusals(self) -> None:
-        if not self.journal.denied:
+    def _report_refusals(self) -> None:
+        if not self.log.denied:
             return
         from ..record.summary import refusals
 
         colour = os.isatty(2) and not os.environ.get("NO_COLOR")
         for line in refusals(
-            self.journal.denied.values(),
+            self.log.denied.values(),
             record=self._where_the_record_is(),
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
-    def _tell_failures(self) -> None:
-        if not self.journal.failed:
+    def _report_failures(self) -> None:
+        if not self.log.failed:
             return
         from ..record.summary import failures
 
-        record = "membrane trace show @last --kind conn" if self.journal.record is not None else ""
-        for line in failures(self.journal.failed, more=self.journal.more_failed, record=record):
+        record = "membrane trace show @last --kind conn" if self.log.record is not None else ""
+        for line in failures(self.log.failed, more=self.log.more_failed, record=record):
             os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
 
 
-def run(opening: Opening, hooks: Hooks | None = None) -> int:
-    """Run the command of ``opening`` and return its exit status (see ``Boundary.run``)."""
-    return Session(opening, hooks).run()
+def run(prepared: PreparedRun, hooks: Hooks | None = None) -> int:
+    """Run the command of ``prepared`` and return its exit status (see ``Boundary.run``)."""
+    return Session(prepared, hooks).run()

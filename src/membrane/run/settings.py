@@ -8,6 +8,8 @@ the workspace's directory without following a symbolic link, must be a regular f
 approved is remembered as SHA-256 of workspace path and content, and of the programs that its secrets come from, so a
 changed or moved file is asked about again, and a changed program.
 
+Which file is the project's, ``run.project`` says; its approval is that file's, wherever one stands.
+
 The result is cached under ``$MEMBRANE_HOME/cache``.  A hit must match everything the policy was made from: the options,
 the variables, the interpreter's version, and device, inode, size, mtime and ctime of every file (also of absent ones,
 and of all code that was loaded when it was made).  A cache file counts only if it is ours alone (owner, mode 0600,
@@ -27,6 +29,7 @@ from ..errors import HostError, PolicyError
 from ..policy import codec
 from ..policy.model import Policy
 from ..value import Value
+from .project import PROJECT_FILE, in_workspace, project_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
     # its values in order where it may be repeated, or True for a flag.  One that is empty was not given.
     Given: TypeAlias = Mapping[str, str | bool | tuple[str, ...]]
 
-PROJECT_FILE = ".membrane.yaml"
 # What Membrane's articles and its first versions had beside it, and where that belongs now.
 _NOT_READ = {
     ".membraneignore": "ignore",
@@ -127,16 +129,18 @@ def load_policy(
     user_home = _user_home(environ)
     given = {name: value for name, value in given.items() if value}
     program = os.path.basename(command[0]) if command else ""
-    key = _cache_key(given, program, workspace, home, user_home)
+    place, warning = project_place(workspace)
+    warned = (warning,) if warning and "no_project" not in given else ()
+    key = _cache_key(given, program, workspace, home, user_home, place)
     name = _cache_name(key)
     found = _recall(f"{home}/cache/{name}", key, environ)
     if found is not None:
-        return _said_of_above(found, workspace)
+        return found.replace(warnings=(*found.warnings, *warned))
     _make_home(home)
     if "no_global_config" not in given:
         write_config(home)
     files = _Files()
-    result, review = _read_all(files, given, program, environ, workspace, home, user_home)
+    result, review = _read_all(files, given, program, environ, workspace, home, user_home, place)
     remember = True
     if (
         review is not None
@@ -144,12 +148,12 @@ def load_policy(
         and "trust_workspace" not in given
         and review.digest not in [digest for _, digest in _read_trust(files, home)]
     ):
-        remember = _ask(review, workspace, home, interactive)
+        remember = _ask(review, place, home, interactive)
         files.stamp(_trust_path(home))
     loaded = Loaded(result.policy, result.warnings, result.widening)
     if remember and files.settled():
         _remember(f"{home}/cache", name, key, files.stamps, result, loaded)
-    return _said_of_above(loaded, workspace)
+    return loaded.replace(warnings=(*loaded.warnings, *warned))
 
 
 def _read_all(
@@ -160,6 +164,7 @@ def _read_all(
     workspace: str,
     home: str,
     user_home: str,
+    place: str,
 ) -> tuple[Result, Review | None]:
     from ..policy.load import Source, load
 
@@ -170,11 +175,11 @@ def _read_all(
         data = files.read(path)
         sources.append(Source("user", path, _text(path, data), home))
     if "no_project" not in given:
-        path = f"{workspace}/{PROJECT_FILE}"
-        content = files.read_project(workspace)
+        path = f"{place}/{PROJECT_FILE}"
+        content = files.read_project(place)
         if content is not None:
-            sources.append(Source("project", path, _text(path, content), workspace))
-            review_digest = _digest(workspace, content)
+            sources.append(Source("project", path, _text(path, content), place))
+            review_digest = _digest(place, content)
     options = {name: value for name, value in given.items() if name not in _NOT_LOADED}
     result = load(
         sources,
@@ -184,13 +189,13 @@ def _read_all(
         home=user_home,
         command=program,
     )
-    policy = _in_workspace(result.policy, workspace)
+    policy = in_workspace(result.policy, workspace, place)
     if "no_project" not in given:
         result = result.replace(warnings=(*result.warnings, *_not_read(files, workspace)))
     if review_digest and (programs := _programs(files, policy, environ, workspace, home)):
-        review_digest = _digest(workspace, f"{review_digest}\0{programs}".encode())
+        review_digest = _digest(place, f"{review_digest}\0{programs}".encode())
         result = result.replace(variables=(*result.variables, ("PATH", environ.get("PATH"))))
-    review = Review(f"{workspace}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
+    review = Review(f"{place}/{PROJECT_FILE}", review_digest, result.widening) if review_digest else None
     files.stamp_code()
     return result.replace(policy=policy), review
 
@@ -223,7 +228,7 @@ def _programs(files: _Files, policy: Policy, environ: Mapping[str, str], workspa
 
 
 def _not_read(files: _Files, workspace: str) -> list[str]:
-    """A warning for each file of another version that lies in the workspace: what it hides is not hidden here."""
+    """A warning for each file of another version in the workspace: what it hides is not hidden here."""
     out = []
     for name, key in _NOT_READ.items():
         path = f"{workspace}/{name}"
@@ -232,38 +237,6 @@ def _not_read(files: _Files, workspace: str) -> list[str]:
             what = f'its patterns under "{key}:"' if key else "what it says"
             out.append(f"{path} is not read; write {what} in {workspace}/{PROJECT_FILE}")
     return out
-
-
-def _said_of_above(loaded: Loaded, workspace: str) -> Loaded:
-    """With a warning where ``workspace`` is a directory of a repository whose project file is not read here.
-
-    Not from the cache: whether there is a repository, each command of git may change.
-    """
-    own = f"{workspace}/{PROJECT_FILE}"
-    if os.path.lexists(f"{workspace}/.git") or os.path.lexists(own):
-        return loaded
-    path = os.path.dirname(workspace)
-    while path != "/" and not os.path.lexists(f"{path}/.git"):
-        path = os.path.dirname(path)
-    if path == "/" or not os.path.lexists(f"{path}/{PROJECT_FILE}"):
-        return loaded
-    fix = f"cd {path}, or copy what holds here to {own}"
-    warning = f"{path}/{PROJECT_FILE} holds for runs in {path}, not in this directory of it: {fix}"
-    return loaded.replace(warnings=(*loaded.warnings, warning))
-
-
-def _in_workspace(policy: Policy, workspace: str) -> Policy:
-    """``policy`` with the paths of its mounts and sockets made absolute: a decision knows no directory."""
-    if not policy.mounts and not policy.unix_sockets:
-        return policy
-    from ..plan.mounts import absolute
-
-    return policy.replace(
-        mounts=tuple(
-            rule if rule.git_root else rule.replace(path=absolute(rule.path, workspace)) for rule in policy.mounts
-        ),
-        unix_sockets=tuple(rule.replace(path=absolute(rule.path, workspace)) for rule in policy.unix_sockets),
-    )
 
 
 def _text(path: str, data: bytes) -> str:
@@ -418,8 +391,8 @@ def config_path(home: str) -> str:
 
 
 def project_file() -> str:
-    """The project file of the current directory."""
-    return f"{os.path.realpath(os.getcwd())}/{PROJECT_FILE}"
+    """The project file that counts in the current directory."""
+    return f"{project_place(os.path.realpath(os.getcwd()))[0]}/{PROJECT_FILE}"
 
 
 def read_alone(level: Level, path: str, text: str) -> Policy:
@@ -450,7 +423,7 @@ def read_data(text: str, workspace: str, environ: Mapping[str, str]) -> Loaded:
         environ=environ,
         home=_user_home(environ),
     )
-    return Loaded(_in_workspace(result.policy, workspace), result.warnings)
+    return Loaded(in_workspace(result.policy, workspace), result.warnings)
 
 
 def write_config(home: str) -> bool:
@@ -528,7 +501,7 @@ def _read_trust(files: _Files, home: str) -> list[tuple[str, str]]:
         os.close(fd)
         raise PolicyError(
             "read the trust store",
-            "it belongs to or can be used by somebody else, so nothing in it counts",
+            "it belongs to or can be used by another user, so nothing in it counts",
             where=path,
             fix=(f"chmod 600 {path}, as its owner, after reading it", f"rm {path}, and approve again"),
         )
@@ -578,7 +551,8 @@ def review_project(workspace: str, home: str, environ: Mapping[str, str] | None 
     variables = os.environ if environ is None else environ
     _make_home(home)
     write_config(home)
-    return _read_all(_Files(), {}, "", variables, workspace, home, _user_home(variables))[1]
+    place, _ = project_place(workspace)
+    return _read_all(_Files(), {}, "", variables, workspace, home, _user_home(variables), place)[1]
 
 
 def trust_project(workspace: str, home: str, review: Review | None = None) -> tuple[Widening, ...]:
@@ -594,7 +568,7 @@ def trust_project(workspace: str, home: str, review: Review | None = None) -> tu
     review = review or review_project(workspace, home)
     if review is None:
         raise PolicyError("approve the project file", "there is no such file", where=f"{workspace}/{PROJECT_FILE}")
-    _write_trust(home, workspace, review.digest)
+    _write_trust(home, os.path.dirname(review.path), review.digest)
     return review.widening
 
 
@@ -687,10 +661,10 @@ def _answer(terminal: int, question: str) -> str:
 # ---------------------------------------------------------------- cache
 
 
-def _cache_key(given: Given, program: str, workspace: str, home: str, user_home: str) -> bytes:
+def _cache_key(given: Given, program: str, workspace: str, home: str, user_home: str, place: str) -> bytes:
     # Not marshal: what it writes depends on how often an object is referred to.
     return ascii(
-        (codec.LAYOUT, sys.hexversion, workspace, home, user_home, os.geteuid(), program, sorted(given.items()))
+        (codec.LAYOUT, sys.hexversion, workspace, place, home, user_home, os.geteuid(), program, sorted(given.items()))
     ).encode()
 
 

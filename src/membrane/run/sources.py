@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The supervisor opens such a file, or runs such a program, before the command runs and with the caller's rights.  What
-lies in a tree that a command can write was perhaps written by the command of an earlier run.  So a path is walked
+is in a tree that a command can write was perhaps written by the command of an earlier run.  So a path is walked
 component by component with O_PATH and O_NOFOLLOW, a link is followed by hand, and every directory on the way is
 compared with those trees by device and inode: a name or a link that leads into one is refused.  Where it ends is
 compared once more by its place in its file system, which a bind mount of a part of a tree does not change.  Because no
@@ -88,7 +88,7 @@ class Trees:
         return device, "/" + os.path.normpath(f"{root}/{path[len(most) :]}").lstrip("/")
 
     def holding(self, path: str) -> str:
-        """The tree that a path without links lies in, by whatever mount; empty: none."""
+        """The tree that a path without links is in, by whatever mount; empty: none."""
         if not self._places:
             return ""
         device, place = self._place(path)
@@ -132,7 +132,7 @@ class Found:
     def _walk(self, path: str, trees: Trees, opened: list[int]) -> None:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         names: list[str] = []
-        inside: list[str] = []  # for each directory on the way, the tree that it lies in
+        inside: list[str] = []  # for each directory on the way, the tree that it is in
         rest = path.split("/")[::-1]
         if not path.startswith("/"):
             rest += os.getcwd().split("/")[::-1]
@@ -242,7 +242,7 @@ def _chosen(found: Found, path: str, trees: Trees) -> str:
     if found.link:
         return f"{path} leads over the symbolic link {found.link}, in {found.tree}, which the command can write"
     if found.tree:
-        return f"{path} lies in {found.tree}, which the command can write"
+        return f"{path} is in {found.tree}, which the command can write"
     regular = not found.error and stat.S_ISREG(found.status.st_mode)
     if regular and trees.may_link(found.status) and not found.path.startswith(_SYSTEM):
         return f"{path} has {found.status.st_nlink} hard links, of which the command may be able to write one"

@@ -116,6 +116,6 @@ def key_store(pem: bytes) -> bytes:
     return data + hashlib.sha1(seed + data, usedforsecurity=False).digest()
 
 
-def _counted(data: bytes, octets: int) -> bytes:
+def _counted(data: bytes, size: int) -> bytes:
     """``data`` after its length in so many bytes."""
-    return len(data).to_bytes(octets, "big") + data
+    return len(data).to_bytes(size, "big") + data

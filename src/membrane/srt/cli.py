@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..events import AccessDenied
-    from ..run.opening import RunRequest
+    from ..run.prepare import RunRequest
     from ..run.session import Session
     from .settings import Converted, Settings
 
@@ -240,7 +240,7 @@ class Control(Hooks):
             self._write(violation(event, self._reasons))
 
     def finish(self, record: str) -> None:
-        """Write what only the record holds: what the kernel refused, which it tells of afterwards.
+        """Write what only the record holds: what the kernel refused, which is known afterwards.
 
         Args:
             record: its directory.
@@ -252,7 +252,7 @@ class Control(Hooks):
         from ..policy.model import Deny, PathAccess
         from ..record import query, reader
 
-        told = {line.partition(" (")[0] for line in self._written}
+        written = {line.partition(" (")[0] for line in self._written}
         for event in query.chosen(reader.Record(record).events(), query.Filter(denied=True)):
             if isinstance(event.event, AccessDenied):
                 line = violation(event.event, self._reasons)
@@ -267,8 +267,8 @@ class Control(Hooks):
             else:
                 continue
             what = line.partition(" (")[0]
-            if what not in told and what.replace(f"{self._base}/", "") not in told:
-                told.add(what)
+            if what not in written and what.replace(f"{self._base}/", "") not in written:
+                written.add(what)
                 self._write(line)
 
     def _write(self, line: str) -> None:
@@ -278,7 +278,7 @@ class Control(Hooks):
         import base64
         import json
 
-        from ..run.journal import now
+        from ..run.event_log import now
 
         record = {
             "line": line,
@@ -327,9 +327,13 @@ class Control(Hooks):
         try:
             settings = srt.read(line.decode(), "--control-fd")
             converted = srt.convert(settings, environ=dict(os.environ), home=self._home, base=self._base)
+        except (UnicodeDecodeError, PolicyError, HostError):
+            _note("--control-fd: a line was left out: it is not valid; the settings stay as they are")
+            return
+        try:
             session.update_network(converted.policy)
-        except (UnicodeDecodeError, PolicyError, HostError) as error:
-            cause = "it cannot be applied while the command runs" if "fixed when" in str(error) else "it is not valid"
+        except (PolicyError, HostError):
+            cause = "it cannot be applied while the command runs"
             _note(f"--control-fd: a line was left out: {cause}; the settings stay as they are")
             return
         self._reasons = dict(converted.reasons)
@@ -403,7 +407,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(USAGE)
             return 0
         if arguments.version:
-            from ..run.opening import VERSION
+            from ..run.prepare import VERSION
 
             print(f"srt (membrane {VERSION})")
             return 0
@@ -447,7 +451,7 @@ def _run(arguments: Arguments, debug: bool) -> int:
 def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
     from ..host.facts import home_dir
     from ..policy.model import EnvRule, Origin
-    from ..run import opening
+    from ..run import prepare
     from . import settings as srt
 
     argv = command(arguments, os.environ.get("PATH", "/usr/bin:/bin"))
@@ -474,11 +478,11 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
         policy = policy.replace(env=(*policy.env, EnvRule("TMPDIR", directory, origin)))
     if policy.socket_proxy:
         policy = policy.replace(socket_proxy=_proxy_socket(policy.socket_proxy))
-    if arguments.log:  # reads are told as well
+    if arguments.log:  # reads are reported as well
         policy = policy.replace(trace=policy.trace.replace(mode="full"))
     control = Control(arguments, argv, converted, home, base)
-    options = opening.RunOptions(debug=debug, quiet=not debug)
-    return opening.RunRequest(argv, policy, options), control
+    options = prepare.RunOptions(debug=debug, quiet=not debug)
+    return prepare.RunRequest(argv, policy, options), control
 
 
 def _proxy_socket(path: str) -> str:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-An entry is a domain, ``*.`` and a domain, ``localhost``, or an address, perhaps with a port; an IPv6 address stands in
+An entry is a domain, ``*.`` and a domain, ``localhost``, or an address, perhaps with a port; an IPv6 address is in
 brackets.  It is read once, into the kind and the canonical name of a rule; what the grammar does not have is refused.
 """
 

@@ -317,7 +317,7 @@ def read(text: str, file: str) -> Settings:
         keys = [key for key, _value in found]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
-            raise ValueError(f"the key {twice!r} stands twice in one object")
+            raise ValueError(f"the key {twice!r} is there twice in one object")
         return dict(found)
 
     def refused(name: str) -> Any:

@@ -11,9 +11,9 @@ They are attached while at least one tracer lives.  The attachments are not pinn
 the same four links, which it finds by their numbers, so the kernel detaches them when the last tracer is gone, however
 it died.  A lock file orders this.
 
-A sandbox has a slot: two rings, a setting, counters.  Its owner holds a lock on the slot's file; a slot that nobody
+A sandbox has a slot: two rings, a setting, counters.  Its owner holds a lock on the slot's file; a slot that no process
 holds is emptied by the next tracer, or by ``collect``.  Membership carries the number of the sandbox, so processes of
-a slot's earlier sandbox are nobody's.
+a slot's earlier sandbox are no sandbox's.
 
 A plain user has the sets that root gave to him with ``membrane setup tracing`` (``grant``): whole ones with their
 rings, one for each of his sandboxes at a time, which trace his own processes only.  He attaches them himself.
@@ -148,11 +148,11 @@ class EbpfSource:
         self._timer = -1
         self._slot, self._slot_lock, self._id = -1, -1, 0
         self._cgroup = 0
-        self._lost = [0] * _LOST_KINDS  # told in the spans
-        self._answered = [0] * _LOST_KINDS  # told by losses()
+        self._lost = [0] * _LOST_KINDS  # reported in the spans
+        self._answered = [0] * _LOST_KINDS  # reported by losses()
         self.ended = False  # no process of the sandbox is left; seen by drain
-        self.told = 0  # events that the kernel wrote, when the counters were last looked at
-        self._told_repeats = 0
+        self.written = 0  # events that the kernel wrote, when the counters were last looked at
+        self._reported_repeats = 0
         self._looked_at = 0.0
         self._looked_boot = 0
         self._processors = 0
@@ -227,7 +227,7 @@ class EbpfSource:
         """Readable when it is time to ``drain``.
 
         The kernel wakes us for the first event after a pause, and when a ring is a quarter full; for what comes in
-        between there is a timer, which runs while there are events.  Without events nobody wakes up.
+        between there is a timer, which runs while there are events.  Without events no process wakes up.
         """
         assert self._epoll is not None
         return self._epoll.fileno()
@@ -262,7 +262,7 @@ class EbpfSource:
         return bool(effective_capabilities() >> CAP_BPF & 1)
 
     def timeout(self) -> float | None:
-        """None: ``fileno`` tells everything, a timer is part of it."""
+        """None: ``fileno`` covers everything, a timer is part of it."""
         return None
 
     def finish(self, write: Callable[[bytes], object]) -> None:
@@ -272,7 +272,7 @@ class EbpfSource:
             pass
 
     def losses(self) -> dict[str, int]:
-        """What was lost since the last question, by kind.  The spans tell it too: it is for who cannot read them."""
+        """What was lost since the last question, by kind.  The spans say it too: it is for who cannot read them."""
         counts = self._counters()[:_LOST_KINDS]
         more = {spans.LOST_KINDS[kind]: counts[kind] - before for kind, before in enumerate(self._answered)}
         self._answered = counts
@@ -306,8 +306,8 @@ class EbpfSource:
             os.close(self._timer)
             self._timer = -1
         if self._links:
-            # While the last holder's links are taken off, nobody may attach the same programs: for that time every
-            # event would come twice.
+            # While the last holder's links are taken off, no other process may attach the same programs: for that time
+            # every event would come twice.
             with self._detaching():
                 for fd in self._links:
                     os.close(fd)
@@ -325,7 +325,7 @@ class EbpfSource:
         try:
             return Lock(self._state)
         except (OSError, HostError):
-            return Unlocked()  # the state is gone: nobody finds these links any more
+            return Unlocked()  # the state is gone: no process finds these links any more
 
     def _prepare_shared(self) -> bool:
         """False: there is no place to pin here, or no right to."""
@@ -448,7 +448,7 @@ class EbpfSource:
     # ------------------------------------------------------------ one sandbox
 
     def _claim(self) -> None:
-        """A slot that nobody has."""
+        """A slot that no process has."""
         if not self._shared:
             self._slot = 0
             return
@@ -526,14 +526,23 @@ class EbpfSource:
         for fd in (self._timer, *(ring.fd for ring in self._rings)):
             self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
         place = _PLACE.pack(self._id, slot, 0)
-        namespace = os.stat("/proc/self/ns/pid").st_ino
         with Lock(self._state) if self._shared else Unlocked():
             if scope.cgroup:
                 maps["cgroups"].set(struct.pack("<Q", scope.cgroup), place)
                 self._cgroup = scope.cgroup
                 _count_cgroups(maps)
-            maps["seeds"].set(_SEED.pack(namespace, scope.pid), place)
-            _add(maps["control"], 0, 1)
+            self._plant(scope.pid)
+
+    def follow(self, pid: int) -> None:
+        """Trace one more process, which waits to be released, and its descendants; ``pid`` as in ``Scope``."""
+        with Lock(self._state) if self._shared else Unlocked():
+            self._plant(pid)
+
+    def _plant(self, pid: int) -> None:
+        maps = self._set.maps
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        maps["seeds"].set(_SEED.pack(namespace, pid), _PLACE.pack(self._id, self._slot, 0))
+        _add(maps["control"], 0, 1)
 
     def _unwatch_cgroup(self) -> None:
         with Lock(self._state) if self._shared else Unlocked():
@@ -541,7 +550,7 @@ class EbpfSource:
             _count_cgroups(self._set.maps)
 
     def _raw_counters(self) -> list[int]:
-        """Of the slot, whoever had it."""
+        """Of the slot, whichever sandbox had it."""
         data = self._set.maps["counted"].get(struct.pack("<I", self._slot), 8 * _COUNTERS * self._processors)
         totals = [0] * _COUNTERS
         for values in struct.iter_unpack(f"<{_COUNTERS}Q", data or b""):
@@ -554,7 +563,7 @@ class EbpfSource:
     def _own_records(self) -> list[bytes]:
         """What was lost since the last time, and, when no process is left, the counts of repeated opens."""
         counts = self._counters()
-        self.told = counts[_EVENTS]
+        self.written = counts[_EVENTS]
         now = clock.since_boot()
         out = []
         for kind in range(_LOST_KINDS):
@@ -565,8 +574,8 @@ class EbpfSource:
         if not counts[_EVENTS] or self.alive():
             return out
         self.ended = True
-        if counts[_REPEATED] != self._told_repeats:
-            self._told_repeats = counts[_REPEATED]
+        if counts[_REPEATED] != self._reported_repeats:
+            self._reported_repeats = counts[_REPEATED]
             out += self._repeats(now)
         return out
 
@@ -581,7 +590,7 @@ class EbpfSource:
             if at % size:
                 at = find(wanted, at + 1)
                 continue
-            _told, count = value(values, at // size * step)
+            _written, count = value(values, at // size * step)
             if count:
                 _owner, inode, device, _name, flags, process = key(keys, at)
                 out.append(record(device, inode, flags, process, count, now))
@@ -661,7 +670,7 @@ def collect(state: str = STATE, system: str = SYSTEM_BPFFS, *, opened: programs.
 
 
 def _release(loaded: programs.Loaded, slot: int) -> None:
-    """The slot is nobody's: no events any more, its rings are freed."""
+    """The slot is free: no events any more, its rings are freed."""
     loaded.maps["slots"].set(struct.pack("<I", slot), bytes(_SLOT.size))
     if "rings" in loaded.maps and slot >= STAYING:  # a granted set keeps its own
         loaded.maps["rings"].delete_many([struct.pack("<I", 2 * slot), struct.pack("<I", 2 * slot + 1)])

@@ -64,7 +64,7 @@ class Edits:
     """The calls that wait.
 
     Args:
-        ask: tells the supervisor.
+        ask: passes a call to the supervisor.
     """
 
     def __init__(self, ask: Callable[[CallWaits], None]) -> None:
@@ -72,7 +72,7 @@ class Edits:
         self._held: dict[int, Held] = {}
 
     def due(self) -> float:
-        """When ``late`` has something to tell, time.monotonic(); 0: nothing waits."""
+        """When ``late`` has something to answer, time.monotonic(); 0: nothing waits."""
         return min((held.deadline for held in self._held.values()), default=0.0)
 
     def begin(self, number: int, held: Held) -> bool:

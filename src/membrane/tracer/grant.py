@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A plain user may not load programs or make maps.  He may use those that are pinned in a BPF file system where the file's
 owner and mode let him (Linux 6.0; before that ``kernel.unprivileged_bpf_disabled`` refuses every use of bpf(2), and
-the user is told EPERM).  So root loads ``EACH`` whole sets for him, rings included, in ``/run/membrane-tracing/UID``.
+the user gets EPERM).  So root loads ``EACH`` whole sets for him, rings included, in ``/run/membrane-tracing/UID``.
 Every directory stays root's: what root does there later must not go where a user leads it.
 
 What he gets: the programs, to attach them while he traces; the map of the processes to begin with, his rings, his

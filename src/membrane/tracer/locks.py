@@ -9,6 +9,9 @@ as deleted, and the next ``git commit -a`` deletes it for everybody.
 While it works git holds ``index.lock``, and renames it to ``index`` when it is done.  ``Locks`` remembers who made
 such a lock; a refusal of that process, or of one that it started, spoils the lock, and the tracer refuses its rename:
 git stops with an error, and HEAD and index stay as they were.
+
+What lies in a ``.git`` is in no index (read-cache.c ``verify_path``): a child of git that may not install a hook there
+(``git-lfs clean``, as a filter, tries to each time and goes on) spoils nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +35,12 @@ class Locks:
         self._made[path] = (_look(thread, b"Tgid:"), "")
 
     def spoil(self, thread: int, name: str) -> None:
-        """Something was refused to this thread."""
-        if not self._made:
+        """Something was refused to this thread.
+
+        Args:
+            name: absolute, or below the workspace.
+        """
+        if not self._made or ".git" in name.split("/")[:-1]:
             return
         holders = {process for process, _name in self._made.values()}
         process = _look(thread, b"Tgid:")

@@ -12,11 +12,11 @@ from ..value import Layout, Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..messages import Fd
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
 
 
 class Watched(Value):
-    """What is known only when the sandbox stands; as the fields of ``process.Scope``."""
+    """What is known only when the sandbox is set up; as the fields of ``process.Scope``."""
 
     roots: tuple[tuple[str, tuple[Row, ...]], ...]
     awaited: tuple[str, ...]
@@ -44,6 +44,18 @@ class Attach(Message):
     listener: Fd | None
     root: Fd
     table: Fd | None
+
+
+class Join(Message):
+    """Answer the notifications of a second filter as well: of what joins the sandbox later (``host.spawner``)."""
+
+    listener: Fd
+
+
+class Follow(Message):
+    """Trace ``process``, which waits to be released, and its descendants as well."""
+
+    process: int
 
 
 class Sync(Message):
@@ -107,7 +119,7 @@ class Totals(Message):
 
 TO_TRACER = Table(
     "from the supervisor to the tracer",
-    *(Prepare, Attach, Sync, Decide),
+    *(Prepare, Attach, Join, Follow, Sync, Decide),
     longest=1 << 30,
     Watched=Layout("watched", Watched),
 )

@@ -10,19 +10,19 @@ Two things are more than a record.  A name of the workspace that must not be mad
 with EACCES before it exists.  A caller whose memory cannot be read is refused with EPERM: it would act unseen.  A
 refusal also spoils the ``index.lock`` of git that met it (``locks``). Everything else goes on and is decided by the
 kernel, but for git's own way of changing a ``config`` that is bound read-only: that call waits for the supervisor's
-word (``edits``).
+answer (``edits``).
 
-Where eBPF tells what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
-and what eBPF cannot tell whole: programs without a name, arguments that it cuts.
+Where eBPF reports what happened (``refusals_only``) these two and the refusals of the boundary are all that is written,
+and what eBPF cannot report whole: programs without a name, arguments that it cuts.
 
 Events wait in a short queue and are made lines of together: beside a call that waits, the work of one costs several
-times as much, for the caches are the command's.  Refusals are grouped: the first of its kind is told at once,
+times as much, for the caches are the command's.  Refusals are grouped: the first of its kind is reported at once,
 repetitions of the next second together.
 
 Known limits: opens for reading are seen with ``reads`` only, and datagrams by sendmsg(2) not at all; of datagrams from
-one socket to one place the first is told; a process is known from its first call that is told here, so a fork(2)
-without one is not seen; names are as of the call, and another thread can change the memory they were read from until
-the kernel reads it.
+one socket to one place the first is reported; a process is known from its first call that is reported here, so a
+fork(2) without one is not seen; names are as of the call, and another thread can change the memory they were read from
+until the kernel reads it.
 
 One file of over 800 lines: a handler for each call of the table, which share how names are found and judged.
 """
@@ -56,6 +56,7 @@ from ..lines import Lines
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
+from . import setids
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .locks import INDEX, LOCK, Locks
 from .owners import keeps_owner
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..policy.model import Verdict
-    from ..workspace.ahead import Ahead
+    from ..workspace.creation import CreationRules
     from ..workspace.prevent import Prevention
     from .messages import Decide
     from .process import Scope
@@ -101,7 +102,7 @@ _KINDS = {stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFIFO: "fifo", 
 _RENAME_EXCHANGE = 2  # rename(2)
 _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0x200, 0x400
 _ATTRIBUTE = 256  # xattr(7): bytes of a name, with its NUL
-_REFUSED = frozenset({"socket", "clone", "unshare"})  # calls that are told only to be refused
+_REFUSED = frozenset({"socket", "clone", "unshare"})  # calls that are notified only to be refused
 _MSG_FASTOPEN = 0x20000000  # a connection is opened by sending (tcp(7), TCP_FASTOPEN)
 _MESSAGE_NAME = struct.Struct("=QI")  # the beginning of struct msghdr: address and length of the name
 _CWD = 0xFFFFFF9C  # AT_FDCWD
@@ -116,10 +117,11 @@ class Notifications:
         scope: the session.
         listener: descriptor of the filter's listener; owned from now on.
         root: O_PATH descriptor of the sandbox's root; owned from now on.
-        refused: is told each refusal, as it would be written.
-        refusals_only: another source tells the events; here only what is refused is written down.
+        refused: takes each refusal, as it would be written.
+        refusals_only: another source reports the events; here only what is refused is written down.
         edits: calls that wait for the supervisor; None: nothing is passed on to it.
         table: the unix sockets of the sandbox; None: connect(2) to those of others is not refused here.
+        first: the one whose lines these are counted with.
     """
 
     name = "notify"
@@ -134,8 +136,10 @@ class Notifications:
         refusals_only: bool = False,
         edits: Edits | None = None,
         table: unixsockets.Table | None = None,
+        first: Notifications | None = None,
     ) -> None:
         self._scope = scope
+        self._first = first or self
         # What is made in a reviewed workspace is not visible outside; of it only the path rules hold.
         reviewed = scope.workspace if scope.policy.workspace == "review" else ""
         self._guarded = tuple(root for root, _rows in scope.roots if root != reviewed)
@@ -144,9 +148,10 @@ class Notifications:
         self._edits = edits
         self._to: tuple[notify.Place, int] | None = None  # of a call that is to be held, and the mode that it asks for
         self._thread = 0  # whose call is looked at
-        self._tell = True  # the event of this call
+        self._reports = True  # the event of this call
         self._listener = notify.Listener(listener)
         self._root = root
+        self._number = 0  # of the call that is being answered
         self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._processes = Processes(scope, lambda: self._lose("ProcessExited"))
         self._refused = refused
@@ -161,19 +166,21 @@ class Notifications:
         self._queue: list[tuple[int, str, Event]] = []
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, ...], tuple[AccessDenied, str, int]] = {}
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
         self._urgent = False  # a refusal is
         self._asked = b""  # the path that it named last
-        self._flows: set[tuple[int, int, int, str, int]] = set()  # datagrams that were told, by who, socket and place
+        self._flows: set[tuple[int, int, int, str, int]] = (
+            set()
+        )  # datagrams that were reported, by who, socket and place
         self._flags: dict[int, tuple[str, ...]] = {}  # names of flags of open(2)
-        self._lines = Lines(scope.session, self.name)
+        self._lines: Lines = first._lines if first is not None else Lines(scope.session, self.name)
         self._sequence = 0
         self.counts = self._lines.counts
         self._decider: Any = None
         self._preventions: dict[str, Prevention] = {}  # by the tree
-        self._ahead: list[tuple[str, Ahead]] | None = None
+        self._creation: list[tuple[str, CreationRules]] | None = None
         self._locks = Locks()
         self.ended = False
 
@@ -188,7 +195,7 @@ class Notifications:
         return self._listener.fd
 
     def ends(self) -> int:
-        """Readable when a process has ended; -1: that is looked at in time, and nobody need wake up for it."""
+        """Readable when a process has ended; -1: that is looked at in time, and no wake-up is needed for it."""
         return -1 if self._due else self._processes.fileno()
 
     def timeout(self) -> float | None:
@@ -226,10 +233,10 @@ class Notifications:
             self._due = min(now + (SOON if self._urgent else IDLE), self._held_since + LATEST)
         return len(ready)
 
-    def tell_repetitions(self, write: Callable[[bytes], None]) -> None:
-        """Write down what is held back, refusals that were counted as well; the next one is told anew."""
+    def report_repetitions(self, write: Callable[[bytes], None]) -> None:
+        """Write down what is held back, refusals that were counted as well; the next one is reported anew."""
         if self._repeated:
-            self._told_at = -REPEAT
+            self._reported_at = -REPEAT
         self._write_down(write)
 
     def finish(self, write: Callable[[bytes], None]) -> None:
@@ -259,8 +266,9 @@ class Notifications:
 
     def _answer(self, call: notify.Call) -> None:
         number, thread, what, *arguments = call
+        self._number = number
         now = self._now = clock.time_ns()
-        self._thread, self._tell = thread, not self._quiet
+        self._thread, self._reports = thread, not self._quiet
         known = None
         try:
             if not self._quiet:
@@ -270,10 +278,10 @@ class Notifications:
                 if self._hold(number, thread, known, event):
                     return
                 event, error = event.replace(result="EACCES"), errno.EACCES
-            if self._tell and known is None:
+            if self._reports and known is None:
                 known = self._processes.of(thread)
             executes = what in self._executes and not event.result
-            if known is not None and known.stale and self._tell and not executes:
+            if known is not None and known.stale and self._reports and not executes:
                 self._processes.look_again(known)
         except OSError as failed:
             unreadable = failed.errno in (errno.EPERM, errno.EACCES)
@@ -285,7 +293,7 @@ class Notifications:
                 program = self._processes.program_of(known) if known else ""
                 self._deny(known, PathAccess(program), reasons.CALLER_UNREADABLE)
             return
-        if not self._listener.answer(number, error) or not self._tell:
+        if not self._listener.answer(number, error) or not self._reports:
             return
         if executes and known is not None:
             # As which it goes on, unless the kernel finds a fault: so the kernel is asked at the next call.
@@ -320,7 +328,7 @@ class Notifications:
         event = held.event
         if answer.what == GO_ON:
             event = event.replace(result="EBUSY" if held.mode < 0 else "EROFS")  # it is a mount point inside
-            self._tell_refusal(held.known, held.to, "EROFS", "write")
+            self._report_refusal(held.known, held.to, "EROFS", "write")
         elif answer.what:
             event = event.replace(result=_name(answer.what))
             self._refuse_setting(held.known, held.to.path, answer.why)
@@ -362,15 +370,17 @@ class Notifications:
         return self._view.resolve(thread, base, path, follow=follow)
 
     def _on_openat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._open(thread, known, a[0], a[1], a[2])
+        return self._open(thread, known, a[0], a[1], a[2], a[3])
 
     def _on_open(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        return self._open(thread, known, _CWD, a[0], a[1])
+        return self._open(thread, known, _CWD, a[0], a[1], a[2])
 
     def _on_creat(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         return self._open(thread, known, _CWD, a[0], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
 
-    def _open(self, thread: int, known: Known | None, directory: int, address: int, flags: int) -> tuple[Event, int]:
+    def _open(
+        self, thread: int, known: Known | None, directory: int, address: int, flags: int, mode: int = 0
+    ) -> tuple[Event, int]:
         exclusive = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL
         place = self._place(thread, directory, address, follow=not (flags & os.O_NOFOLLOW or exclusive))
         creates = bool(flags & os.O_CREAT)
@@ -386,8 +396,11 @@ class Notifications:
         else:
             result = self._opens(place, bool(writes), exclusive, flags)
             if not result and not writes and not flags & os.O_PATH:
-                self._tell_empty(known, place)
-            self._tell_refusal(known, place, result, "write" if writes else "read")
+                self._report_empty(known, place)
+            self._report_refusal(known, place, result, "write" if writes else "read")
+        if self._scope.strips and mode & setids.BITS and flags & (os.O_CREAT | _O_TMPFILE & ~os.O_DIRECTORY):
+            error = error or self._make_without(thread, place, flags & 0xFFFFFFFF, mode)
+            result = result or _name(max(error, 0))
         names = self._flags.get(flags)
         if names is None:
             names = (_MODES[flags & 3], *(name for bit, name in _FLAGS if flags & bit == bit))
@@ -395,6 +408,16 @@ class Notifications:
                 self._flags[flags] = names
         path = os.fsdecode(place.path)
         return FileOpened(path, names, result, True, self._outside(path), "notify", 1), error
+
+    def _make_without(self, thread: int, place: notify.Place, flags: int, mode: int) -> int:
+        """The errno of an open(2) that may make a set-user-ID file, or ``SENT`` (``tracer.setids``)."""
+        if place.error or place.link:
+            return place.error or errno.EPERM
+        try:
+            where = self._view.open_above(thread, place)
+        except OSError as error:
+            return error.errno or errno.EPERM
+        return setids.make(self._listener.fd, self._number, thread, self._scope.uid, where, flags, mode)
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
@@ -420,7 +443,7 @@ class Notifications:
         result, error = self._opens(place, True, False, 1), 0
         if self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
-        self._tell_refusal(known, place, result, "write")
+        self._report_refusal(known, place, result, "write")
         path = os.fsdecode(place.path)
         return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), error
 
@@ -442,7 +465,7 @@ class Notifications:
             is_directory = stat.S_ISDIR(place.status.st_mode)
             if is_directory != directory:
                 result = "ENOTDIR" if directory else "EISDIR"
-        self._tell_refusal(known, place, result, "write")
+        self._report_refusal(known, place, result, "write")
         self._spoil(place, result)
         if not result:
             self._removed(place.path)
@@ -473,14 +496,14 @@ class Notifications:
         to = self._place(thread, where[2], where[3], follow=False)
         result, error = self._removes(source), 0
         if result:
-            self._tell_refusal(known, source, result, "write")
+            self._report_refusal(known, source, result, "write")
         elif to.error:
             result = _name(to.error)
         elif self._edits is not None and is_edit(source, to, flags) and self._may_replace(thread, to.path):
             self._to, error = (to, -1), HELD
         elif to.readonly:
             result = "EROFS"
-            self._tell_refusal(known, to, result, "write")
+            self._report_refusal(known, to, result, "write")
         elif is_first(source, to) and (why := self._first_config(thread, source.path, to.path)):
             result, error = "EACCES", errno.EACCES
             self._refuse_setting(known, to.path, why)
@@ -581,7 +604,7 @@ class Notifications:
         else:
             error = self._prevent(known, place.path, kind, to, fresh=fresh)
             return _name(error), error
-        self._tell_refusal(known, place, result, "write")
+        self._report_refusal(known, place, result, "write")
         self._spoil(place, result)
         return result, 0
 
@@ -602,13 +625,17 @@ class Notifications:
         elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
             result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         if row.what == "owner" and not result and keeps_owner(self._scope, place, a[row.first], a[row.second]):
-            error, self._tell = notify.DONE, False
+            error, self._reports = notify.DONE, False
             call = {"kind": "SystemCall", "name": "chown"}
             self._refuse(known, ("chown", "", ""), AccessDenied(call, reasons.OWNER_KEPT, None, None, source="notify"))
-        self._tell_refusal(known, place, result, "write")
+        self._report_refusal(known, place, result, "write")
         if row.what == "mode" and a[row.first] & 0o111 and self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
-        elif row.what == "mode" and a[row.first] & stat.S_ISGID:
+        elif (
+            row.what == "mode"
+            and a[row.first] & (setids.BITS if self._scope.strips else stat.S_ISGID)
+            and (not self._scope.set_ids)
+        ):
             error = self._set_group_id(thread, row, a, place)
             result = _name(max(error, 0))
             if error == errno.EPERM:
@@ -632,6 +659,8 @@ class Notifications:
                 return place.error or errno.ENOENT
         except OSError as error:
             return error.errno or errno.EBADF
+        if self._scope.strips:
+            return setids.change(thread, self._scope.uid, opened, a[row.first])
         from .modes import set_mode
 
         return set_mode(opened, a[row.first] & 0o7777, os.fsdecode(place.path), [root for root, _ in self._scope.roots])
@@ -668,14 +697,14 @@ class Notifications:
                 result = "EACCES"
             elif not self._may(status, 4):
                 self._processes.may_close(thread, os.fsdecode(place.path))
-        self._tell_refusal(known, place, result, "read")
+        self._report_refusal(known, place, result, "read")
         if result in _SEARCH and not self._scope.reads:
-            self._tell = False  # every shell looks for every program in every directory of PATH
+            self._reports = False  # every shell looks for every program in every directory of PATH
             return ProcessStarted(0, (), "", "", result, True, "notify"), 0
         raw = notify.read_arguments(thread, argv)
         if self._quiet:
-            # What eBPF cannot tell whole is told here as well.
-            self._tell = not by_name or sum(map(len, raw)) + len(raw) > LONG_ARGUMENTS
+            # What eBPF cannot report whole is reported here as well.
+            self._reports = not by_name or sum(map(len, raw)) + len(raw) > LONG_ARGUMENTS
         arguments = tuple(os.fsdecode(one) for one in raw)
         try:
             cwd = os.fsdecode(os.readlink(b"/proc/%d/cwd" % thread))
@@ -692,7 +721,7 @@ class Notifications:
 
     def _on_socket(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         """A raw socket: the first filter leaves its refusal to us (``host.seccomp``)."""
-        self._tell = False
+        self._reports = False
         if not self._quiet:  # else eBPF sees the result
             call = {"kind": "SystemCall", "name": "socket"}
             self._refuse(known, ("socket", "", ""), AccessDenied(call, "EPERM", None, None, source="notify"))
@@ -706,9 +735,9 @@ class Notifications:
 
     def _namespaces(self, name: str, known: Known | None) -> tuple[Event, int]:
         """A sandbox inside of this one: the same as for a raw socket."""
-        self._tell = False
+        self._reports = False
         refused = AccessDenied({"kind": "SystemCall", "name": name}, "EPERM", None, None, source="notify")
-        if not self._quiet or name == "clone":  # eBPF tells the other
+        if not self._quiet or name == "clone":  # eBPF reports the other
             self._refuse(known, (name, "", ""), refused)
         return refused, errno.EPERM
 
@@ -730,17 +759,17 @@ class Notifications:
     def _send(
         self, thread: int, known: Known | None, call: str, descriptor: int, flags: int, name: int, length: int
     ) -> tuple[Event, int]:
-        """Datagrams are eBPF's where that is; a connection that is opened by sending it does not tell (bpf/)."""
-        self._tell = not self._quiet or bool(flags & _MSG_FASTOPEN)
+        """Datagrams are eBPF's where that is; a connection that is opened by sending is not reported by it (bpf/)."""
+        self._reports = not self._quiet or bool(flags & _MSG_FASTOPEN)
         wanted = min(length & 0xFFFFFFFF, 128)
-        data = notify.read_memory(thread, name, wanted) if name and wanted and self._tell else b""
+        data = notify.read_memory(thread, name, wanted) if name and wanted and self._reports else b""
         family, address, port = address_of(data)
-        self._tell = self._tell and family in ("inet", "inet6")  # not netlink: every look-up of a name sends one
-        inode = inode_of(thread, descriptor) if self._tell else 0
-        if self._tell and known is not None:
+        self._reports = self._reports and family in ("inet", "inet6")  # not netlink: every look-up of a name sends one
+        inode = inode_of(thread, descriptor) if self._reports else 0
+        if self._reports and known is not None:
             flow = (known.number, known.start, inode, address, port)
             if flow in self._flows:
-                self._tell = False  # a datagram of many to one place
+                self._reports = False  # a datagram of many to one place
             elif len(self._flows) >= MOST_QUEUED:
                 self._flows.clear()
             self._flows.add(flow)
@@ -763,7 +792,7 @@ class Notifications:
         return SocketCalled(call, family, address, port, _name(error), True, "notify", 0, inode), error
 
     def _refuse_foreign(self, thread: int, known: Known | None, place: notify.Place) -> int:
-        """EACCES when a socket of somebody outside is at ``place``, else 0; that and what covers one is told."""
+        """EACCES when a socket of the host is at ``place``, else 0; that and what covers one is reported."""
         status = place.status
         if self._table is None or (status is None and not place.link):
             return 0
@@ -774,7 +803,7 @@ class Notifications:
         except OSError:
             return 0  # the kernel does not find it either
         try:
-            foreign = unixsockets.is_foreign(opened, self._table, thread)
+            foreign = unixsockets.is_foreign(opened, self._table, thread, nested=self._scope.nested)
         finally:
             os.close(opened)
         if foreign:
@@ -822,15 +851,15 @@ class Notifications:
             prevention = self._preventions.get(root)
             if prevention is None:
                 prevention = self._preventions[root] = self._prevention(root)
-            lies = os.fsdecode(source)
-            if source and not lies.startswith(root + "/"):
+            shown = os.fsdecode(source)
+            if source and not shown.startswith(root + "/"):
                 continue  # from another tree, which is another mount: EXDEV
             try:
                 why = prevention.objection(
                     path[len(root) + 1 :],
                     kind="file" if kind == "link" else kind,
                     target=os.fsdecode(to),
-                    source=lies[len(root) + 1 :],
+                    source=shown[len(root) + 1 :],
                     hard=kind == "link",
                     fresh=fresh,
                 )
@@ -840,8 +869,8 @@ class Notifications:
                 self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
                 self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
-        for root, ahead in self._rules():
-            reason = ahead.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
+        for root, rules in self._rules():
+            reason = rules.reason(path[len(root) :], kind == "directory") if path.startswith(root) else ""
             if reason:
                 access = PathAccess(self._shown(path), "write", kind == "directory")
                 verdict = self._decide(access)
@@ -906,13 +935,13 @@ class Notifications:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
         return Prevention(fd, dict(self._scope.tips).get(root, b""))
 
-    def _rules(self) -> list[tuple[str, Ahead]]:
+    def _rules(self) -> list[tuple[str, CreationRules]]:
         """The path rules of each tree, by the beginning of its paths."""
-        if self._ahead is None:
-            from ..workspace.ahead import Ahead
+        if self._creation is None:
+            from ..workspace.creation import CreationRules
 
-            self._ahead = [(root.rstrip("/") + "/", Ahead(rows)) for root, rows in self._scope.roots if rows]
-        return self._ahead
+            self._creation = [(root.rstrip("/") + "/", CreationRules(rows)) for root, rows in self._scope.roots if rows]
+        return self._creation
 
     def _decide(self, access: PathAccess) -> Verdict:
         if self._decider is None:
@@ -925,14 +954,14 @@ class Notifications:
     def _shown(self, path: str) -> str:
         return path if self._outside(path) else path[len(self._scope.workspace) + 1 :] or "."
 
-    def _tell_refusal(self, known: Known | None, place: notify.Place, result: str, operation: Operation) -> None:
-        """Tell what the boundary will refuse; what the command's own rights do not admit is nobody's refusal."""
+    def _report_refusal(self, known: Known | None, place: notify.Place, result: str, operation: Operation) -> None:
+        """Report what the boundary will refuse; what the command's own rights do not admit is no refusal of ours."""
         if result not in ("EROFS", "EACCES", "ENOENT") or place.path[:1] != b"/":
             return
         path = os.fsdecode(place.path)
         if result == "EROFS":
             there = place.status or place.above
-            # Python tries to cache each module that it imports, and goes on without: that is no refusal to anybody.
+            # Python tries to cache each module that it imports, and goes on without: that is no refusal to the program.
             ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
         elif result == "EACCES":
             ours = place.status is not None and _is_mask(place.status)
@@ -946,7 +975,7 @@ class Notifications:
         if ours:
             self._judge(known, path, result, operation, place.status)
 
-    def _tell_empty(self, known: Known | None, place: notify.Place) -> None:
+    def _report_empty(self, known: Known | None, place: notify.Place) -> None:
         """A hidden file that is opened for reading and is empty: nothing fails, and it is a refusal all the same."""
         path = os.fsdecode(place.path)
         if place.readonly and place.status is not None and _is_mask(place.status) and not self._outside(path):
@@ -987,7 +1016,7 @@ class Notifications:
         self._refuse(known, (access.path, reason, access.operation, hint or ""), event)
 
     def _refuse(self, known: Known | None, key: tuple[str, ...], event: AccessDenied) -> None:
-        """Tell a refusal; equal ones of the next second together."""
+        """Report a refusal; equal ones of the next second together."""
         process = known.shown() if known else "null"
         held = self._repeated.get(key)
         if held is not None:
@@ -997,23 +1026,23 @@ class Notifications:
             self._lose("AccessDenied")
             return
         self._repeated[key] = (event, process, 0)
-        self._told_at = self._told_at or time.monotonic()
+        self._reported_at = self._reported_at or time.monotonic()
         self._queue.append((self._now, process, event))
         self._urgent = True
 
     # ------------------------------------------------------------ writing down
 
     def _write_down(self, write: Callable[[bytes], None]) -> None:
-        if self._repeated and (self.ended or time.monotonic() - self._told_at >= REPEAT):
+        if self._repeated and (self.ended or time.monotonic() - self._reported_at >= REPEAT):
             for refusal, process, count in self._repeated.values():
                 if count:
                     self._queue.append((clock.time_ns(), process, refusal.replace(count=count)))
             self._repeated.clear()
-            self._told_at = 0.0
+            self._reported_at = 0.0
         queue, self._queue = self._queue, []
         for now, process, event in queue:
-            self._sequence += 1
-            line = self._lines.line(now, self._sequence, process, event).encode() + b"\n"
+            self._first._sequence += 1
+            line = self._lines.line(now, self._first._sequence, process, event).encode() + b"\n"
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)

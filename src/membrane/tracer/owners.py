@@ -1,13 +1,13 @@
-"""The owner of a file, which a root caller's command wants to give to somebody else.
+"""The owner of a file, which a root caller's command wants to give to another user.
 
 Theory of operation
 -------------------
 tar, cp -a, rsync -a and install of uid 0 give files the owners of what they copy, and fail where they cannot.  Root
 inside has no capability: what it gave away it could neither write nor remove, and with CAP_CHOWN and CAP_DAC_OVERRIDE
 it could reach what others own in the workspace.  So for a file of its own, on a mount that it may write, chown(2) to
-other ids of the sandbox succeeds and changes nothing, and that is told (``reasons.OWNER_KEPT``).  Nothing is done with
-the object, so that it does not matter whether the name means something else a moment later.  Everything else is the
-kernel's: a file of another owner is EPERM, a read-only mount EROFS; ids that the sandbox does not have are EPERM by
+other ids of the sandbox succeeds and changes nothing, and that is reported (``reasons.OWNER_KEPT``).  Nothing is done
+with the object, so that it does not matter whether the name means something else a moment later.  Everything else is
+the kernel's: a file of another owner is EPERM, a read-only mount EROFS; ids that the sandbox does not have are EPERM by
 the first filter (``host.seccomp``).
 """
 

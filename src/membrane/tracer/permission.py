@@ -21,7 +21,7 @@ CAP_PERFMON, CAP_BPF = 38, 39  # <linux/capability.h>
 
 
 def missing_capabilities() -> list[str]:
-    """What this process lacks of CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN stands for both (capabilities(7))."""
+    """What this process lacks of CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN implies both (capabilities(7))."""
     held = effective_capabilities()
     if held >> CAP_SYS_ADMIN & 1:
         return []

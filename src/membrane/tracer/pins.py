@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-What is pinned stays in the kernel without a process.  It lies in a directory that only root can enter:
+What is pinned stays in the kernel without a process.  It is in a directory that only root can enter:
 ``/sys/fs/bpf/membrane`` where systemd has mounted a BPF file system, else in one of our own on ``/run/membrane/bpf``.
-A file in ``/run/membrane`` is the lock of whoever loads, attaches or counts seeds.
+A file in ``/run/membrane`` is the lock for loading, attaching and counting seeds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lock:
         os.makedirs(state, 0o700, exist_ok=True)
         status = os.stat(state, follow_symlinks=False)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise HostError("use the tracer's state", "somebody else can write to it", target=state)
+            raise HostError("use the tracer's state", "another user can write to it", target=state)
         self._fd = os.open(os.path.join(state, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __enter__(self) -> None:
@@ -42,7 +42,7 @@ class Lock:
 
 
 class Unlocked:
-    """Nobody shares a private set."""
+    """A private set is not shared."""
 
     def __enter__(self) -> None:
         pass
@@ -82,7 +82,7 @@ def bpffs(state: str, system: str) -> str:
         system: where the machine's BPF file system would be.
 
     Raises:
-        HostError: it belongs to somebody else.
+        HostError: it belongs to another user.
         OSError: mount(2), mkdir(2).
     """
     place = place_of(state, system)

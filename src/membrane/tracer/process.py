@@ -14,7 +14,7 @@ command's notifications (``notify``).  With both, events come from eBPF and refu
 alone can refuse; without eBPF everything comes from them.
 
 Nothing in the loop waits for the supervisor: what it does not take stays in a bounded buffer, refusals in one of
-their own, and what does not fit is counted and told as ``EventsLost``.  While the tracer is slow the command waits;
+their own, and what does not fit is counted and reported as ``EventsLost``.  While the tracer is slow the command waits;
 when the tracer is dead its calls fail with ENOSYS, and the supervisor kills it.
 
 ``Tracer`` is the supervisor's side, ``Source`` what the loop reads.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ..host.channel import Channel
     from ..policy.model import Policy
     from ..record.decode import Decoder
-    from ..workspace.ahead import Row
+    from ..workspace.creation import Row
     from .ebpf import EbpfSource
     from .notify import Notifications
 
@@ -107,6 +107,8 @@ class Scope(Value):
     shared: bool = False
     reads: bool = False  # opens for reading and look-ups of programs are wanted
     awaited: tuple[str, ...] = ()  # paths that may not be made
+    set_ids: bool = False  # the command may make set-group-ID files
+    strips: bool = False  # set-user-ID files are made without the bit (``setids``)
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
 
 
@@ -114,7 +116,7 @@ class Tracer:
     """The tracer of one session, as its supervisor sees it; made before the launch.
 
     Args:
-        scope: the session; ``roots`` are told at ``attach``.
+        scope: the session; ``roots`` come with ``attach``.
         live: send every event, not only refusals.
         store: makes the place of the record of a source, in the tracer; None: no record is kept.
         take: is given each line.
@@ -152,7 +154,7 @@ class Tracer:
         try:
             self._channel.send(m.Prepare())
         except OSError:
-            pass  # ``attach`` tells
+            pass  # ``attach`` reports it
 
     def attach(
         self, process: int, listener: int, root: int, roots: tuple[tuple[str, tuple[Row, ...]], ...], table: int = -1
@@ -174,7 +176,7 @@ class Tracer:
         try:
             self._channel.send(m.Attach(watched, process, self.on_edit is not None, optional[0], root, optional[1]))
         except OSError:
-            pass  # told below
+            pass  # reported below
         finally:
             for fd in (listener, root, table):
                 if fd >= 0:
@@ -214,12 +216,32 @@ class Tracer:
         return message is not None
 
     def sync(self, number: int) -> bool:
-        """Ask for ``on_synced(number)`` once everything that was seen until now is told; False when it has ended."""
+        """Ask for ``on_synced(number)`` once everything that was seen until now was sent; False when it has ended."""
         try:
             self._channel.send(m.Sync(number))
         except OSError:
             return False
         return True
+
+    def join(self, listener: int) -> None:
+        """Give it the listener of a second filter, before a process has that which may run; closed here.
+
+        Raises:
+            HostError: it has ended.
+        """
+        try:
+            self._channel.send(m.Join(listener))
+        except OSError as error:
+            raise HostError("trace what joins the sandbox", error.strerror or "the tracer has ended") from None
+        finally:
+            os.close(listener)
+
+    def follow(self, process: int) -> None:
+        """Trace a process that joins the sandbox, and its descendants; ``sync`` tells when that is so."""
+        try:
+            self._channel.send(m.Follow(process))
+        except OSError:
+            pass  # its end is told
 
     def decide(self, number: int, what: int, why: str) -> None:
         """What to do with a call that waits: 0, an errno or ``edits.GO_ON``.  Without a word it is refused in time."""
@@ -281,13 +303,14 @@ def _child(
         _only(channel.fileno())
         sc.erase_environment()
         os.umask(0o077)
-        sys.dont_write_bytecode = True  # with this mask nobody else could read what is cached
+        sys.dont_write_bytecode = True  # with this mask no other user could read what is cached
         os.chdir("/")
         # A descriptor for each process of the sandbox that is alive.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         kernel = why or _kernel_events()  # the supervisor goes on meanwhile
-        # A root caller's sandbox has files that only another uid may look at; the tracer of anybody else needs none.
+        # A root caller's sandbox has files that only another uid may look at; the tracer of any other caller needs
+        # none.
         keep = 0 if os.geteuid() else CAP_DAC_READ_SEARCH
         if not isinstance(kernel, str) and kernel.needs_capability:
             keep |= CAP_BPF
@@ -359,9 +382,11 @@ class _Loop:
         self._make_store = store
         self._store: Store | None = None  # of the notifications, and of what the tracer itself has to say
         self._spans: Store | None = None
-        self._told = 0  # events of the kernel that are written down
+        self._stored = 0  # events of the kernel that are written down
         self._decoder: Decoder | None = None
         self._source: Notifications | None = None
+        self._joined: list[Notifications] = []  # of filters of what joined later; they end with the sandbox
+        self._beside: Callable[[int], Notifications] | None = None  # makes one
         self._unwritten: list[bytes] = []  # lines for the record, until the end of the turn
         self._unwritten_size = 0
         self._lines: list[bytes] = []  # to the supervisor
@@ -371,7 +396,7 @@ class _Loop:
         self._lost_since = 0
         self._fitted = False  # the last line was sent with the others
         self._poll = select.poll()
-        self._ends = -1  # of the notifications, while it is waited for
+        self._ends: dict[Notifications, int] = {}  # what tells ends of processes, while it is waited for
         self._wants_write = False
         self._totals: dict[str, int] = {}
         self._edits: list[m.CallWaits] = []  # not sent
@@ -386,7 +411,11 @@ class _Loop:
             due = None
             if source is not None:
                 due = source.timeout()
-                self._watch_ends(source.ends())
+                self._watch_ends(source, source.ends())
+            for each in self._joined:
+                self._watch_ends(each, each.ends())
+                wanted = each.timeout()
+                due = wanted if due is None else due if wanted is None else min(due, wanted)
             kernel = -1 if self._kernel is None or self._spans is None else self._kernel.fileno()
             kernel_is_ready = False
             for fd, event in self._poll.poll(None if due is None else 1000 * due):
@@ -394,21 +423,32 @@ class _Loop:
                     finishing = not self._control()
                 elif fd == kernel:
                     kernel_is_ready = True
-            if source is not None:  # first: somebody waits for an answer
+            if source is not None:  # first: a call waits for an answer
                 source.drain(self._write)
                 if source.ended:
-                    self._watch_ends(-1)
+                    self._watch_ends(source, -1)
                     self._poll.unregister(source.fileno())
                     self._finish(source)
                     source = None
+            for each in tuple(self._joined):
+                each.drain(self._write)
+                if each.ended:
+                    self._joined.remove(each)
+                    self._watch_ends(each, -1)
+                    self._poll.unregister(each.fileno())
+                    self._finish_joined(each)
             if kernel_is_ready and self._kernel is not None:
                 self._kernel.drain(self._write_spans)
             if self._asked:
-                self._tell_held()
+                self._report_held()
             if self._unwritten:
                 self._record()
             if self._lines or self._refusals or self._asked or self._edits or self._lost or self._wants_write:
                 self._flush()
+        for each in self._joined:
+            while each.drain(self._write):
+                pass
+            self._finish_joined(each)
         if self._source is not None:
             # The supervisor is done with the sandbox; processes that it could not end are on their own now.
             while self._source.drain(self._write):
@@ -419,7 +459,7 @@ class _Loop:
         self._channel.setblocking(True)
         self._channel.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
         if self._lost:
-            self._tell_losses({})
+            self._report_losses({})
         for store in (self._store, self._spans):
             if store is not None:
                 store.close()
@@ -431,13 +471,14 @@ class _Loop:
         except OSError:
             pass  # the supervisor is gone; the record is not
 
-    def _watch_ends(self, fd: int) -> None:
-        if fd != self._ends:
-            if self._ends >= 0:
-                self._poll.unregister(self._ends)
+    def _watch_ends(self, source: Notifications, fd: int) -> None:
+        watched = self._ends.get(source, -1)
+        if fd != watched:
+            if watched >= 0:
+                self._poll.unregister(watched)
             if fd >= 0:
                 self._poll.register(fd, select.POLLIN)
-            self._ends = fd
+            self._ends[source] = fd
 
     def detach(self) -> None:
         """Let go of the kernel's programs."""
@@ -450,10 +491,15 @@ class _Loop:
         if isinstance(message, m.Sync):
             self._asked.append(message.number)
         elif isinstance(message, m.Decide):
-            if self._source is not None:
-                self._source.decided(message)
+            for source in self._all():
+                source.decided(message)  # who does not know the number takes no notice
         elif isinstance(message, m.Attach):
             self._attach(message)
+        elif isinstance(message, m.Join):
+            self._join(message.listener)
+        elif isinstance(message, m.Follow):
+            if self._kernel is not None and self._spans is not None:
+                self._kernel.follow(message.process)
         elif not isinstance(message, m.Prepare):
             return False
         return True
@@ -472,15 +518,23 @@ class _Loop:
                 from ..host.unixsockets import Table
 
                 table = Table(attach.table)
-            self._source = self._notifications(
-                scope,
-                attach.listener,
-                attach.root,
-                self._refused,
-                refusals_only=quiet,
-                edits=Edits(self._ask) if attach.edits else None,
-                table=table,
-            )
+            first: Notifications | None = None
+
+            def beside(listener: int) -> Notifications:
+                return self._notifications(
+                    scope,
+                    listener,
+                    attach.root if first is None else os.dup(root),
+                    self._refused,
+                    refusals_only=quiet,
+                    edits=Edits(self._ask) if attach.edits else None,
+                    table=table,
+                    first=first,
+                )
+
+            root = attach.root
+            first = self._source = beside(attach.listener)
+            self._beside = beside
             self._poll.register(self._source.fileno(), select.POLLIN)
             if self._make_store is not None:
                 self._store = self._make_store("notify")
@@ -488,6 +542,17 @@ class _Loop:
             os.close(attach.root)
         self._channel.send(m.Attached(tuple(sources), self._why[:4096]))
         self._channel.setblocking(False)
+
+    def _join(self, listener: int) -> None:
+        if self._beside is None:
+            os.close(listener)  # nothing would answer: its calls fail with ENOSYS
+            return
+        source = self._beside(listener)
+        self._joined.append(source)
+        self._poll.register(source.fileno(), select.POLLIN)
+
+    def _all(self) -> list[Notifications]:
+        return [*((self._source,) if self._source is not None else ()), *self._joined]
 
     def _ask(self, message: m.CallWaits) -> None:
         self._edits.append(message)  # ``Edits`` bounds their number
@@ -511,17 +576,25 @@ class _Loop:
     def _finish(self, source: Notifications) -> None:
         source.finish(self._write)
         self._record()
-        self._tell_losses(source.losses())
+        self._report_losses(source.losses())
         self._totals = dict(source.counts)
         source.close()
         self._source = None
 
+    def _finish_joined(self, source: Notifications) -> None:
+        source.finish(self._write)
+        self._record()
+        self._report_losses(source.losses())
+        if self._source is None:
+            self._totals = dict(source.counts)  # which all count together
+        source.close()
+
     def _write_spans(self, piece: bytes) -> None:
-        """Raw records of the kernel; they are read here only if somebody waits for them."""
+        """Raw records of the kernel; they are read here only if they are waited for."""
         assert self._kernel is not None and self._spans is not None
-        told = self._kernel.told
-        self._spans.append(piece, max(1, told - self._told))
-        self._told = told
+        written = self._kernel.written
+        self._spans.append(piece, max(1, written - self._stored))
+        self._stored = written
         if not self._live:
             return
         from ..record.decode import Decoder
@@ -573,11 +646,11 @@ class _Loop:
         self._lost[kind] = self._lost.get(kind, 0) + 1
         self._lost_since = self._lost_since or clock.time_ns()
 
-    def _tell_held(self) -> None:
-        if self._source is not None:
-            while self._source.drain(self._write):
+    def _report_held(self) -> None:
+        for source in self._all():
+            while source.drain(self._write):
                 pass
-            self._source.tell_repetitions(self._write)
+            source.report_repetitions(self._write)
         if self._kernel is not None and self._spans is not None:
             self._kernel.drain(self._write_spans)
 
@@ -597,7 +670,7 @@ class _Loop:
         except OSError:
             self._lines, self._refusals = [], []  # the end of the stream comes next
         if self._lost and self._room > LIVE_ROOM // 2:
-            self._tell_losses({})
+            self._report_losses({})
         waits = bool(self._lines or self._refusals or self._asked or self._edits)
         if waits != self._wants_write:
             self._wants_write = waits
@@ -616,7 +689,7 @@ class _Loop:
         else:
             self._room += size
 
-    def _tell_losses(self, more: dict[str, int]) -> None:
+    def _report_losses(self, more: dict[str, int]) -> None:
         now = clock.time_ns()
         for kind, count in (*self._lost.items(), *more.items()):
             if not count:

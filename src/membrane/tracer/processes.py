@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 A process is met at its first call.  Until it is answered the caller cannot go away, so what is read by its number is
-its own.  From then on a pidfd stands for it: its number is given again only after somebody has waited for it, and
-then the descriptor tells that, and the exit status where the kernel has it (PIDFD_GET_INFO, Linux 6.15).
+its own.  From then on a pidfd refers to it: its number is given again only after it was waited for, and
+then the descriptor reports that, and the exit status where the kernel has it (PIDFD_GET_INFO, Linux 6.15).
 
-Who executes a program is taken to run it from then on; at the next call that is told the kernel is asked.
+Who executes a program is taken to run it from then on; at the next call that is reported the kernel is asked.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Processes:
 
     Args:
         scope: the session.
-        lost: is told of each process whose end will not be seen.
+        lost: takes each process whose end will not be seen.
     """
 
     def __init__(self, scope: Scope, lost: Callable[[], None]) -> None:
@@ -80,8 +80,8 @@ class Processes:
         self._exits: dict[int, Known] = {}  # by pidfd
         self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._epoll = select.epoll()
-        # Told is then only that it was waited for (EPOLLHUP); an older kernel tells that it ended, and not how.
-        self._events = select.EPOLLET if notify.tells_exits() else select.EPOLLIN | select.EPOLLET
+        # Reported is then only that it was waited for (EPOLLHUP); an older kernel reports that it ended, and not how.
+        self._events = select.EPOLLET if notify.reports_exits() else select.EPOLLIN | select.EPOLLET
 
     def fileno(self) -> int:
         """Readable when a process has ended."""
@@ -92,7 +92,7 @@ class Processes:
         return len(self._exits)
 
     def ended(self) -> Iterator[tuple[Known, int | None]]:
-        """Those that have ended and that somebody has waited for, with their wait status; None: it is not told."""
+        """Those that have ended and were waited for, with their wait status; None: it is not known."""
         for fd, _event in self._epoll.poll(0, 256):
             known = self._exits.pop(fd, None)
             if known is not None:
@@ -123,7 +123,7 @@ class Processes:
             and thread != known.number
             and not os.path.exists(b"/proc/%d/task/%d" % (known.number, thread))
         ):
-            del self._threads[thread]  # the thread ended, and its number is somebody else's
+            del self._threads[thread]  # the thread ended, and its number is another's
             known.threads.remove(thread)
             known = None
         if known is not None:
@@ -182,13 +182,13 @@ class Processes:
                 os.close(pidfd)
         if known.pidfd < 0:
             self._lost()
-            return known  # its end will not be seen, and its number may be somebody else's tomorrow
+            return known  # its end will not be seen, and its number may be another's tomorrow
         self._exits[pidfd] = known
         self._threads[process] = known
         return known
 
     def program_of(self, known: Known) -> str:
-        """The path of what it runs, empty when that cannot be told."""
+        """The path of what it runs, empty when that is not known."""
         return known.exe or notify.program_of(known.number) or self._closed.get(known.number, "")
 
     def look_again(self, known: Known) -> None:

@@ -10,7 +10,7 @@ profile names the command ``membrane``, not the Python of the system, which woul
 program written in it.  An interpreter that a virtual environment has copied is named as well: programs that use the
 library are started by it.
 
-Whoever can change a file that the profile names has what the restriction takes, so that must be root alone.  What is
+A user who can change a file that the profile names has what the restriction takes, so that must be root alone.  What is
 named otherwise than by plain characters is refused, since a profile reads paths as patterns (apparmor.d(5)).
 """
 

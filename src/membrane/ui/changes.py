@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 Each holds the lock of the set for as long as it works on it, so it is refused while a command runs on it or it is being
-applied (``changes.store``).  ``changes`` takes no lock: it shows what is there.
+applied (``changes.store``); but a checkpoint and a fork stop the processes of a run and copy what it writes
+(``backend.still``).  ``changes`` takes no lock: it shows what is there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import os
 import time
 
-from .. import clock
+from .. import backend, clock
+from ..backend.still import standing
 from ..changes import store
 from ..escaping import escape
 from ..record.summary import shorten, tilde
@@ -41,17 +43,45 @@ def main(invocation: Invocation, state: str, home: str) -> int:
         store.discard(state, first, "a discard")
         print(f"discarded {escape(first)}")
         return 0
-    with store.take(state, first, f"membrane {name}") as held:
+    try:
+        held = store.take(state, first, f"membrane {name}")
+    except store.InUse:
+        if name not in ("checkpoint", "fork"):
+            raise
+        _beside(name, state, first, rest[0])
+        return 0
+    with held:
         if name == "checkpoint":
             held.checkpoint(rest[0])
-            print(f"checkpoint {escape(rest[0])} of {escape(first)}")
+            print(_told(name, first, rest[0]))
         elif name == "restore":
             held.restore(rest[0])
             print(f"{escape(first)} is as it was at {escape(rest[0])}; what was changed since: {store.BEFORE_RESTORE}")
         else:
             held.fork(rest[0])
-            print(f"forked {escape(first)} as {escape(rest[0])}: membrane --review={escape(rest[0])}")
+            print(_told(name, first, rest[0]))
     return 0
+
+
+def _told(command: str, name: str, word: str) -> str:
+    if command == "checkpoint":
+        return f"checkpoint {escape(word)} of {escape(name)}"
+    return f"forked {escape(name)} as {escape(word)}: membrane --review={escape(word)}"
+
+
+def _beside(command: str, state: str, name: str, word: str) -> None:
+    """A checkpoint, or a fork, while a run goes on: its processes stand still for a copy."""
+    held, processes = store.beside(state, name)
+    try:
+        still = backend.default().stand_still(processes)
+        with standing(still):
+            if command == "checkpoint":
+                held.checkpoint(word, mounted=still.confirm)
+            else:
+                held.fork(word, mounted=still.confirm)
+    finally:
+        held.leave()
+    print(_told(command, name, word))
 
 
 def _list(invocation: Invocation, state: str, home: str) -> int:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 ``main`` parses, hands the run to ``run.begin`` and ``session.run``, and turns errors into lines and exit statuses.  It
 decides nothing about the sandbox.  A run imports only this module, ``options``, ``run.begin`` with the backend, and
-then ``settings``, ``opening`` and ``session``; each subcommand imports what it needs when it is called.
+then ``settings``, ``prepare`` and ``session``; each subcommand imports what it needs when it is called.
 
 Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 membrane failed, 126/127 as a shell,
 130 interrupted before the command ran.
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ..run.opening import RunRequest
+    from ..run.prepare import RunRequest
+    from ..run.session import Hooks
     from ..run.settings import Loaded
     from .options import Invocation
 
@@ -100,7 +101,7 @@ def _silence_stdout() -> None:
     try:
         fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return  # then the flush fails again, and is told again
+        return  # then the flush fails again, and is reported again
     try:
         os.dup2(fd, 1)
     finally:
@@ -112,7 +113,7 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..run.opening import VERSION
+        from ..run.prepare import VERSION
 
         print(f"membrane {VERSION}")
         return 0
@@ -166,14 +167,26 @@ def _run(invocation: Invocation) -> int:
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
+    return _run_with(invocation, command, events, lambda: _load(invocation, command))
 
+
+def _run_with(
+    invocation: Invocation,
+    command: tuple[str, ...],
+    events: str,
+    policy: Callable[[], Loaded],
+    hooks: Hooks | None = None,
+) -> int:
     def request() -> RunRequest:
-        loaded = _load(invocation, command)
-        from ..run import opening
+        loaded = policy()
+        if invocation.has("apply") and loaded.policy.workspace != "review":
+            cause = "--apply is about changes that are kept apart, and the workspace is live"
+            raise PolicyError("read the options", cause, fix=("--review",))
+        from ..run import prepare
 
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
-        reported = opening.RunOptions(debug=invocation.has("debug"), **fields)
-        return opening.RunRequest(command, loaded.policy, reported)
+        reported = prepare.RunOptions(debug=invocation.has("debug"), **fields)
+        return prepare.RunRequest(command, loaded.policy, reported)
 
     from ..run import begin
 
@@ -181,23 +194,40 @@ def _run(invocation: Invocation) -> int:
     try:
         from ..run import session  # beside the launcher
 
-        status = session.run(begun)
+        status = session.run(begun, hooks)
     except BrokenPipeError as error:
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
-    if status == NOT_FOUND and command[0] in _ELSEWHERE:
-        _note(f"membrane {command[0]}: {_ELSEWHERE[command[0]]}")
-    elif status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
+    if status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
         _note(f"{command[0]}: no such program; did you mean membrane {guess}?")
     return status
 
 
-# Subcommands that articles about Membrane have, and what does the same here.
-_ELSEWHERE = {
-    "start": "there is no such command; a session runs as long as its command: membrane -- COMMAND, in the background "
-    "with nohup(1) or in a multiplexer (tmux)",
-    "attach": "there is no such command; membrane ps lists the sessions, membrane trace watch @last shows one live",
-}
+def _start(invocation: Invocation) -> int:
+    from . import detached
+
+    name, command = detached.split(invocation.words)
+    command = command or shell(dict(os.environ), terminal=True)
+    events = events_place(invocation.last("events"))
+    loaded = _load(invocation, command)  # a project file is asked about on the terminal that is here
+    begun, status, said = detached.begin(_state(), name, _workspace())
+    if begun is not None:  # this process is the run now
+        return _run_with(invocation, command, events, lambda: loaded, begun)
+    if said and not invocation.has("quiet"):
+        _note(said)
+    return status
+
+
+def _attach(invocation: Invocation) -> int:
+    from . import detached
+
+    return detached.attach(_state(), "".join(invocation.words), _note)
+
+
+def _stop(invocation: Invocation) -> int:
+    from . import detached
+
+    return detached.stop(_state(), "".join(invocation.words))
 
 
 def _meant(command: tuple[str, ...]) -> str:
@@ -211,7 +241,7 @@ def _meant(command: tuple[str, ...]) -> str:
 
 
 def events_place(given: str) -> str:
-    """Where ``--events`` writes, as ``journal.Journal`` takes it; a descriptor of the caller's is ours from now on.
+    """Where ``--events`` writes, as ``event_log.EventLog`` takes it; a descriptor of the caller's is ours from now on.
 
     Raises:
         UsageError: ``-``, which would be read as stderr; no number of a descriptor.
@@ -285,7 +315,7 @@ def _check(invocation: Invocation) -> int:
     from ..plan import build, mounts
     from ..policy.model import Allow, Deny
     from ..run import check
-    from ..run.opening import facts_for
+    from ..run.prepare import facts_for
     from . import show
 
     policy = _load(invocation, ()).policy
@@ -306,13 +336,13 @@ def _check(invocation: Invocation) -> int:
 
 def _plan(invocation: Invocation) -> int:
     from ..host.seccomp import program
-    from ..record import walls
-    from ..run import opening
+    from ..record import coverage
+    from ..run import prepare
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
     policy = _load(invocation, command).policy
-    made = opening.make_plan(policy, command)
+    made = prepare.make_plan(policy, command)
     full = policy.trace.mode == "full"
     sources = ("network",) if policy.trace.mode == "off" else ("ebpf, notify", "notify")
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
@@ -324,7 +354,9 @@ def _plan(invocation: Invocation) -> int:
         "max_size": policy.trace.max_size,
         "keep": policy.trace.keep,
         # Which source it will be is known when the run begins; ``SessionStarted`` says it then.
-        **{f"no event of a refusal with {source}": "; ".join(walls.silent(source, reads=full)) for source in sources},
+        **{
+            f"no event of a refusal with {source}": "; ".join(coverage.silent(source, reads=full)) for source in sources
+        },
     }
     if invocation.has("json"):
         print(show.as_json(show.plan_data(made, policy, record, seccomp, _home())))
@@ -362,8 +394,8 @@ def _trust(invocation: Invocation) -> int:
             raise HostError("trust", "not a directory", target=invocation.words[0])
     state = _state()
     review = settings.review_project(workspace, state)
-    file = f"{escape(workspace)}/.membrane.yaml"
     if review is not None:
+        file = escape(review.path)
         print(f"{file} widens:" if review.widening else f"{file} widens nothing")
         print("".join(f"{line}\n" for line in settings.shown(review)), end="")
         sys.stdout.flush()  # what is approved was shown
@@ -383,7 +415,19 @@ def _ps(invocation: Invocation) -> int:
         print(show.as_json(show.sessions_data(records)))
     else:
         _print(show.sessions(records, time.time(), _home()))
+        from . import detached
+
+        names = detached.names(_state())
+        alive = [record.id for record in records if record.id in names]
+        _print(f"{session} was started: membrane attach {names[session]}" for session in alive)
     return 0
+
+
+def _exec(invocation: Invocation) -> int:
+    from . import exec as joining
+
+    words = invocation.words
+    return joining.main(words[0], words[1:] or shell(dict(os.environ), os.isatty(0)), _state())
 
 
 def _gc(invocation: Invocation) -> int:
@@ -435,7 +479,7 @@ def _config(invocation: Invocation) -> int:
             _print(show.policy(policy, _home()))
         return 0
     if action == "path":
-        project = os.path.join(_workspace(), ".membrane.yaml")
+        project = settings.project_file()
         paths = {"user": user, "project": project, "trust": os.path.join(state, "trusted.yaml")}
         if invocation.has("json"):
             print(show.as_json({name: {"path": path, "exists": os.path.exists(path)} for name, path in paths.items()}))
@@ -513,6 +557,10 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "trust": _trust,
     "trace": _trace,
     "learn": _learn,
+    "exec": _exec,
+    "start": _start,
+    "attach": _attach,
+    "stop": _stop,
     "ps": _ps,
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),

@@ -322,7 +322,7 @@ def man_page() -> str:
     lines += [
         ".SH DESCRIPTION",
         "The command reaches only the hosts, ports and requests that the policy allows, and sees and writes only the",
-        "files that it allows.  Everything else is refused, and every refusal is told.",
+        "files that it allows.  Everything else is refused, and every refusal is reported.",
         "Options stop at \\-\\- or at the first word that is not an option: no option of the command is ever read.",
         "A subcommand is recognised only as the very first word; \\fBmembrane \\-\\- ps\\fR runs ps.",
         "Without a command an interactive shell is started.",

@@ -1,4 +1,4 @@
-"""``membrane setup container``: the options with which somebody's container carries the boundary.
+"""``membrane setup container``: the options with which a container of yours carries the boundary.
 
 Theory of operation
 -------------------

@@ -41,7 +41,7 @@ SUBSTITUTES = {
     ("native", "DNAT"): "connections are redirected by TPROXY or taken by address",
     ("native", "nftables"): "connections are taken by address",
     ("native", "overlayfs"): "workspaces are live, and cannot be reviewed",
-    ("native", "Landlock"): "the mount namespace is the only wall for files",
+    ("native", "Landlock"): "the mount namespace is the only barrier for files",
     ("native", "seccomp notify"): "no record of files and processes without eBPF",
     ("native", "private kuid range"): "the command runs as uid 0 itself",
     ("native", "idmapped mounts"): "the command runs as uid 0 itself",

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The command runs as always: confined, by the policy in force, and nobody is asked.  Its record is read afterwards and
+The command runs as always: confined, by the policy in force, and no one is asked.  Its record is read afterwards and
 ``record.learn`` makes the policy.  ``--observe`` is the exception that has to be asked for: every host is allowed and
 requests are looked at, so that one run shows everything; the environment then has no secrets and no variable beyond
 the usual ones, and files stay as confined as ever.
@@ -41,7 +41,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     """Run the command and learn from its record; the exit status of the command."""
     if not invocation.words:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
-    from ..run import begin, opening, session
+    from ..run import begin, prepare, session
 
     policy = load(invocation, invocation.words).policy
     if policy.trace.mode == "off":
@@ -62,8 +62,8 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
     from .cli import events_place
 
     fields: dict[str, Any] = {**invocation.fields("run"), "events": events_place(invocation.last("events"))}
-    options = opening.RunOptions(debug=invocation.has("debug"), **fields)
-    run = session.Session(begin.begin(lambda: opening.RunRequest(invocation.words, policy, options)))
+    options = prepare.RunOptions(debug=invocation.has("debug"), **fields)
+    run = session.Session(begin.begin(lambda: prepare.RunRequest(invocation.words, policy, options)))
     status = run.run()
     return _print(invocation, [reader.find(state, run.id, here())], status, stdout)
 

@@ -5,7 +5,7 @@ Theory of operation
 ``wrap`` rewrites the file that lists a client's servers (``.mcp.json``: ``mcpServers``, or ``servers``): each command
 ``C A...`` becomes ``membrane --quiet --env NAME... -- C A...``.  Variables that the entry sets are passed on by name.
 Nothing else of the file is touched, a server that is wrapped already stays, and the file is replaced as a whole or not
-at all.  Servers behind a URL run elsewhere and are only told.
+at all.  Servers behind a URL run elsewhere and are only reported.
 
 ``serve`` offers ``run_command``, ``check`` and ``read_trace`` over stdio on the official ``mcp`` SDK.  A command runs
 as any other: ``membrane -- COMMAND`` in the directory of the server, under the policy that is in force there.  What a

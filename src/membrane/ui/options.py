@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..policy.keys import Scope
 
-    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "none"]
+    Words: TypeAlias = Literal["command", "file", "directory", "target", "session", "changes", "joins", "name", "none"]
 
 
 class UsageError(PolicyError):
@@ -57,16 +57,6 @@ class Command(Value):
 
 OPTIONS: tuple[Option, ...] = (
     *(option for option in keys.OPTIONS if option.scope == "policy"),
-    Option(
-        "apply",
-        "files",
-        "at the end of --review: ask (on a terminal), safe, all, never",
-        "run",
-        metavar="MODE",
-        values=("ask", "safe", "all", "never"),
-        example="membrane --review --apply=safe -- make format",
-        rare=True,
-    ),
     # ------------------------------------------------------------ record
     Option(
         "events",
@@ -198,7 +188,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "since",
         "choose",
-        "from this time on (ISO 8601, UTC, or its beginning)",
+        "from this time (ISO 8601, UTC), or checkpoint, on",
         "command",
         metavar="TIME",
         example="membrane trace show @last --since 2026-01-02T03:04",
@@ -206,7 +196,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "until",
         "choose",
-        "up to this time",
+        "up to this time, or checkpoint",
         "command",
         metavar="TIME",
         example="membrane trace show @last --until 2026-01-02T03:05",
@@ -292,7 +282,46 @@ COMMANDS: tuple[Command, ...] = (
         ("membrane trust ~/src/project",),
         words="directory",
     ),
-    Command("ps", "[--json]", "list the running sessions", ("membrane ps",), options=("json",)),
+    Command(
+        "exec",
+        "NAME|SESSION|DIRECTORY [--] [COMMAND ...]",
+        "run a command, or a shell, in the sandbox of a running session",
+        ("membrane exec @last -- sh", "membrane exec fix-login -- git log"),
+        words="joins",
+        rare=True,
+    ),
+    Command(
+        "start",
+        "[OPTIONS] [NAME --] [COMMAND ...]",
+        "run a command on a terminal of its own, which attach shows and stop ends",
+        ("membrane start api -- npm run dev", "membrane attach api"),
+        scopes=("policy", "run", "own"),
+        words="command",
+        rare=True,
+    ),
+    Command(
+        "attach",
+        "[NAME]",
+        "be the terminal of a started session; Ctrl-\\ d lets go of it",
+        ("membrane attach api",),
+        words="name",
+        rare=True,
+    ),
+    Command(
+        "stop",
+        "[NAME]",
+        "end a started session, and wait for its end",
+        ("membrane stop api",),
+        words="name",
+        rare=True,
+    ),
+    Command(
+        "ps",
+        "[--json]",
+        "list the running sessions; also start (without this terminal), attach, stop, exec",
+        ("membrane ps",),
+        options=("json",),
+    ),
     Command("gc", "[--json]", "remove what dead sessions left behind", ("membrane gc",), options=("json",)),
     Command(
         "changes",
@@ -467,7 +496,7 @@ class Invocation(Value):
         return self.given[name][-1] if name in self.given else default
 
     def fields(self, scope: Scope) -> dict[str, str | bool | tuple[str, ...]]:
-        """The typed options of ``scope`` as ``settings.Given`` or arguments of ``opening.RunOptions``."""
+        """The typed options of ``scope`` as ``settings.Given`` or arguments of ``prepare.RunOptions``."""
         out: dict[str, str | bool | tuple[str, ...]] = {}
         for option in OPTIONS:
             if option.scope == scope and option.name in self.given:
@@ -523,7 +552,7 @@ def parse(argv: list[str]) -> Invocation:
     """
     command = _BY_NAME.get(argv[0], RUN) if argv else RUN
     index = 1 if argv and argv[0] in _BY_NAME else 0
-    wraps = command.words == "command"
+    wraps = command.words in ("command", "joins")
     known = options_of(command)
     long = {option.name: option for option in known}
     short = {option.short: option for option in known if option.short}
@@ -537,7 +566,8 @@ def parse(argv: list[str]) -> Invocation:
             break
         if len(word) < 2 or word[0] != "-":
             if wraps:
-                words += argv[index - 1 :]
+                rest = argv[index - 1 :]
+                words += [rest[0], *rest[2:]] if command.words == "joins" and rest[1:2] == ["--"] else rest
                 break
             words.append(word)
             continue
@@ -574,6 +604,10 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
     if "help" in given or "version" in given or command.words == "command":
         return
     of = f"membrane {command.name}"
+    if command.words == "joins":
+        if not words:
+            raise UsageError("parse the command line", f"{of} needs a session: {command.usage}", fix=command.example)
+        return
     if command.words == "session":
         if not words or words[0] not in command.choices:
             guess = closest(words[0], command.choices) if words else ""

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else lies there stays and is
+Only names that membrane itself makes below ``$MEMBRANE_HOME`` are candidates; whatever else is there stays and is
 named.  What a person cannot get back (policy, trust decisions, homes with credentials) needs a second yes, on the
 terminal or as a second line of piped input, and ``--yes`` does not give it.  Nothing is removed while a session is
 alive, except dead sessions.
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 
 LETTERS = "cid"
 CACHES = ("cache", "images")
-OWN = ("run", "logs", "tmp", "trace", "sessions", "told")  # made again when needed
-PRECIOUS = ("config.yaml", "trusted.yaml", "home", "homes", "agents", "layers", "changes")  # a person's own
+OWN = ("run", "logs", "tmp", "trace", "sessions", "told", "detached")  # made again when needed
+PRECIOUS = (
+    "config.yaml",
+    "trusted.yaml",
+    "home",
+    "homes",
+    "agents",
+    "layers",
+    "changes",
+    "containers",
+)  # a person's own
 
 
 class Removal(Value):
@@ -65,7 +74,9 @@ def removal(letters: str, state: str) -> Removal:
         there = []
     except OSError as error:
         raise HostError("list", error.strerror or "", target=state) from None
-    names = [*(CACHES if "i" in letters else ()), *(OWN if "d" in letters else ())]
+    kept = PRECIOUS if _has_sets(state) else tuple(name for name in PRECIOUS if name != "changes")
+    own = (*OWN, *(name for name in PRECIOUS if name not in kept))
+    names = [*(CACHES if "i" in letters else ()), *(own if "d" in letters else ())]
     known = {*CACHES, *OWN, *PRECIOUS}
 
     def paths(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -74,9 +85,17 @@ def removal(letters: str, state: str) -> Removal:
     return Removal(
         dead_sessions="c" in letters,
         paths=paths(names),
-        precious=paths(PRECIOUS) if "d" in letters else (),
+        precious=paths(kept) if "d" in letters else (),
         foreign=paths(name for name in there if name not in known) if "d" in letters else (),
     )
+
+
+def _has_sets(state: str) -> bool:
+    """Is there a change set?  Beside them lies what is made again when needed, with a name that begins with a dot."""
+    try:
+        return any(not name.startswith(".") for name in os.listdir(f"{state}/changes"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def remove(path: str) -> None:
@@ -107,8 +126,8 @@ def _line(fd: int) -> bytes:
     """The next line, at most 64 bytes; read one by one, so that the rest is left for the next question."""
     line = b""
     try:
-        while len(line) < 64 and (octet := os.read(fd, 1)) not in (b"", b"\n"):
-            line += octet
+        while len(line) < 64 and (byte := os.read(fd, 1)) not in (b"", b"\n"):
+            line += byte
     except OSError:  # standard input is closed, or a directory
         return b""
     return line

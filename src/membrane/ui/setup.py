@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The work is ``tracer.grant``'s; this says for whom, and has it done again at boot by a oneshot unit.  The unit makes
-root run this program, so it is only written when nobody else can change the program or a directory above it.
+root run this program, so it is only written when no other user can change the program or a directory above it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def members(group: str = GROUP) -> dict[str, int]:
     """Name and uid of each user who is in the group, root left out.
 
     Raises:
-        HostError: there is no such group, or nobody is in it.
+        HostError: there is no such group, or it has no member.
     """
     import grp
     import pwd
@@ -55,7 +55,7 @@ def members(group: str = GROUP) -> dict[str, int]:
         if user.pw_uid and (user.pw_gid == entry.gr_gid or user.pw_name in entry.gr_mem):
             users[user.pw_name] = user.pw_uid
     if not users:
-        raise HostError("set tracing up", f"nobody is in the group {group}", fix=fix)
+        raise HostError("set tracing up", f"the group {group} has no member", fix=fix)
     return users
 
 
@@ -65,7 +65,7 @@ def tracing(
     """Give each member his sets, take those of others away, and write the unit where systemd runs.
 
     Raises:
-        HostError: this is not root, nobody is in the group, or the kernel refused.
+        HostError: this is not root, the group has no member, or the kernel refused.
     """
     _only_root()
     users = members()
@@ -121,7 +121,7 @@ def no_tracing(
 
 
 def others_can_change(program: str) -> str:
-    """The first of the program and the directories above it that somebody else than root can change; empty: none."""
+    """The first of the program and the directories above it that another user than root can change; empty: none."""
     path = os.path.realpath(program)
     while True:
         status = os.stat(path)

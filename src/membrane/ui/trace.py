@@ -5,19 +5,22 @@ Theory of operation
 Finds the record, reads it once, and prints.  ``show`` and ``export`` are streams: the first line comes before the last
 event was read.  What could not be read is said on stderr, and by ``summary`` in its answer.
 
-Exit status: 0; ``verify`` 1 when something does not fit or nobody knows whether it is all; ``show`` 0 also when nothing
-was chosen.
+Exit status: 0; ``verify`` 1 when something does not fit or it is not known whether it is all; ``show`` 0 also when
+nothing was chosen.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
 from ..errors import HostError
+from ..escaping import escape
+from ..events import CheckpointMade, CheckpointRestored
 from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
@@ -42,6 +45,7 @@ _READS: dict[str, frozenset[str]] = {
     "verify": frozenset({"json"}),
     "export": _CHOOSE | {"format", "follow", "output"},
 }
+_TIME = re.compile(r"[0-9]{4}(-|\Z)")  # the beginning of one, as ISO 8601 writes it
 _COMMON = frozenset({"debug", "help", "version"})
 
 
@@ -95,6 +99,30 @@ def wanted(invocation: Invocation) -> query.Filter:
     )
 
 
+def _bounded(chosen: query.Filter, path: str) -> query.Filter:
+    """With the times of the checkpoints that ``--since`` and ``--until`` name.
+
+    Raises:
+        UsageError: the record has no such checkpoint, and it is no time.
+    """
+    labels = {"since": chosen.since, "until": chosen.until}
+    labels = {name: text for name, text in labels.items() if text and not _TIME.match(text)}
+    if not labels:
+        return chosen
+    times = {
+        each.event.checkpoint: each.time
+        for each in reader.Record(path).events()
+        if isinstance(each.event, CheckpointMade | CheckpointRestored)
+    }
+    for name, label in labels.items():
+        if label not in times:
+            known = f"; its checkpoints are {', '.join(map(escape, times))}" if times else ""
+            raise UsageError(
+                "choose events", f"--{name} {escape(label)}: no time, and no checkpoint of the record{known}"
+            )
+    return chosen.replace(**{name: times[label] for name, label in labels.items()})
+
+
 def _list(invocation: Invocation, state: str, home: str) -> int:
     rows: list[dict[str, Any]] = []
     for entry in reader.sessions(state):
@@ -133,7 +161,7 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
 
 
 def _show(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
-    chosen = wanted(invocation)
+    chosen = _bounded(wanted(invocation), entry.path)
     colour = may_colour(sys.stdout, os.environ)
 
     def line(each: Recorded) -> str:
@@ -191,7 +219,7 @@ def _verify(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
 
 def _export(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
     form = invocation.last("format", "tracee")
-    chosen = wanted(invocation)
+    chosen = _bounded(wanted(invocation), entry.path)
     with _destination(invocation.last("output", "-")) as stream:
         if invocation.has("follow"):
             for line in export.lines(query.chosen(export.arriving(entry.path), chosen), form):
@@ -218,7 +246,7 @@ def _destination(path: str) -> BinaryIO:
 def _watch(invocation: Invocation, entry: reader.Entry, home: str) -> int:
     from . import trace_watch
 
-    return trace_watch.watch(entry, wanted(invocation), home)
+    return trace_watch.watch(entry, _bounded(wanted(invocation), entry.path), home)
 
 
 _ACTIONS: dict[str, Callable[[Invocation, reader.Entry, str], int]] = {

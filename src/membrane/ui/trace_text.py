@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Pure: events in, lines out.  Every text that comes from inside is made visible again and cut, although the writer has
-escaped it: what lies in a file is not believed.
+escaped it: what a file holds is not believed.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ def _process_started(_each: Recorded, event: ev.ProcessStarted) -> str:
 def _ended(_each: Recorded, event: ev.SessionEnded | ev.ProcessExited) -> str:
     how = f"signal {event.signal}" if event.signal else f"exit {event.exit_code}"
     return f"{how} after {int(event.duration_ms)} ms"
+
+
+def _checkpoint(_each: Recorded, event: ev.CheckpointMade | ev.CheckpointRestored) -> str:
+    return f"{_show(event.checkpoint)} of {_show(event.change_set)}"
 
 
 def _opened(_each: Recorded, event: ev.FileOpened) -> str:
@@ -120,6 +124,8 @@ def _lost(_each: Recorded, event: ev.EventsLost) -> str:
 _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "SessionStarted": _started,
     "SessionEnded": _ended,
+    "CheckpointMade": _checkpoint,
+    "CheckpointRestored": _checkpoint,
     "ProcessStarted": _process_started,
     "ProcessExited": _ended,
     "FileOpened": _opened,

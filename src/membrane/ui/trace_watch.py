@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REFRESH = 0.3  # seconds
 MOST_LINES = 5000  # kept on the screen
-WIDE_ENOUGH = 92  # columns for what stands beside the events
+WIDE_ENOUGH = 92  # columns for what is beside the events
 
 
 def watch(entry: reader.Entry, wanted: query.Filter, home: str) -> int:
@@ -67,12 +67,12 @@ class Arrivals:
         return out
 
     def running(self) -> bool:
-        """Does somebody still write?"""
+        """Is it still written to?"""
         return not self._follower.ended()
 
 
 def side_lines(arrivals: Arrivals, home: str) -> list[str]:
-    """What stands beside the events: counts, destinations, refusals, files."""
+    """What is beside the events: counts, destinations, refusals, files."""
     data = arrivals.summary.data(running=True)
     lines = [f"{arrivals.total} events", ""]
     workspace = data["workspace"].rstrip("/") + "/" if data["workspace"] else ""

@@ -214,7 +214,7 @@ class Committed:
     # ------------------------------------------------------------ the walk
 
     def _at(self, path: str) -> Iterator[tuple[bytes, bytes]]:
-        """(mode, name) of what stands at ``path`` in the commits, each once; what was found before comes first."""
+        """(mode, name) of what is at ``path`` in the commits, each once; what was found before comes first."""
         if path not in self._paths and len(self._paths) >= MOST_PATHS:
             return
         at, found = self._paths.get(path, (0, {}))

@@ -25,7 +25,7 @@ def names_only(content: bytes) -> bytes:
     """The assignments of a dotenv file with empty values, linear in its size.
 
     Raises:
-        Unclear: it cannot be told what are names and what are values.
+        Unclear: it is not clear what are names and what are values.
     """
     try:
         text = content.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Hidden names that a program may find empty, and what tells git not to add them.
+"""Hidden names that a program may find empty, and what has git not add them.
 
 Theory of operation
 -------------------
@@ -7,11 +7,11 @@ tar, cp.  So a name that ``ignore`` matches is covered by an empty file or direc
 take the emptiness for a change and commit it, the cover stays what cannot be opened (mode 000):
 
 * a name that the index of its repository has (gitformat-index(5)), or something below it;
-* what another version control system may know (``OTHERS``), what lies in a ``.git``, and a link to any of these;
+* what another version control system may know (``OTHERS``), what is in a ``.git``, and a link to any of these;
 * when it cannot be judged: an index that is too large, compressed (version 4), shared with another file or sparse;
   configuration that sets ``core.excludesFile``, which would overrule ours.
 
-The index is searched, not parsed: a name stands in it as a whole and ends with NUL, its length in the 16 bits of flags
+The index is searched, not parsed: a name is in it as a whole and ends with NUL, its length in the 16 bits of flags
 before it.  What a search takes for the name without being it is only one more cover that cannot be opened.
 
 git learns of the others by a system-level configuration of ours, which includes the machine's own and names a file of
@@ -53,7 +53,7 @@ _OVERRULING = frozenset(("GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"))  # git(1),
 
 
 class Emptied(Value):
-    """``paths``: hidden names that may be empty, relative to the tree.  ``lines``: patterns that tell git of them."""
+    """``paths``: hidden names that may be empty, relative to the tree.  ``lines``: patterns for git's exclude file."""
 
     paths: frozenset[str] = frozenset()
     lines: tuple[bytes, ...] = ()
@@ -176,7 +176,7 @@ class Finder:
         return self._around(os.path.dirname(self._prefix + path))
 
     def _around(self, directory: str) -> _Repository | None:
-        """The same of what lies in an absolute directory."""
+        """The same of what is in an absolute directory."""
         asked: list[str] = []
         found: _Repository | None = None
         for _ in range(DEEPEST):

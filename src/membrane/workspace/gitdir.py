@@ -111,7 +111,7 @@ ROWS = (
     Row("branches", ("git",), "held", "init, from its template", "git-fetch(1), REMOTES", "empty"),
     Row("commondir", ("linked",), "held", "worktree add", _LAYOUT, "the repository that holds it"),
     Row("gitdir", ("linked",), "held", "worktree add", _LAYOUT, "a worktree of this workspace"),
-    Row("attributes", ("info",), "held", "nobody", "gitattributes(5)", "empty"),
+    Row("attributes", ("info",), "held", "users", "gitattributes(5)", "empty"),
     # places
     Row("info", _TOP, "place", "init", _LAYOUT),
     Row("modules", ("git", "linked"), "place", "submodule", _LAYOUT),

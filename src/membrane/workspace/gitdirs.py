@@ -7,12 +7,12 @@ A linked worktree, a submodule and a ``git init --separate-git-dir`` have a *fil
 directory that ``commondir`` there names.  ``find`` says which directories these are.
 
 The file is part of the workspace, so an archive or an earlier run can have made it: alone it opens nothing.  A git
-directory is shown only when something that lies *outside* of the workspace names this work tree:
+directory is shown only when something *outside* of the workspace names this work tree:
 
 * a linked worktree: ``gitdir`` in its git directory holds the path of this ``.git`` (git-worktree(1), DETAILS);
 * a submodule: ``core.worktree`` in its ``config`` (git-submodule(1));
-* a separate git directory names nobody.  Its index tells inode number, change time and size of the files that it was
-  written for (gitformat-index(5)), which nobody knows who has not seen this tree.
+* a separate git directory names no tree.  Its index holds inode number, change time and size of the files that it was
+  written for (gitformat-index(5)), which only who has seen this tree knows.
 
 Of the other worktrees of the same repository nothing is shown that can be kept away: their own directories below
 ``worktrees`` are read-only, their files hidden where they lie in what is shown.

@@ -8,8 +8,8 @@ lets the caller sleep and passes the path on (``tracer.edits``); ``Editor`` does
 and the tracer answers the call, which the kernel never carries out.
 
 1. The lock file is read once, and what was read is judged (``objection``): against what is there now only everyday
-   settings may differ.  A setting that could run something stays as it is, whoever has made it.
-2. These bytes are written to a new file in ``hooks``.  In the sandbox that directory is bound read-only, so nobody
+   settings may differ.  A setting that could run something stays as it is, whatever has made it.
+2. These bytes are written to a new file in ``hooks``.  In the sandbox that directory is bound read-only, so no process
    there can open the file for writing or put another in its place.
 3. The launcher binds it read-only at its own name, *below* the cover of ``hooks``, where only a descriptor leads that
    was opened before the directory was covered (``plan.model.Keep``).
@@ -20,7 +20,7 @@ and the tracer answers the call, which the kernel never carries out.
 5. The old file, now in ``hooks``, and the lock file are removed.
 
 ``.gitmodules`` (``git submodule add``) is changed in the same way, beside a ``.git`` with ``hooks``.  The mount that
-covers a file belongs to the mount in which the file's name lies, so each file has a descriptor of its own.
+covers a file belongs to the mount in which the file's name is, so each file has a descriptor of its own.
 
 Another sandbox in the same tree has its own cover over the old file, and none over the new one until its guard has seen
 it; so nothing is changed while one is there.
@@ -71,7 +71,7 @@ def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool =
     """Why ``new`` may not take the place of ``old``; empty when only everyday settings differ.
 
     Everyday is what ``gitconfig.objection`` finds harmless: a list of what is good.  All other settings must be the
-    same, in the same order.  The values are not told: an address can hold a password.
+    same, in the same order.  The values are not reported: an address can hold a password.
 
     Args:
         path: of the file; a ``.gitmodules`` has rules of its own, and git sets ``core.worktree`` of a submodule.
@@ -143,7 +143,7 @@ def editable(hits: Iterable[ScanHit], pins: Iterable[str]) -> tuple[tuple[str, s
     """Files that can be changed, and the ``hooks`` directory of each; shallow first, relative as the hits are.
 
     Both must be there, under these names and not as links, and be bound as protected names; the directory that a file
-    lies in is the workspace or pinned.
+    is in is the workspace or pinned.
     """
     files: set[str] = set()
     hooks: set[str] = set()
@@ -178,7 +178,7 @@ class _Edit(Value):
     """What is being put in place; the descriptors are closed with it."""
 
     request: _Request
-    parent: int  # the directory that the file lies in
+    parent: int  # the directory that the file is in
     hooks: int
     name: str  # of the new file in ``hooks``
     file: int  # the new file, open for reading
@@ -343,7 +343,7 @@ class Editor:
         try:
             _in_time(edit.request)
             if _has_writer(edit.file) or os.pread(edit.file, LARGEST + 1, 0) != edit.content:
-                raise _Refused("somebody else has the new file open")
+                raise _Refused("another process has the new file open")
             file = edit.request.path.rpartition("/")[2]
             if not _same(os.stat(file, dir_fd=edit.parent, follow_symlinks=False), edit.old):
                 raise _Refused("it was changed meanwhile")
@@ -360,7 +360,7 @@ class Editor:
             self._drop(edit)
 
     def _drop(self, edit: _Edit) -> None:
-        """Whatever stands at the temporary name is removed: the new file, or the old one after the exchange."""
+        """Whatever is at the temporary name is removed: the new file, or the old one after the exchange."""
         self._edit, self._frozen = None, False
         _remove(edit.hooks, edit.name)
         for fd in (edit.file, edit.hooks, edit.parent):
@@ -430,8 +430,8 @@ def _is(directory: int, name: str, status: os.stat_result) -> bool:
 def _has_writer(fd: int) -> bool:
     """Has any process the file open for writing?  A read lease is given only when none has (fcntl(2), F_SETLEASE).
 
-    The second wall, should ``hooks`` not be covered.  An open(2) that the cover is about to refuse counts as a writer
-    for a moment (fs/open.c do_dentry_open), so it is asked a few times.
+    The second barrier, should ``hooks`` not be covered.  An open(2) that the cover is about to refuse counts as a
+    writer for a moment (fs/open.c do_dentry_open), so it is asked a few times.
     """
     import fcntl
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 git tests a path when it puts it into an index, and trusts the index afterwards: ``git checkout .`` writes
-``.git/hooks/post-checkout`` and ``../../.bashrc`` when a file that somebody else made says so.  Likewise rerere opens
+``.git/hooks/post-checkout`` and ``../../.bashrc`` when a file that another user made says so.  Likewise rerere opens
 the files that ``MERGE_RR`` names and keeps a copy of them where the command can read it.  So an index may hold what
 git itself would put there (read-cache.c, ``verify_path``), and ``MERGE_RR`` files of the work tree.
 
@@ -67,7 +67,7 @@ def hash_size(config: str) -> int:
 def _is_read_so(data: bytes, places: list[int], hash_size: int) -> bool:
     """Does git read the entries from where they were read here?
 
-    With many entries it starts several threads where the extensions EOIE and IEOT tell it to.
+    With many entries it starts several threads where the extensions EOIE and IEOT are there.
 
     Args:
         data: the whole file.

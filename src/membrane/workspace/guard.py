@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-The mounts made at the start bind what existed then.  The kernel drops a mount when somebody outside replaces the
+The mounts made at the start bind what existed then.  The kernel drops a mount when a process outside replaces the
 file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
 outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
 read-only mount, and a protected name that is not what git itself writes loses its name: it is renamed where it is
-(``judge.put_aside``), to one that nobody obeys.  A name of tools stays as a commit from before the run has it
+(``judge.put_aside``), to one that no program obeys.  A name of tools stays as a commit from before the run has it
 (``commits``); what was that once and is changed is put aside, and put back as it was.  When no process of the sandbox
 is left, what was put aside goes to the quarantine, if it can, and the tree is compared with the index of the start
 once more.
 
-No grace: each name is judged as soon as it is seen, and again when it is opened or written.  A file that somebody
-holds open for writing could be changed through a mapping, which no event tells: it is judged again every few
+No grace: each name is judged as soon as it is seen, and again when it is opened or written.  A file that a process
+holds open for writing could be changed through a mapping, which no event reports: it is judged again every few
 milliseconds, and goes when that lasts longer than a second.  A name that was put aside and made again, over and over,
 ends the run, for each time it is there for some milliseconds.
 
@@ -64,10 +64,10 @@ DEEPEST_CLOSED = 64  # closed directories within each other that are opened agai
 MOST_MOVED = 500  # times that names are taken away in one session before the command is ended
 MOST_RETURNS = 8  # times that one name is taken away before the command is ended
 MOST_WAITING = 65_536  # names that wait for their judgement before the command is ended
-MOST_UNWATCHED = 4_096  # benign names whose writes nobody tells; one more is not benign
-MOST_KEPT = 1_000  # names of tools in new repositories that are told at the end
-AGAIN = 0.02  # seconds between two looks at names that somebody may write to unseen
-PATIENCE = 1.0  # seconds that somebody may hold a protected name open for writing
+MOST_UNWATCHED = 4_096  # benign names whose writes are not reported; one more is not benign
+MOST_KEPT = 1_000  # names of tools in new repositories that are reported at the end
+AGAIN = 0.02  # seconds between two looks at names that may be written to unseen
+PATIENCE = 1.0  # seconds that a process may hold a protected name open for writing
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
 IN_TURNS = 0.05  # share of the time for names that cannot be watched
 LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
@@ -84,7 +84,7 @@ class Guard(Holder, Watching):
         mask: mounts operations inside the sandbox.
         report: takes events.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
-        empty: hidden names that were covered by what is empty, and are again when somebody outside replaces them.
+        empty: hidden names that were covered by what is empty, and are again when a process outside replaces them.
         tips: the commits that the repository had before the run (``commits.remember``).
     """
 
@@ -117,8 +117,8 @@ class Guard(Holder, Watching):
         self._waiting: dict[str, None] = {}  # protected names to judge
         self._judged = ""  # the name that is looked at, and
         self._since = 0.0  # since when it is known to be open for writing
-        self._written: dict[str, float] = {}  # benign names that somebody has open for writing: since when
-        self._unwatched: dict[str, None] = {}  # benign names whose writes nobody tells
+        self._written: dict[str, float] = {}  # benign names that a process has open for writing: since when
+        self._unwatched: dict[str, None] = {}  # benign names whose writes are not reported
         self._again_at = 0.0  # time.monotonic(); 0: nothing is to be looked at again
         self._returns: dict[str, int] = {}  # how often a name was put aside, and
         self._taken = 0  # all of them together
@@ -180,7 +180,7 @@ class Guard(Holder, Watching):
         self._watcher.let_go(path)
 
     def hold(self, fd: int, path: str) -> str:
-        """``judge`` reads a file: is every later write to it told, and every change of where it leads?"""
+        """``judge`` reads a file: is every later write to it reported, and every change of where it leads?"""
         if self._ended:
             return ""
         if fold(path.rpartition("/")[2]) in GIT_NAMES:
@@ -268,11 +268,11 @@ class Guard(Holder, Watching):
         except OSError:
             why = "it cannot be looked at"  # and so it is not benign
         if not why and self._ended and is_only_for_now(self._root_fd, path):
-            why = "nobody needs it any more"
+            why = "it is not needed any more"
         if why:
             self._put_aside(path)
         elif not there and tree_row(path) is not None:
-            self._tell(path)  # it was there for a moment, and nothing that it could have held is benign
+            self._report_refusal(path)  # it was there for a moment, and nothing that it could have held is benign
 
     def _is_as_committed(self, path: str) -> bool | None:
         """Is a name of tools, with all below it, as commits from before the run have it?  None: not known yet."""
@@ -348,7 +348,7 @@ class Guard(Holder, Watching):
         return True
 
     def _is_held_open(self, path: str) -> bool:
-        """A file that stands as it stood at the start was opened: is it kept open for writing, or mapped?
+        """A file that is as it was at the start was opened: is it kept open for writing, or mapped?
 
         What is in it is the caller's own, and is not judged.
         """
@@ -356,14 +356,14 @@ class Guard(Holder, Watching):
         try:
             fd = open_file(self._root_fd, path)
         except OSError:
-            return False  # then it does not stand there any more, which is told
+            return False  # then it is not there any more, which is reported
         try:
             return bool(self.hold(fd, path))
         finally:
             os.close(fd)
 
     def _is_kept(self, path: str) -> bool:
-        """Is it a name of tools that stands in a repository that the session made below the top?"""
+        """Is it a name of tools in a repository that the session made below the top?"""
         if path in self._kept:
             return True
         at = path.find("/")
@@ -378,7 +378,7 @@ class Guard(Holder, Watching):
             at = path.find("/", at + 1)
         return False
 
-    def _tell(self, path: str) -> None:
+    def _report_refusal(self, path: str) -> None:
         shown = self._shown + path
         denied = PathAccess(shown, "write")
         self._report(AccessDenied(access_as_data(denied), reasons.PROTECTED_NAME, rule=None, hint=None, source="mount"))
@@ -393,16 +393,16 @@ class Guard(Holder, Watching):
         try:
             aside = put_aside(self._root_fd, path)
         except (FileNotFoundError, NotADirectoryError):
-            self._tell(path)
+            self._report_refusal(path)
             return
         except OSError:
             # It cannot even be renamed: freeze it, and fail the run if it is still there at the end.
-            self._tell(path)
+            self._report_refusal(path)
             self._stuck[path] = None
             if not self._ended:
                 self._mask([ReadOnly(self._prefix + path)])
             return
-        self._tell(path)
+        self._report_refusal(path)
         self._aside.append((path, aside))
 
     # ------------------------------------------------------------ the end
@@ -443,7 +443,7 @@ class Guard(Holder, Watching):
         self.unfinished = f"looking for protected names took longer than {LONGEST_END:g} s, and was ended"
 
     def _move_out(self, until: float) -> None:
-        """Out of the workspace, where that is possible; else it stays under the name that nobody obeys."""
+        """Out of the workspace, where that is possible; else it stays under the name that no program obeys."""
         directory = -1
         try:
             os.makedirs(self._store, 0o700, exist_ok=True)
@@ -475,7 +475,7 @@ class Guard(Holder, Watching):
         try:
             open_up(self._root_fd, ".")
         except OSError:
-            pass  # the workspace is somebody else's: the command could not close it either
+            pass  # the workspace is another user's: the command could not close it either
         hits: tuple[ScanHit, ...] = ()
         for _round in range(DEEPEST_CLOSED):
             found = rescan(self._index, until=until)

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The kernel drops a mount when somebody replaces the file below it (an editor's atomic save, a token that is renewed).
+The kernel drops a mount when a process replaces the file below it (an editor's atomic save, a token that is renewed).
 The guard mends that in writable trees; here single files are held anywhere: every directory on the way to one is
 watched by inotify(7), and what appears at one of the names is masked, within milliseconds.  That is also done for a
 file that was shown with placeholders: what is in the new one is not known.
@@ -57,7 +57,7 @@ class Held:
                 mask = _IN_CREATE | _IN_MOVED_TO | _IN_ONLYDIR
                 watch = syscalls.inotify_add_watch(self._fd, os.fsencode(directory), mask)
             except OSError:
-                return  # it is not there, or not ours to look into: nobody of ours replaces what is in it
+                return  # it is not there, or not ours to look into: no program of this user replaces what is in it
             names = self._names.setdefault(watch, {}).setdefault(os.fsencode(parts[count]), [])
             if path not in names:
                 names.append(path)
@@ -68,7 +68,7 @@ class Held:
     def on_change(self) -> None:
         """Mask what was replaced."""
         appeared: dict[str, None] = {}
-        for _ in range(_READS):  # the rest is told again: who makes more all the time must not keep us here
+        for _ in range(_READS):  # the rest is reported again: who makes more all the time must not keep us here
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A literal is resolved through its links: what a rule denies is denied where it lies.  A link that an ``allow-write``
+A literal is resolved through its links: what a rule denies is denied where it is.  A link that an ``allow-write``
 names must stay within its own name: an agent of an earlier run may have made it, and it would choose what this run
 opens.  Globs are matched by a walk that follows no link and is bounded; inside writable trees the guard holds denied
 globs by pattern, at any time, so the walk leaves those trees out.

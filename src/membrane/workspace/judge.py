@@ -9,7 +9,7 @@ of the sandbox is left.
 Both run outside of the sandbox, with the rights of the caller, on a tree that the agent may be changing: nothing is
 opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
 below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
-files, since whoever judges and whoever moves open names in the same few ways.
+files, since judging and moving open names in the same few ways.
 
 One file of over 800 lines: a validator for each name of the tables, and the access by descriptor that all share.
 """
@@ -86,7 +86,7 @@ class Holder:
         return False
 
     def is_same(self, path: str, status: os.stat_result) -> bool:
-        """Was this file, which nobody has changed since, judged benign before?"""
+        """Was this file, which was not changed since, judged benign before?"""
         return False
 
     def is_benign(self, path: str, status: os.stat_result) -> None:
@@ -106,8 +106,8 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     Args:
         root_fd: the workspace.
         path: relative to it, as the scan or the watcher reported it.
-        source: where the file lies now, when it is not there yet; ``path`` is the name that it would get.
-        holder: is told of each file before it is opened and before it is read.
+        source: where the file is now, when it is not there yet; ``path`` is the name that it would get.
+        holder: gets each file before it is opened and before it is read.
 
     Benign is only what git itself writes in its directories.  A name that vanished is benign.  Whatever cannot be
     read is not.  Never follows a symbolic link, never blocks on a fifo, reads at most ``LARGEST_READ`` bytes,
@@ -115,23 +115,23 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     """
     parent, _, name = path.rpartition("/")
     key, above = fold(name), fold(parent.rpartition("/")[2])
-    lies = source or path
+    real = source or path
     try:
-        mode = _stat(root_fd, lies).st_mode
+        mode = _stat(root_fd, real).st_mode
     except OSError as error:
-        return "" if _is_gone(root_fd, lies) else f"it cannot be looked at ({error.strerror})"
+        return "" if _is_gone(root_fd, real) else f"it cannot be looked at ({error.strerror})"
     row = tree_row(path)
     if stat.S_ISLNK(mode):
-        return "" if row is None and _is_probe(root_fd, lies, key) else "it is a symbolic link"
+        return "" if row is None and _is_probe(root_fd, real, key) else "it is a symbolic link"
     if row is not None:
         return row.reason
     if stat.S_ISDIR(mode):
         if key in GIT_NAMES:
             return ""  # its contents are judged name by name
         if key == "hooks":
-            return _judge_hooks(root_fd, lies)
+            return _judge_hooks(root_fd, real)
         if key == "branches":
-            return _judge_empty(root_fd, lies)
+            return _judge_empty(root_fd, real)
     validator = _validator(key, above)
     if validator is None:
         return reason(path)
@@ -139,11 +139,11 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         return "it is not a regular file"
     holder.let_go(path)
     try:
-        fd = open_file(root_fd, lies)
+        fd = open_file(root_fd, real)
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return "" if _is_gone(root_fd, lies) else f"it cannot be read ({error.strerror})"
+        return "" if _is_gone(root_fd, real) else f"it cannot be read ({error.strerror})"
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -303,7 +303,7 @@ def reason(path: str) -> str:
 def _is_probe(root_fd: int, path: str, key: str) -> bool:
     """The link by which git learns whether the file system has links (setup.c, create_default_files).
 
-    It leads nowhere but to ``testing`` beside it, which is judged in its own right if somebody makes it.
+    It leads nowhere but to ``testing`` beside it, which is judged in its own right if it is made.
     """
     if not any(fits(pattern, key) for pattern in ("t??????", "_git2_??????")):
         return False
@@ -392,7 +392,7 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
     """Why a directory must not be a git repository; empty when all that git obeys in it is benign.
 
     ``HEAD`` stands for a directory that became a repository by its layout: taking that away unmakes the repository.
-    What else is in it may be somebody's files with the same names, so they are judged but not moved.
+    What else is in it may be a user's files with the same names, so they are judged but not moved.
     """
     base = f"{place}/" if place else ""
     for name in _OBEYED:
@@ -607,10 +607,10 @@ def _open(root_fd: int, path: str, flags: int) -> int:
 
 
 def open_file(root_fd: int, path: str) -> int:
-    """A regular file or a fifo below ``root_fd``, for reading, without waiting for anybody.
+    """A regular file or a fifo below ``root_fd``, for reading, without waiting for its writer.
 
     Raises:
-        OSError: it is not there, or a link stands on the way.
+        OSError: it is not there, or a link is on the way.
     """
     return _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
 
@@ -629,7 +629,7 @@ def _stat(root_fd: int, path: str) -> os.stat_result:
 
 
 def put_aside(root_fd: int, path: str) -> str:
-    """Give a name that must go another one in its own directory, which nobody obeys; return the new path.
+    """Give a name that must go another one in its own directory, which no program obeys; return the new path.
 
     One rename(2) by descriptors: nothing is copied, no other file system and no room is needed, and it does not depend
     on what or how much it is.  Where not even that can be done a file or a link is removed, and "" returned.

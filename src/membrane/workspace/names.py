@@ -7,8 +7,8 @@ manual, or the file of its source.  ``docs/protected-names.md`` is this table as
 name has up to three components, with at most one ``*`` in the last; it counts in every directory of the tree, but
 for what package managers unpack (``protect.PACKAGES``).
 
-What stands in a git directory is another table, of what is *good* (``gitdir``): git says what it writes, and a list of
-what it obeys would never be whole.  Here the programs are anybody's, so the list is of what is known to be obeyed.
+What is in a git directory has another table, of what is *good* (``gitdir``): git says what it writes, and a list of
+what it obeys would never be whole.  Here any program may be meant, so the list is of what is known to be obeyed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A repository lies in a directory that the command may write, so nothing that is read there is believed: ``Objects``
+A repository is in a directory that the command may write, so nothing that is read there is believed: ``Objects``
 takes a name that the caller knows to be good, reads what the files offer for it, and gives it back only when its hash
 (SHA-1, or SHA-256 for names of 32 bytes) is that name (gitformat-pack(5), gitrepository-layout(5)).  Refs, grafts,
 ``refs/replace`` and alternates are not looked at, and no program is run.

@@ -15,7 +15,7 @@ What a commit from before the run holds under a name of tools may be made (``com
 ``unlike`` says of one whether it has become something else.
 
 In a repository that was made below the top in this session the names of tools stay: a clone brings them, and taking
-them away would have the next ``git commit -a`` delete them.  They are told at the end.
+them away would have the next ``git commit -a`` delete them.  They are reported at the end.
 
 The answer is as of now.  Another thread can change what is judged until the kernel has done what it was asked for;
 what gets past that is put aside by the guard.  All work is bounded; what is beyond is refused.
@@ -177,7 +177,7 @@ class Prevention:
         if context == _EMPTY:
             return "git takes what is in it for the address of a remote"
         if kind == "fifo" and (context == DATA or (context >= 0 and context & NAMED)):
-            return "git outside would wait for whoever opens its other end"
+            return "git outside would wait until its other end is opened"
         if context < 0:
             away = link and context == DATA and "annex" not in map(fold, path.split("/"))  # git-annex(1) makes links
             return "it is a symbolic link, and git outside would write or remove what it leads to" if away else ""
@@ -225,7 +225,7 @@ class Prevention:
             self._contexts.clear()
             self._contexts[""] = self._top
 
-    # ------------------------------------------------------------ where it stands
+    # ------------------------------------------------------------ where it is
 
     def _context(self, path: str) -> tuple[int, str, str]:
         """(context of the children, folded name, why nothing may be made below)."""
@@ -305,9 +305,9 @@ class Prevention:
         left = _MOST_WALKED
         stack = [(source, path, context)]
         while stack:
-            lies, place, context = stack.pop()
+            real, place, context = stack.pop()
             try:
-                names = self._list(lies, left)
+                names = self._list(real, left)
             except OSError as error:
                 return f"it cannot be looked at ({error.strerror})"
             left -= len(names)
@@ -317,17 +317,17 @@ class Prevention:
             if context & KIND == GIT_MODULES and "head" in keys:
                 context = GIT | NAMED
             elif not context & NAMED and is_git_layout(keys):
-                why = judge_repository(self._root_fd, lies)
+                why = judge_repository(self._root_fd, real)
                 if why:
                     return why
             for name, key, directory, link in names:
                 code = classify(context, key, directory, link)
                 if code in (PROTECT, CHECKED):
-                    why = judge(self._root_fd, f"{place}/{name}", f"{lies}/{name}")
+                    why = judge(self._root_fd, f"{place}/{name}", f"{real}/{name}")
                     if why:
                         return f"{place}/{name}: {why}"
                 elif directory and code >= 0:
-                    stack.append((f"{lies}/{name}", f"{place}/{name}", code))
+                    stack.append((f"{real}/{name}", f"{place}/{name}", code))
         return ""
 
     def _list(self, path: str, most: int) -> list[tuple[str, str, bool, bool]]:

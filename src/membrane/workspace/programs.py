@@ -9,11 +9,12 @@ not there yet must not appear.  git itself is never run.
 
 A value is cut as a shell cuts it, and more (``words``): at blanks, at operators, and after the ``=`` of an assignment;
 with quotes and without.  Every word counts that names a file, for whichever of them is a script its interpreter says,
-not we.  What does not exist counts only where a command or an interpreter's script stands: ``!rm -rf build/x`` must not
+not we.  What does not exist counts only where a command or an interpreter's script is: ``!rm -rf build/x`` must not
 keep ``build/x`` from being made.  A command without a slash is looked up in PATH.  A directory counts only where a key
 takes one: ``!make -C sub`` must not make ``sub`` read-only.
 
-Where a relative name begins depends on the program; git starts most of them at the top of the work tree.
+Where a relative name begins depends on the program; git starts most of them at the top of the work tree, of which one
+configuration may have several (``work_trees``).
 
 Conditions of ``includeIf`` are taken to hold.  Bounds: ``MOST_FILES`` files, each of ``LARGEST`` bytes;
 what is longer, or is no configuration by ``gitconfig.parse``, names nothing, as before.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 LARGEST = 256 << 10  # bytes of one configuration file
 MOST_FILES = 512  # configuration files of one workspace
+MOST_LINKED = 1_000  # work trees that are linked to one repository
 MOST_WORDS = 64  # of one value, read in one of two ways
 LONGEST = 4096  # characters of a value that are looked at
 DEEPEST = 10  # files that include each other, as git (config.c MAX_INCLUDE_DEPTH)
@@ -72,7 +74,8 @@ _OPERATORS = "\n;&|(){}`"  # after these a shell looks for a command
 _BREAKS = " \t<>" + _OPERATORS
 # In a file that holds none of these there is nothing to find: the parser is not loaded on the start-up path.
 _SIGNS = tuple(
-    word.encode() for word in (*_COMMANDS, *_SECTIONS, "hookspath", "templatedir", "attributesfile", "path", "update")
+    word.encode()
+    for word in (*_COMMANDS, *_SECTIONS, "hookspath", "templatedir", "attributesfile", "path", "update", "worktree")
 )
 
 
@@ -88,17 +91,27 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """
     gits = tuple(gits)
     budget = [MOST_FILES]
+    trees = {"": None}
     for git in gits:
-        for name in ("config", "config.worktree"):
-            for base, key, value in _read(f"{root}/{git}" if git else root, name, budget, 0):
-                yield from _targets(work_tree(git), base, key, value)
+        place = f"{root}/{git}" if git else root
+        rows = [row for name in ("config", "config.worktree") for row in _read(place, name, budget, 0)]
+        own = work_trees(root, git, rows)
+        trees |= dict.fromkeys(own)
+        for base, key, value in rows:
+            for tree in own:
+                yield from _targets(tree, base, key, value)
     if not gits:
         return
-    trees = dict.fromkeys(("", *map(work_tree, gits)))
     for place in own_files(os.environ):
         for base, key, value in _read("/", place, budget, 0):
             for tree in trees:
                 yield from _targets(tree, base, key, value)
+
+
+def relative(root: str, gits: Iterable[str]) -> frozenset[str]:
+    """The names of ``named`` that begin in whatever work tree git is in: so also in one that is made later."""
+    found = {os.path.normpath(target) for _tree, target, _kind in named(root, gits) if target[:1] not in ("", "/")}
+    return frozenset(each for each in found if each != "." and not each.startswith(".."))
 
 
 def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:
@@ -114,14 +127,51 @@ def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:
     return tuple(file for file in files if file.startswith("/"))
 
 
-def work_tree(git: str) -> str:
-    """Where git runs hooks of this repository: above ``.git``, else (bare) the directory itself (githooks(5))."""
+def work_trees(root: str, git: str, rows: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Where git runs hooks of a repository (githooks(5)), so far as it is in the workspace; relative to that.
+
+    Above ``.git``, else (bare) the directory itself; what ``core.worktree`` names, as a submodule's does; and the trees
+    that are linked to it (git-worktree(1)), for which the same configuration holds.
+
+    Args:
+        rows: the settings of its configuration, as ``_read`` gives them.
+    """
     parent, _, name = git.rpartition("/")
-    return parent if fold(name) in GIT_NAMES else git
+    found = {parent if fold(name) in GIT_NAMES else git: None}
+    place = f"{root}/{git}" if git else root
+    named = [os.path.join(base, _home(value)) for base, key, value in rows if key == "core.worktree" and value]
+    for each in (*named, *_linked(place)):
+        path = os.path.normpath(each)
+        if path == root:
+            found[""] = None
+        elif path.startswith(root.rstrip("/") + "/"):
+            found[path[len(root.rstrip("/")) + 1 :]] = None
+    return tuple(found)
+
+
+def _linked(place: str) -> Iterator[str]:
+    """The work trees that are linked to the git directory ``place``; absolute."""
+    try:
+        with os.scandir(f"{place}/worktrees") as listing:
+            names = [entry.name for _, entry in zip(range(MOST_LINKED), listing, strict=False)]
+    except OSError:
+        return
+    for name in names:
+        try:
+            fd = os.open(f"{place}/worktrees/{name}/gitdir", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            text = os.read(fd, LONGEST).decode("utf-8", "surrogateescape").rstrip("\n")
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+        yield os.path.dirname(os.path.join(f"{place}/worktrees/{name}", text))
 
 
 def words(value: str) -> list[tuple[str, bool]]:
-    """The words of a command, and whether each stands where a shell would look for a command.
+    """The words of a command, and whether each is where a shell would look for a command.
 
     Lexical, for any shell: what it makes of them at run time is not followed.  Read twice: with quotes that hold a
     word together, and as if there were none, for ``sh -c './x'`` quotes a command.

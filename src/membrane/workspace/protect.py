@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Two tables: ``names`` of what tools obey in a work tree, ``gitdir`` of what git writes in its own directory, where
-everything else is protected.  A row is found by *where* a name stands, not by its path: a walk
+everything else is protected.  A row is found by *where* a name is, not by its path: a walk
 carries a context (an ordinary directory, a git directory, the inside of a package tree, ``.claude``, ...), and
 ``classify`` says for one name in one context whether it is protected, and in which context its children stand.
 A git directory is known by its name ``.git``, by its place (``worktrees/NAME``) or by its layout as git itself
@@ -53,7 +53,7 @@ PROTECTED = (
     Protected("rebase-apply/apply-opt", "git", "git", "hands it to git apply when git am goes on", "builtin/am.c"),
 )
 
-# Trees that package managers unpack: editor and agent configuration inside is somebody's published package, is not
+# Trees that package managers unpack: editor and agent configuration inside is a published package, is not
 # read unless that directory itself is opened, and taking it away breaks the installation.  Git names still count.
 PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "vendor"})
 
@@ -70,8 +70,8 @@ GIT_OBJECTS = 11  # git packs and removes what is in its directories
 FIRST_PARENT = 12  # further contexts: directories of the table that hold protected names
 KIND = 0xFF
 # Set inside a directory that is *named* ``.git``.  Only there do git's names replace those of the tree, and is what
-# git does not write protected: anybody can plant HEAD, objects and refs in an ordinary directory, so a repository by
-# layout adds the names that git obeys and never takes any away.
+# git does not write protected: any program can plant HEAD, objects and refs in an ordinary directory, so a repository
+# by layout adds the names that git obeys and never takes any away.
 NAMED = 0x100
 
 GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)

@@ -1,10 +1,10 @@
-"""First reads of hidden files that are empty: told from outside, for nothing fails that anybody would see.
+"""First reads of hidden files that are empty: reported from outside, for nothing fails that the tracer would see.
 
 Theory of operation
 -------------------
 Pid 1 gives each of the first names a file of its own to be covered with (``host.view.Masks``), watches that inode by
-inotify(7) for its first open, and passes the descriptor out.  Opens by any name and any process are told; who it was is
-not.  Each watch tells once (IN_ONESHOT): the sandbox cannot make work for us with it.
+inotify(7) for its first open, and passes the descriptor out.  Opens by any name and any process are reported; who it
+was is not.  Each watch reports once (IN_ONESHOT): the sandbox cannot make work for us with it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
 
 _EVENT = struct.Struct("iIII")  # inotify(7)
-_READ = 65_536  # bytes: more than all watches can tell
+_READ = 65_536  # bytes: more than all watches can report
 _IN_OPEN = 0x20
 
 
 class Reads:
-    """Tells until ``close``.
+    """Reports until ``close``.
 
     Args:
         fd: of the watches; taken over.
@@ -50,12 +50,12 @@ class Reads:
         return self._fd
 
     def close(self) -> None:
-        """Tell what is left, and end."""
+        """Report what is left, and end."""
         self.on_change()
         os.close(self._fd)
 
     def on_change(self) -> None:
-        """Tell what was read since the last time."""
+        """Report what was read since the last time."""
         try:
             data = os.read(self._fd, _READ)
         except BlockingIOError:
@@ -66,9 +66,9 @@ class Reads:
             at += _EVENT.size + length
             path = self._paths.pop(watch, None) if mask & _IN_OPEN else None
             if path is not None:
-                self._tell(path)
+                self._report_read(path)
 
-    def _tell(self, path: str) -> None:
+    def _report_read(self, path: str) -> None:
         if self._decider is None:
             from ..policy.decide import Decider  # 10 ms that most runs never need
 

@@ -15,7 +15,7 @@ a checksum, readable and owned by the caller alone; anything else in its place i
 ``rescan`` compares with the index of the start and returns what appeared since.
 
 Paths are relative to the workspace, with undecodable bytes as surrogate escapes.  The walk trusts names only as names:
-whoever mounts or moves something opens it by ``openat2`` without following links.
+what mounts or moves something opens it by ``openat2`` without following links.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def scan(
         known = {hit.path for hit in hits}
         also = [hit for hit in found.hits if hit.path not in known]
         hits += also
-    linked, told = _hard_links(root, hits)
+    linked, reported = _hard_links(root, hits)
     if linked:
         hits += _other_names(root, entries, linked)
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
@@ -255,7 +255,7 @@ def scan(
         tuple(warnings),
         Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
         protect.pins(pinned, [path for path in gits if path]),
-        linked=tuple(told),
+        linked=tuple(reported),
         named=frozenset(named),
     )
 
@@ -320,7 +320,7 @@ def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | 
         if entry[4] & protect.KIND != protect.GIT:
             return None if old is not None else ScanHit(name, "protect", directory, link)
         return ScanHit(f"{path}/HEAD" if path else "HEAD", "protect", False)
-    # Hidden and protected: inside, the mask does; outside, somebody would still obey what the command made.
+    # Hidden and protected: inside, the mask does; outside, programs would still obey what the command made.
     return ScanHit(name, "protect" if code == "x" else EFFECTS[code], directory, link)
 
 
@@ -399,7 +399,7 @@ def list_directory(
     Args:
         place: its absolute path, or a descriptor of it.
         path: relative to the workspace.
-        context: in which it stands, not settled.
+        context: in which it is, not settled.
         status: taken before the listing.
 
     Raises:

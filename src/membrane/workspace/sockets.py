@@ -1,11 +1,11 @@
-"""Sockets in a writable tree that somebody outside listens on: covered.
+"""Sockets in a writable tree that a process outside listens on: covered.
 
 Theory of operation
 -------------------
-Before the command runs every socket that somebody has is somebody else's: ``covered`` says which the start covers.
-Later ``Appeared`` is told each socket that appears, asks whose it is (``host.unixsockets``) and returns what to cover.
+Before the command runs every socket that a process has is the host's: ``covered`` says which the start covers.
+Later ``Appeared`` takes each socket that appears, asks whose it is (``host.unixsockets``) and returns what to cover.
 The name of a socket is there a moment before the socket is (unix_bind_bsd: mknod, then the socket's own place), so
-one that nobody has is asked again after each of ``AGAIN``.  What the queue has no room for is covered unseen.
+one that no process has is asked again after each of ``AGAIN``.  What the queue has no room for is covered unseen.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..host.unixsockets import Table
 
-AGAIN = (0.002, 0.01, 0.05, 0.25, 1.0)  # seconds after which a socket that nobody has yet is asked again
+AGAIN = (0.002, 0.01, 0.05, 0.25, 1.0)  # seconds after which a socket that no process has yet is asked again
 MOST = 1_024  # sockets that are asked again
 
 
 def covered(path: str) -> bool:
-    """Whether the start covers what is at ``path``: a socket, unless nobody has it."""
+    """Whether the start covers what is at ``path``: a socket, unless no process has it."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -44,7 +44,7 @@ class Appeared:
     Args:
         root: an O_PATH descriptor of the tree.
         prefix: its path, with a slash at the end.
-        table: the sockets of the sandbox; None: they cannot be told from others, and none is covered.
+        table: the sockets of the sandbox; None: they cannot be distinguished from others, and none is covered.
     """
 
     def __init__(self, root: int, prefix: str, table: Table | None) -> None:
@@ -83,13 +83,13 @@ class Appeared:
         return out
 
     def _judge(self, path: str) -> bool | None:
-        """Whether it is to be covered; None: it is a socket that nobody has."""
+        """Whether it is to be covered; None: it is a socket that no process has."""
         try:
             place = syscalls.openat2(
                 self._root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
             )
         except OSError:
-            return False  # gone, or behind a link: it is told under its own name
+            return False  # gone, or behind a link: it is reported under its own name
         try:
             if not stat.S_ISSOCK(os.fstat(place).st_mode):
                 return False

@@ -8,8 +8,8 @@ directory is always opened without following links and watched through its descr
 lead the watch elsewhere.  Directories are compared with the index when their watch is added: what changed in
 between is found by listing.
 
-Every name is returned at once, and a protected one again whenever it changes.  Whoever judges one says so by
-``hold``: from then on its content is watched, and ``hold`` tells what the watch cannot: whether somebody can write
+Every name is returned at once, and a protected one again whenever it changes.  The judge of one says so by
+``hold``: from then on its content is watched, and ``hold`` says what the watch cannot: whether a process can write
 to it without an event, through a mapping.  A lease answers that (fcntl(2), F_SETLEASE: F_RDLCK is not granted while
 the file is open for writing, and a mapping keeps it open).
 
@@ -73,15 +73,15 @@ _DIRECTORY = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR | IN_EXCL_UNLINK | IN_MASK_ADD
 _CONTENT = IN_MODIFY | IN_CLOSE_WRITE | IN_OPEN | IN_EXCL_UNLINK | IN_MASK_ADD
 _LISTED = IN_CREATE | IN_MOVED_TO | IN_EXCL_UNLINK | IN_MASK_ADD
 _NO_LINKS = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
-F_SETSIG, SIGURG = 10, 23  # fcntl(2), signal(7); the latter is ignored unless somebody asks for it
+F_SETSIG, SIGURG = 10, 23  # fcntl(2), signal(7); the latter is ignored unless a process asks for it
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
 
 
 class Appeared(Value):
     """A name that matches now.
 
-    ``known``: it matched at the start as well, so somebody outside replaced it and the kernel dropped its mount
-    (inside it was a mount point): bind it again.  It is nobody's doing inside and must not be quarantined.
+    ``known``: it matched at the start as well, so a process outside replaced it and the kernel dropped its mount
+    (inside it was a mount point): bind it again.  No process inside did it, and it must not be quarantined.
     """
 
     path: str
@@ -330,7 +330,7 @@ class Watcher:
         directory = bool(mask & IN_ISDIR)
         if key in protect.LAYOUT and protect.settled(entry[3], set(protect.LAYOUT)) != entry[4]:
             self._urgent.append((path, entry[3], False))  # it may have become a repository
-        # A link is told from a file only for names where it matters.
+        # A link is distinguished from a file only for names where it matters.
         link = False
         code, child = self._patterns.place(entry[4], name, key, full, directory, not directory)
         if code and not directory:
@@ -407,7 +407,7 @@ class Watcher:
         return status.st_ino, status.st_ctime_ns, status.st_size
 
     def is_touched(self, path: str) -> bool:
-        """Is it new or changed since the start?  False for what stands as it stood then."""
+        """Is it new or changed since the start?  False for what is as it was then."""
         before = self._untouched.get(path)
         return before is None or before != self._identity(path)
 
@@ -420,7 +420,7 @@ class Watcher:
         return [path for path in self._untouched if self.is_touched(path)]
 
     def let_go(self, path: str) -> None:
-        """Watch the content of a name no more: its judge opens it, which the watch would tell."""
+        """Watch the content of a name no more: its judge opens it, which the watch would report."""
         old = self._held.pop(path, -1)
         if old >= 0:
             self._contents.pop(old, None)
@@ -430,7 +430,7 @@ class Watcher:
                 pass  # the file is gone, and its watch with it
 
     def hold(self, fd: int, path: str, report: str) -> Holding:
-        """Watch the content of a protected file from now on; whoever reads it after this misses no write.
+        """Watch the content of a protected file from now on; a reader after this misses no write.
 
         Args:
             fd: it, open for reading; ``let_go`` came before that.
@@ -438,8 +438,8 @@ class Watcher:
             report: what ``read`` returns when it is opened or written.
 
         Returns:
-            "held": a write will be told; "written": somebody has it open for writing, and may write unseen; "unknown":
-            this file system or a limit lets nobody tell.
+            "held": a write will be reported; "written": a process has it open for writing, and may write unseen;
+            "unknown": this file system or a limit leaves that unknown.
         """
         if not self._watching or len(self._contents) >= MOST_FILES:
             return "unknown"
@@ -496,9 +496,9 @@ class Watcher:
 
 
 def _writers(fd: int) -> Holding:
-    """Can somebody write to the regular file behind ``fd``, which is open for reading, without opening it?"""
+    """Can a process write to the regular file behind ``fd``, which is open for reading, without opening it?"""
     try:
-        # Should somebody open it in the next microsecond, the kernel tells us by a signal that nobody minds.
+        # Should a process open it in the next microsecond, the kernel notifies us by a signal that is ignored.
         fcntl.fcntl(fd, F_SETSIG, SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
@@ -539,6 +539,6 @@ class Watching:
         return self._watcher.step(SLICE)
 
     def warnings(self) -> list[str]:
-        """What could not be watched, told once."""
-        told, self._watcher.warnings = self._watcher.warnings, []
-        return told
+        """What could not be watched, reported once."""
+        found, self._watcher.warnings = self._watcher.warnings, []
+        return found

@@ -14,6 +14,12 @@ from membrane import Policy, PolicyError
 SURFACE = Path(__file__).parent / "library_surface.txt"
 
 
+def members(kind: type) -> dict[str, object]:
+    """Its attributes, those of a part of the library that it inherits among them."""
+    own = [each for each in kind.__mro__[1:] if each.__module__.startswith("membrane.api.")]
+    return {part: member for each in (*reversed(own), kind) for part, member in vars(each).items()}
+
+
 def surface() -> str:
     """Every public name with its signature, one a line."""
     lines = []
@@ -23,7 +29,7 @@ def surface() -> str:
             lines.append(f"{name} = {value!r}")
             continue
         lines.append(f"class {name}{inspect.signature(value) if name not in ERRORS else ''}")
-        for part, member in sorted(vars(value).items()):
+        for part, member in sorted(members(value).items()):
             if part.startswith("_") and part not in ("__enter__", "__aenter__"):
                 continue
             if isinstance(member, property):
@@ -48,7 +54,7 @@ def test_everything_public_is_annotated() -> None:
         value = getattr(membrane, name)
         if not inspect.isclass(value) or name in ERRORS:
             continue
-        for part, member in vars(value).items():
+        for part, member in members(value).items():
             function = member.__func__ if isinstance(member, classmethod) else member
             if part.startswith("_") or not inspect.isfunction(function):
                 continue

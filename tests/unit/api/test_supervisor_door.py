@@ -20,7 +20,7 @@ class Taken(supervisor.Supervisor):
     """A supervisor that has a door, and nothing else."""
 
     def __init__(self, directory: str) -> None:
-        self._door = supervisor._listener(directory, "door")
+        self._door = supervisor.door.listen(f"{directory}/door", 8)
         self._clients = {}
         self.watched = 0
 

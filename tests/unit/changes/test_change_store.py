@@ -16,6 +16,7 @@ from membrane.changes.cell import Masks
 from membrane.changes.removal import remove_tree
 from membrane.changes.review import opened
 from membrane.changes.store import ChangeSet, ChangeSetError, Checkpoint, Held, InUse, NameTaken, NotThere
+from membrane.errors import HostError
 
 
 @pytest.fixture
@@ -348,3 +349,80 @@ def test_what_was_half_made_or_half_removed_goes(state: str, workspace: str) -> 
     assert store.collect(state) == 2
     assert sorted(os.listdir(place)) == [store.POOL, "one"]
     assert layers(state) == kept
+
+
+def test_a_layer_that_is_mounted_is_copied_for_a_checkpoint_and_a_fork(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a", "one")
+        top = held.top
+        held.checkpoint("empty-handed", mounted=lambda: None)
+        put(held, "a", "two")  # as a mounted overlay goes on
+        fork = held.fork("two", mounted=lambda: None)
+        assert held.top == top and held.meta.layers == (os.path.basename(top),)
+        frozen = store.uppers(state, held.meta.checkpoints[0].layers)
+        assert Path(frozen[-1], "a").read_text() == "one"
+        put(held, "a", "three")
+        assert [Path(upper, "a").read_text() for upper in store.uppers(state, fork.layers[:-1])] == ["two"]
+        assert not [name for name in os.listdir(held.path) if name.startswith(store.COPYING)]
+        held.restore("empty-handed")
+        assert holds(held) == [["a"], []]
+
+
+def test_a_copy_that_is_not_confirmed_is_none(state: str, workspace: str) -> None:
+    def refuse() -> None:
+        raise HostError("hold", "one went on")
+
+    with begin(state, workspace) as held:
+        put(held, "a")
+        before = layers(state)
+        with pytest.raises(HostError, match="one went on"):
+            held.checkpoint("c", mounted=refuse)
+        with pytest.raises(HostError, match="one went on"):
+            held.fork("two", mounted=refuse)
+        assert layers(state) == before and not held.meta.checkpoints
+        assert sorted(os.listdir(f"{state}/changes")) == [store.POOL, "one"]
+        # What one that was killed has left is in nobody's way.
+        os.makedirs(f"{held.path}/{store.COPYING}0/upper/x")
+        held.checkpoint("c", mounted=lambda: None)
+        held.forget_copies()
+        assert holds(held) == [["a"]]
+        assert not [name for name in os.listdir(held.path) if name.startswith(store.COPYING)]
+
+
+def test_one_descriptor_of_a_lock_may_be_left(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        other = Held(state, "one", os.dup(held.fd))
+        other.update(session="s2")
+        other.leave()
+        assert store.in_use(state, "one") == "a run (session s1)"
+        held.look_again()
+        assert held.meta.session == "s2"
+
+
+def test_a_checkpoint_beside_a_run(state: str, workspace: str) -> None:
+    with begin(state, workspace) as held:
+        put(held, "a", "one")
+        with pytest.raises(InUse):  # it is not known what runs
+            store.beside(state, "one")
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            held.keep_until((process.pid,))
+            other, processes = store.beside(state, "one")
+            assert processes == (process.pid,)
+            with begin(state, workspace, "two"):
+                other.checkpoint("c", mounted=lambda: None)
+            # Two at once do not lose each other's.
+            third, _ = store.beside(state, "one")
+            other.checkpoint("d", mounted=lambda: third.checkpoint("e", mounted=lambda: None) and None)
+            with pytest.raises(ChangeSetError, match="already"):
+                third.checkpoint("d", mounted=lambda: None)
+            third.leave()
+            other.leave()
+            process.kill()
+        assert not held.is_empty
+        assert [each.label for each in held.meta.checkpoints] == ["c", "e", "d"]
+        # What it was copied from is another one's by now.
+        with pytest.raises(InUse, match="changed meanwhile"):
+            held.checkpoint("f", mounted=lambda: Held(state, "one", os.dup(held.fd)).restore("c"))
+        assert [name for name in os.listdir(held.path) if name.startswith(store.COPYING)] == []
+    with pytest.raises(InUse):
+        store.beside(state, "one")

@@ -355,7 +355,7 @@ def killed(workspace: Workspace, number: int, doing: str, state: Path | None = N
 
 def states(tmp_path: Path, other: bool) -> Path | None:
     """A place for the change set on another file system."""
-    return Path(tempfile.mkdtemp(prefix="membrane-state-", dir="/dev/shm")) if other else None
+    return Path(tempfile.mkdtemp(prefix="membrane-state-", dir="/dev/shm")) / "set" if other else None
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
@@ -389,7 +389,7 @@ def test_killed_at_each_step_it_can_be_brought_to_either_end(tmp_path: Path, dir
             assert not [name for name in os.listdir(workspace.base) if name.startswith(STAGE_NAME)]
         finally:
             if state is not None:
-                shutil.rmtree(state)
+                shutil.rmtree(state.parent)
             shutil.rmtree(workspace.place)
         number += 1
     assert journaled > 12
@@ -426,7 +426,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
                 break
         finally:
             if state is not None:
-                shutil.rmtree(state)
+                shutil.rmtree(state.parent)
             shutil.rmtree(workspace.place)
         number += 1
     assert number > 3

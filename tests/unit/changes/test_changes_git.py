@@ -318,10 +318,28 @@ def some(chance: random.Random) -> str:
     return "\n".join(chosen)
 
 
-@pytest.mark.parametrize("seed", range(10))
+def test_an_object_that_the_host_pruned_comes_again(made: Workspace) -> None:
+    inside(made, "git('checkout', '-qb', 'x'); write('c', '1'); git('add', '-A'); git('commit', '-qm', 'x1')")
+    inside(made, "git('checkout', '-q', 'main')")
+    apply(made)
+    first = git(made.base, "rev-parse", "x").strip()
+    git(made.base, "branch", "-D", "x")
+    git(made.base, "reflog", "expire", "--expire=now", "--all")
+    git(made.base, "gc", "-q", "--prune=now")
+    assert not (made.base / f".git/objects/{first[:2]}/{first[2:]}").exists()
+    inside(made, "git('checkout', '-q', 'x'); write('c', '2'); git('commit', '-qam', 'x2')")
+    inside(made, "git('checkout', '-q', 'main')")
+    report = apply(made)
+    assert [each.name for each in report.arrived] == ["refs/membrane/set/heads/x"], report
+    assert git(made.base, "log", "--format=%s", "refs/membrane/set/heads/x").split() == ["x2", "x1", "one"]
+    fsck(made.base)
+
+
+@pytest.mark.parametrize("seed", [*range(10), 1061, 1065])
 def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     workspace = repository(tmp_path / "w")
+    tips = tmp_path / "tips"  # of the refs inside: no commit that either side has is lost
     for _turn in range(5):
         acts = [("inside", some(chance)), ("host", some(chance))]
         chance.shuffle(acts)
@@ -333,6 +351,8 @@ def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> 
             else:
                 subprocess.run(["python3", "-c", _GIT + script], cwd=workspace.base, check=True, capture_output=True)
         heads = git(workspace.base, "for-each-ref", "--format=%(objectname)").split()
+        inside(workspace, f"write({str(tips)!r}, git('for-each-ref', '--format=%(objectname)').stdout)")
+        heads += tips.read_text().split()
         apply(workspace, red=True, rest=True)
         fsck(workspace.base)
         git(workspace.base, "status")
@@ -369,3 +389,72 @@ def test_objects_are_read_for_a_bounded_time(made: Workspace, monkeypatch: pytes
     monkeypatch.undo()
     apply(made)
     assert git(made.base, "cat-file", "-s", name).strip() == "33554432"  # the control
+
+
+def refs_of(where: Path) -> str:
+    return git(where, "for-each-ref", "--format=%(refname)")
+
+
+@pytest.mark.parametrize("what", ["nothing", "refused", "tree", "parent", "tag", "packed"])
+def test_a_ref_comes_only_with_all_that_it_leads_to(made: Workspace, what: str) -> None:
+    """A commit, or something that it names, is not there; git would call the repository corrupt."""
+    script = """
+head = git("rev-parse", "HEAD").stdout.strip()
+def gone(name):
+    os.unlink(f".git/objects/{name[:2]}/{name[2:]}")
+WHAT = %r
+write("new", "new\\n"); git("add", "-A"); git("commit", "-qm", "two"); git("branch", "side")
+tree = git("rev-parse", "HEAD^{tree}").stdout.strip()
+if WHAT == "nothing":
+    os.makedirs(".git/refs/heads", exist_ok=True)
+    write(".git/refs/heads/bad", "1" * 40 + "\\n")
+elif WHAT == "refused":
+    name = git("rev-parse", "HEAD").stdout.strip()
+    os.chmod(f".git/objects/{name[:2]}/{name[2:]}", 0o644)
+    write(f".git/objects/{name[:2]}/{name[2:]}", "rubbish")
+elif WHAT == "tree":
+    gone(tree)
+elif WHAT == "parent":
+    parent = git("rev-parse", "HEAD").stdout.strip()
+    write("more", "x"); git("add", "-A"); git("commit", "-qm", "three"); git("branch", "-f", "side")
+    gone(parent)
+elif WHAT == "tag":
+    git("tag", "-a", "-m", "t", "t"); gone(git("rev-parse", "t").stdout.strip())
+    git("reset", "-q", "--hard", head); git("branch", "-D", "side")
+elif WHAT == "packed":
+    git("repack", "-adq"); blob = git("rev-parse", "HEAD:new").stdout.strip()
+    commit = git("commit-tree", "-p", "HEAD", "-m", "loose", tree).stdout.strip()
+    write(".git/refs/heads/side", commit + "\\n"); gone(commit)
+"""
+    inside(made, script % what)
+    report = apply(made)
+    fsck(made.base)
+    bad = {"nothing": "bad", "tag": "t"}.get(what, "side")
+    why = {change.path.rpartition("/")[2]: why for change, why in report.refused}
+    assert "object" in why[bad], why
+    assert bad not in {ref.rpartition("/")[2] for ref in refs_of(made.base).split()}
+    if what in ("refused", "tree", "parent"):
+        assert "old" in refs_of(made.base)
+
+
+@pytest.mark.parametrize("kind", ["shallow", "alternates", "sha256"])
+def test_commits_come_to_repositories_that_have_not_all_objects_themselves(tmp_path: Path, kind: str) -> None:
+    """The control of ``connected``: what is complete comes."""
+    origin = repository(tmp_path / "origin")
+    (origin.base / "a").write_text("two\n")
+    git(origin.base, "commit", "-qam", "two")
+    workspace = Workspace(tmp_path / "w")
+    workspace.base.rmdir()
+    options = {"shallow": ("--depth", "1"), "alternates": ("--shared",), "sha256": ()}[kind]
+    if kind == "sha256":
+        git(tmp_path, "init", "-q", "--object-format=sha256", str(workspace.base))
+        git(workspace.base, "commit", "-q", "--allow-empty", "-m", "two")
+    else:
+        git(tmp_path, "clone", "-q", *options, f"file://{origin.base}", str(workspace.base))
+    workspace.begin()
+    inside(workspace, "write('n', 'n'); git('add', '-A'); git('commit', '-qm', 'three'); git('tag', '-am', 't', 't')")
+    report = apply(workspace)
+    assert report.refused == ()
+    assert git(workspace.base, "log", "--format=%s", "-2", "t").split() == ["three", "two"]
+    assert git(workspace.base, "status", "--porcelain") == ""
+    fsck(workspace.base)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from copies import Workspace, engine
 
+from membrane.changes import red
 from membrane.changes.model import Change
 
 GIT_ENVIRONMENT = {
@@ -347,3 +350,158 @@ def test_a_directory_that_becomes_a_repository_by_its_layout_has_red_hooks(made:
     (made.layer / "bare/objects").mkdir()
     (made.layer / "bare/refs").mkdir()
     assert one(made, "bare/hooks/post-receive").red
+
+
+def test_what_a_repository_that_is_not_on_the_way_names_is_red(made: Workspace) -> None:
+    """The configuration of ``sub`` leads out of it, to what another directory holds."""
+    for name in ("init", "bare.git"):
+        git(made.base, "init", "-q", *(("--bare",) if name == "bare.git" else ()), name)
+    sub = made.base / "init"
+    git(sub, "config", "core.hooksPath", "../tools/hooks")
+    git(made.base / "bare.git", "config", "core.hooksPath", "../elsewhere")
+    (made.base / "watch").write_text("#!/bin/sh\n")
+    (made.base / "watch").chmod(0o755)
+    git(sub, "config", "core.fsmonitor", "../watch")
+    hook = made.base / "tools/hooks/pre-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    made.write("tools/hooks/pre-commit", f"#!/bin/sh\ntouch {made.base}/ran\n", 0o755)
+    made.write("watch", "#!/bin/sh\nx\n", 0o755)
+    made.write("elsewhere/post-receive", "x")
+    made.write("tools/other", "x")
+    for path in ("tools/hooks/pre-commit", "watch", "elsewhere/post-receive"):
+        assert one(made, path).red, path
+    assert not one(made, "tools/other").red
+    with engine(made) as each:
+        assert [change.path for change in each.apply().applied] == ["tools/other"]
+        each.apply(red=True)  # the control: with it, git outside runs what the command wrote
+    git(sub, "-c", "core.fsmonitor=false", "commit", "-q", "--allow-empty", "-m", "x")
+    assert (made.base / "ran").exists()
+
+
+def test_a_tree_with_too_many_directories_is_red_where_git_may_obey(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write("plain", "x")
+    assert not one(made, "plain").red
+    monkeypatch.setattr(red, "MOST_DIRECTORIES", 1)
+    (made.base / "d").mkdir()
+    assert "too large" in one(made, "plain").red[0]
+
+
+def test_repositories_are_found_wherever_they_are(made: Workspace) -> None:
+    git(made.base, "init", "-q")
+    git(made.base, "init", "-q", "--bare", "a/b/c.git")
+    module = made.base / ".git/modules/x/modules/y"
+    for place in (module, module.parent.parent):
+        (place / "objects").mkdir(parents=True)
+        (place / "refs").mkdir()
+        (place / "HEAD").write_text("ref: refs/heads/x\n")
+    (made.base / "link").symlink_to("a/b")
+    fd = os.open(made.base, os.O_RDONLY)
+    try:
+        found = red.repositories(fd)
+    finally:
+        os.close(fd)
+    assert found is not None
+    assert sorted(found) == [".git", ".git/modules/x", ".git/modules/x/modules/y", "a/b/c.git"]
+
+
+@pytest.mark.parametrize("first", ["objects", "objects/info", "objects/info/alternates"])
+def test_a_repository_is_not_made_whose_objects_are_elsewhere(made: Workspace, first: str) -> None:
+    """By the layout of a bare one, whose ``objects`` leads to a directory with alternates."""
+    git(made.base, "init", "-q", "secret")
+    (made.base / "secret/f").write_text("SECRET\n")
+    git(made.base / "secret", "add", "f")
+    git(made.base / "secret", "commit", "-qm", "x")
+    place = made.layer / "bare.git"
+    (place / "refs").mkdir(parents=True)
+    made.write("bare.git/HEAD", "ref: refs/heads/main\n")
+    store = made.layer / "x"
+    store.mkdir()
+    target = f"{made.base}/secret/.git/objects\n"
+    if first == "objects":
+        (place / "objects").symlink_to("../x")
+        (store / "info").mkdir()
+        made.write("x/info/alternates", target)
+    elif first == "objects/info":
+        (place / "objects").mkdir()
+        (place / "objects/info").symlink_to("../../x")
+        made.write("x/alternates", target)
+    else:
+        made.write("bare.git/objects/info/alternates", target)
+    with engine(made) as each:
+        changes = {change.path: change for change in each.changes()}
+        assert changes["bare.git/HEAD"].red and "objects elsewhere" in changes["bare.git/HEAD"].red[0]
+        assert any(path.endswith("alternates") and change.never for path, change in changes.items())
+        each.apply(red=True)
+    assert not [path for path in made.base.rglob("*alternates") if "secret" not in path.parts]
+    # The control: with the list, git outside reads objects of the other repository there.
+    secret = git(made.base / "secret", "rev-parse", "HEAD").strip()
+    assert subprocess.run(["git", "-C", made.base / "bare.git", "cat-file", "-e", secret], check=False).returncode
+    list_of_host = made.base / ("x/alternates" if first == "objects/info" else "x/info/alternates")
+    if first == "objects/info/alternates":
+        list_of_host = made.base / "bare.git/objects/info/alternates"
+    list_of_host.parent.mkdir(parents=True, exist_ok=True)
+    list_of_host.write_text(target)
+    git(made.base / "bare.git", "cat-file", "-e", secret)
+
+
+def test_links_are_followed_for_a_bounded_time(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many links has many others on its way; who has not been judged in time is red."""
+    for number in range(30):
+        (made.layer / f"l{number}").symlink_to("/".join(["d"] * 400) if number else "d")
+    (made.layer / "d").mkdir()
+    made.write("plain", "x")
+    clock = iter(range(10**9))
+    monkeypatch.setattr(red, "time", SimpleNamespace(monotonic=lambda: next(clock) / 100))
+    with engine(made) as each:
+        found = {change.path: change for change in each.changes()}
+        report = each.apply()
+    late = [path for path, change in found.items() if any("seconds for all links" in why for why in change.red)]
+    assert "l0" not in late and len(late) >= 20 and not found["plain"].red
+    assert {change.path for change in report.applied} >= {"plain", "l0", "d"}
+    assert not {change.path for change in report.applied} & set(late)
+
+
+@pytest.mark.parametrize("kind", ["own", "linked"])
+def test_what_git_obeys_in_a_work_tree_that_the_set_makes_is_red(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    """A relative ``core.hooksPath``, of the caller or of the repository, holds in each work tree, also in a new one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    setting = "[core]\n\thooksPath = hooks\n"
+    hook = made.base / "d/hooks/pre-commit"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    git(made.base, "init", "-q")
+    git(made.base, "commit", "-q", "--allow-empty", "-m", "x")
+    if kind == "own":
+        (home / ".gitconfig").write_text(setting)
+        for name in ("HEAD", "config", "objects/x", "refs/x"):
+            made.write(f"d/.git/{name}", "ref: refs/heads/main\n" if name == "HEAD" else "")
+    else:
+        git(made.base, "config", "core.hooksPath", "hooks")
+        made.write("d/.git", f"gitdir: {made.base}/.git/worktrees/d\n")
+    made.write("d/hooks/pre-commit", f"#!/bin/sh\ntouch {made.base}/ran\n", 0o755)
+    made.write("e/hooks/other", "x")
+    assert "in this work tree" in one(made, "d/hooks/pre-commit").red[0]
+    assert not one(made, "e/hooks/other").red
+    # The control: git outside runs what stands there once the directory is a work tree.
+    hook.write_bytes((made.layer / "d/hooks/pre-commit").read_bytes())
+    environment = {**GIT_ENVIRONMENT, "GIT_CONFIG_GLOBAL": str(home / ".gitconfig")}
+    where = made.base / "d"
+    if kind == "own":
+        subprocess.run(["git", "init", "-q"], cwd=where, env=environment, check=True)
+    else:
+        where = made.base / "w"
+        git(made.base, "worktree", "add", "-q", "w")
+        shutil.copytree(made.base / "d/hooks", where / "hooks")
+    commit = ["git", "commit", "-q", "--allow-empty", "-m", "x"]
+    subprocess.run(commit, cwd=where, env=environment, check=False)
+    assert (made.base / "ran").exists()

@@ -15,15 +15,15 @@ from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.gateway.adapters import Asked
 from membrane.gateway.broker import Broker
 from membrane.gateway.budgets import Budget
+from membrane.gateway.memory import MemoryBudget
 from membrane.gateway.reactor import Reactor
-from membrane.gateway.room import Room
 from membrane.policy import reasons
 from membrane.policy.model import Allow, Ask, Deny, Origin, SocketAccess, SocketRule
 
 RULE = SocketRule("/run/service.sock", Origin("command line", "test"))
 
 
-class Asking:
+class Approvals:
     """Keeps questions."""
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class Rig:
     """A service of the host and the listener of the view, driven turn by turn."""
 
     def __init__(self, place: Path, *, upload: int = 0, connections: int = 8, owner: int | None = None) -> None:
-        self.reactor, self.room = Reactor(), Room()
+        self.reactor, self.memory = Reactor(), MemoryBudget()
         self.events: list[Any] = []
         self.crashes: list[BaseException] = []
         self.verdict: Allow | Deny | Ask = Allow(None, "ok")
         numbers = count(1)
         self.broker = Broker(
             self.reactor, lambda _access: self.verdict, self.events.append, self.crashes.append, lambda: next(numbers),
-            budget=Budget(upload), connections=connections, room=self.room,
+            budget=Budget(upload), connections=connections, memory=self.memory,
         )  # fmt: skip
         self.ends: list[socket.socket] = []
         self.service, self.view = self._listen(place / "service"), self._listen(place / "view")
@@ -117,7 +117,7 @@ def test_bytes_are_carried_and_each_end_is_passed_on(rig: Rig) -> None:
     assert (closed.bytes_up, closed.bytes_down, closed.error) == (8, 10, "")
     [opened] = rig.of(ConnectionOpened)
     assert (opened.id, opened.protocol, opened.host) == (closed.id, "unix", RULE.path)
-    assert (rig.room.held, rig.broker.connections, rig.crashes) == (0, set(), [])
+    assert (rig.memory.held, rig.broker.connections, rig.crashes) == (0, set(), [])
 
 
 def test_what_the_policy_denies_never_reaches_the_service(rig: Rig) -> None:
@@ -202,15 +202,15 @@ def test_a_defect_of_an_adapter_ends_its_connection_only(rig: Rig, monkeypatch: 
 
 def test_a_question_is_asked_with_the_operation_and_no_is_a_refusal(rig: Rig) -> None:
     client, _server = rig.carried()
-    rig.broker.asking = asking = Asking()  # type: ignore[assignment]
+    rig.broker.approvals = approvals = Approvals()  # type: ignore[assignment]
     rig.verdict = Ask(reasons.SOCKET_NOT_ALLOWED, "unix_sockets: [...]")
     [connection] = rig.broker.connections
     with pytest.raises(Asked):
         connection._judge("sign", ("key",))  # type: ignore[attr-defined]
-    assert len(asking.questions) == 1
+    assert len(approvals.questions) == 1
     assert rig.of(AccessDenied) == []
     rig.verdict = Deny(None, reasons.SOCKET_NOT_ALLOWED)  # as it is decided from then on
-    asking.questions[0](None)
+    approvals.questions[0](None)
     assert not connection._judge("sign", ("key",))  # type: ignore[attr-defined]
     denied = rig.of(AccessDenied)[0]
     assert (denied.access["operation"], denied.reason) == ("sign", reasons.SOCKET_NOT_ALLOWED)

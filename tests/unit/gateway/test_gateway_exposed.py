@@ -24,20 +24,25 @@ class Rig:
         self.reactor = Reactor()
         self.events: list[Any] = []
         self.crashes: list[BaseException] = []
-        launcher, mint = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        launcher, factory = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.launcher = Channel(launcher, FROM_FACTORY, TO_FACTORY)
         self.launcher.setblocking(False)
-        self.mint = mint
+        self.factory = factory
         numbers = count(1)
         self.exposed = Exposed(
-            self.reactor, mint, self.events.append, self.crashes.append, lambda: next(numbers), connections=connections
+            self.reactor,
+            factory,
+            self.events.append,
+            self.crashes.append,
+            lambda: next(numbers),
+            connections=connections,
         )  # type: ignore[arg-type]
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.exposed.listen(self.listener, self.port)
         self.asked: list[int] = []
-        self.minted = True  # the launcher has sockets
+        self.answers = True  # the launcher has sockets
         self.clients: list[socket.socket] = []
 
     def turn(self) -> None:
@@ -48,7 +53,7 @@ class Rig:
             return
         assert isinstance(wanted, MakeSocket)
         self.asked.append(wanted.family)
-        if not self.minted or wanted.family == socket.AF_INET6:
+        if not self.answers or wanted.family == socket.AF_INET6:
             self.launcher.send(SocketMade(None))
             return
         with socket.socket() as made:
@@ -80,7 +85,7 @@ class Rig:
     def close(self) -> None:
         self.exposed.close()
         self.reactor.close()
-        for each in (*self.clients, self.launcher, self.mint, self.server, self.listener):
+        for each in (*self.clients, self.launcher, self.factory, self.server, self.listener):
             each.close()
 
 
@@ -130,12 +135,12 @@ def test_a_server_that_is_not_there_is_tried_over_both_families_and_told_by_a_re
 
 
 def test_a_launcher_without_sockets_ends_the_connection_only(rig: Rig) -> None:
-    rig.minted = False
+    rig.answers = False
     client = rig.connect()
     rig.until(lambda: rig.of(ConnectionClosed))
     rig.turn()
     assert_reset(client)
-    rig.minted = True
+    rig.answers = True
     assert rig.carried()
     assert rig.crashes == []
 

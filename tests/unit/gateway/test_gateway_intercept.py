@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened, RequestSeen
-from membrane.gateway import intercept, room
+from membrane.gateway import intercept, memory
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
 from membrane.gateway.intercept import Inspection, Inspector
@@ -278,7 +278,7 @@ def test_what_waits_for_clients_that_do_not_read_has_one_budget(
     rig: Rig, closing: Closing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty clients that do not read: together they hold the budget, and each gets its whole answer when it reads."""
-    monkeypatch.setattr(room, "MOST_ALL", 1 << 20)
+    monkeypatch.setattr(memory, "MOST_ALL", 1 << 20)
     rig.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # inherited: else the kernel takes it all
     size, many = 1 << 20, 60
     content = os.urandom(size)
@@ -296,10 +296,10 @@ def test_what_waits_for_clients_that_do_not_read_has_one_budget(
     for server in servers:
         server.start()
     deadline = time.monotonic() + 30
-    while rig.engine.room.held < room.MOST_ALL // 4 and time.monotonic() < deadline:
+    while rig.engine.memory.held < memory.MOST_ALL // 4 and time.monotonic() < deadline:
         rig.asked()
-    most = max(rig.engine.room.held for _ in range(50) if rig.asked())
-    assert room.MOST_ALL // 4 <= most <= room.MOST_ALL + 2 * many * room.LEAST
+    most = max(rig.engine.memory.held for _ in range(50) if rig.asked())
+    assert memory.MOST_ALL // 4 <= most <= memory.MOST_ALL + 2 * many * memory.LEAST
     for client in clients:
         assert answer_of(client) == (200, content)
     for server in servers:
@@ -307,15 +307,15 @@ def test_what_waits_for_clients_that_do_not_read_has_one_budget(
     for client in clients:
         client.close()
     rig.until_idle()
-    assert rig.engine.room.held == 0
+    assert rig.engine.memory.held == 0
 
 
 def test_a_head_that_is_larger_than_its_share_is_not_waited_for(rig: Rig, closing: Closing) -> None:
     client = closing(rig.connect())
-    client.sendall(GET[:-2] + b"X-A: " + b"a" * (3 * room.LEAST))
+    client.sendall(GET[:-2] + b"X-A: " + b"a" * (3 * memory.LEAST))
     rig.asked()
     done = threading.Event()
-    rig.reactor.post(lambda: (setattr(rig.engine.room, "held", rig.engine.room.held + room.MOST_ALL), done.set()))
+    rig.reactor.post(lambda: (setattr(rig.engine.memory, "held", rig.engine.memory.held + memory.MOST_ALL), done.set()))
     assert done.wait(30)
     client.sendall(b"a")
     assert until_closed(client) == (b"", True)

@@ -17,7 +17,7 @@ import pytest
 
 from membrane.errors import InternalError
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
-from membrane.gateway import dial, flow, room
+from membrane.gateway import dial, flow, memory
 from membrane.gateway import relay as relay_module
 from membrane.gateway.budgets import Budget, Ledger
 from membrane.gateway.dns import Answerer, Names
@@ -308,15 +308,15 @@ def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, s
         assert done.wait(10)
 
     connection = next(iter(rig.engine.connections))
-    room = connection.client.setsockopt
-    in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))
+    set_option = connection.client.setsockopt
+    in_the_loop(lambda: set_option(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096))
     data = os.urandom(flow.BUFFER + 10)
     other.sendall(data)
     other.shutdown(socket.SHUT_WR)
     for _ in range(2):  # the turn that sees the end
         in_the_loop(lambda: None)
     assert connection._down.pending()
-    in_the_loop(lambda: room(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20))  # all of the rest fits at once
+    in_the_loop(lambda: set_option(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20))  # all of the rest fits at once
     got = bytearray()
     while part := client.recv(1 << 18):
         got += part
@@ -324,7 +324,7 @@ def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, s
 
 
 def test_what_waits_in_raw_connections_counts_and_is_given_back(rig, server, closing, monkeypatch) -> None:
-    monkeypatch.setattr(room, "MOST_ALL", 1 << 20)
+    monkeypatch.setattr(memory, "MOST_ALL", 1 << 20)
     rig.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # inherited: else the kernel takes it all
     monkeypatch.setattr(flow, "_PIPES", 0)  # copied
     data, many = os.urandom(1 << 20), 30
@@ -343,10 +343,10 @@ def test_what_waits_in_raw_connections_counts_and_is_given_back(rig, server, clo
     senders = [threading.Thread(target=send, args=(other,)) for _client, other in pairs]
     for sender in senders:
         sender.start()
-    held, deadline = rig.engine.room, time.monotonic() + 10
-    while held.held < room.MOST_ALL // 4 and time.monotonic() < deadline:
+    held, deadline = rig.engine.memory, time.monotonic() + 10
+    while held.held < memory.MOST_ALL // 4 and time.monotonic() < deadline:
         pass
-    assert room.MOST_ALL // 4 <= held.held <= room.MOST_ALL + many * room.LEAST
+    assert memory.MOST_ALL // 4 <= held.held <= memory.MOST_ALL + many * memory.LEAST
     for client, _other in pairs:
         assert exactly(client, len(data)) == data
         client.close()

@@ -25,6 +25,7 @@ RESULTS = {
     0x7FFF0000: "allow",
     0x50001: "EPERM",
     0x50026: "ENOSYS",
+    0x5005F: "EOPNOTSUPP",
     0x5005D: "EPROTONOSUPPORT",
     0x50061: "EAFNOSUPPORT",
 }
@@ -74,7 +75,8 @@ NR = {
     "futex_waitv": (449, 449), "futex_wake": (454, 454), "statx": (332, 291), "cachestat": (451, 451), "mseal":
     (462, 462), "statmount": (457, 457), "listmount": (458, 458), "map_shadow_stack": (453, 453), "process_madvise":
     (440, 440), "rseq": (334, 293), "name_to_handle_at": (303, 264), "inotify_add_watch": (254, 27), "getrandom":
-    (318, 278), "flock": (73, 32), "kill": (62, 129), "adjtimex":
+    (318, 278), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "flock": (73, 32), "kill": (62, 129), "adjtimex":
     (159, 171), "arch_prctl": (158, None), "socket": (41, 198), "openat": (257, 56), "open": (2, None),
     "creat": (85, None), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "mknod": (133, None),
@@ -197,7 +199,7 @@ JUDGED = [
     ("socket", (10, DGRAM, 136), "EPROTONOSUPPORT"),  # UDP-Lite
     ("socket", (16, RAW, 0), "allow"),
     ("socket", (16, DGRAM | CLOEXEC, 0), "allow"),
-    *[("socket", (16, RAW, protocol), "EAFNOSUPPORT") for protocol in (1, 2, 4, 6, 9, 12, 15, 16, 21)],
+    *[("socket", (16, RAW, protocol), "EAFNOSUPPORT") for protocol in (1, 2, 4, 6, 9, 15, 16, 21)],
     *[
         ("socket", (family, STREAM, 0), "EAFNOSUPPORT")
         for family in (0, 3, 4, 9, 15, 17, 21, 29, 30, 31, 38, 40, 43, 44)
@@ -226,6 +228,7 @@ JUDGED = [
 NAMESPACES = [
     ("clone", (0x01200011,), "allow", "allow"),  # fork
     ("clone", (0x3D0F00,), "allow", "allow"),  # a thread
+    ("socket", (16, RAW, 12), "EAFNOSUPPORT", "allow"),  # netfilter of a network namespace of its own
     ("clone", (0x4111,), "allow", "allow"),  # vfork
     ("clone", (NEW_TIME | 17,), "allow", "allow"),  # part of the exit signal
     *[
@@ -416,6 +419,40 @@ def test_user_namespaces_open_those_and_chroot_and_nothing_else(machine: str) ->
 def test_nested_is_nested_also_with_user_namespaces(machine: str) -> None:
     both = seccomp.program(nested=True, user_namespaces=True, machine=machine)
     assert both == seccomp.program(nested=True, machine=machine)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_set_user_id_files_are_made_only_where_that_was_said(machine: str) -> None:
+    mode, arch = 0o4755, AUDIT_ARCH[machine]
+    calls = [("fchmodat", (0, 0, mode)), ("openat", (0, 0, 0o101, mode)), ("mknodat", (0, 0, mode))]
+    for options, answer in (
+        ({"nested": True}, "EPERM"),
+        ({"set_ids": True}, "EPERM"),  # of no effect without namespaces of its own
+        ({"nested": True, "set_ids": True}, "allow"),
+        ({"ids_are_notified": True}, "EPERM"),
+    ):
+        program = seccomp.program(**options, machine=machine)  # type: ignore[arg-type]
+        assert [run(program, number_of(name, machine) or 0, a, arch) for name, a in calls] == [answer] * 3
+        assert run(program, number_of("openat2", machine) or 0, (), arch) == "ENOSYS"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_the_reader_of_notifications_is_told_of_is_left_to_it(machine: str) -> None:
+    """Whatever the first filter leaves out for it the second one tells."""
+    mode, arch = 0o4755, AUDIT_ARCH[machine]
+    program = seccomp.program(nested=True, ids_are_notified=True, machine=machine)
+    told = seccomp.notified_calls(machine).values()
+    for name, a in (("fchmodat", (0, 0, mode)), ("openat", (0, 0, 0o101, mode)), ("fchmod", (0, mode))):
+        assert run(program, number_of(name, machine) or 0, a, arch) == "allow" and name in told
+    assert run(program, number_of("mknodat", machine) or 0, (0, 0, mode), arch) == "EPERM"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_attributes_that_could_be_file_capabilities_are_not_set(machine: str) -> None:
+    names, arch = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat"), AUDIT_ARCH[machine]
+    for attributes, answer in ((True, "allow"), (False, "EOPNOTSUPP")):
+        program = seccomp.program(nested=True, attributes=attributes, machine=machine)
+        assert {run(program, number_of(name, machine) or 0, (), arch) for name in names} == {answer}
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -69,7 +69,7 @@ NAMESPACES = {"x86_64": {56, 272}, "aarch64": {220, 97}}  # clone, unshare
 @pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_raw_sockets_are_left_to_the_second_filter_where_it_tells_them(machine: str) -> None:
     """And nothing else is: whatever the first one lets pass and did not, the second one tells."""
-    strict, lax = (seccomp.program(raw_is_told=told, machine=machine) for told in (False, True))
+    strict, lax = (seccomp.program(raw_is_notified=told, machine=machine) for told in (False, True))
     telling, silent = (seccomp.notify_program(raw=told, machine=machine) for told in (True, False))
     arch = bpf.AUDIT_ARCH[machine]
     left = set()
@@ -90,7 +90,7 @@ def test_raw_sockets_are_left_to_the_second_filter_where_it_tells_them(machine: 
 @pytest.mark.parametrize("machine", bpf.MACHINES)
 def test_new_namespaces_are_left_to_the_second_filter_where_it_tells_them(machine: str) -> None:
     """And no other process or thread is told."""
-    strict, lax = (seccomp.program(namespaces_are_told=told, machine=machine) for told in (False, True))
+    strict, lax = (seccomp.program(namespaces_are_notified=told, machine=machine) for told in (False, True))
     telling, silent = (seccomp.notify_program(namespaces=told, machine=machine) for told in (True, False))
     arch = bpf.AUDIT_ARCH[machine]
     calls = {name: number for number, name in seccomp.notified_calls(machine).items()}

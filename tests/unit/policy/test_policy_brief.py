@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from membrane.policy import brief, written
 from membrane.policy.model import EnvRule, HostRule, Origin, PathRule, Policy, SecretRule
+from membrane.ui import options
 
 HERE = Origin("user", "f", 1)
 
@@ -44,3 +47,18 @@ def test_it_is_bounded_and_what_is_left_out_is_said() -> None:
 
 def test_nothing_allowed_is_said() -> None:
     assert "Nothing is reachable." in brief.guide(Policy(), "/w")
+
+
+def test_where_changes_of_the_workspace_go_is_true() -> None:
+    live, reviewed = (brief.guide(Policy(workspace=mode), "/w") for mode in ("live", "review"))
+    assert "there at once" in live and "there at once" not in reviewed
+    assert "until they look at it and apply it" in reviewed
+
+
+def test_each_option_that_it_proposes_exists() -> None:
+    """The first word after ``membrane`` in what to ask the person for."""
+    for_runs = options.options_of(options.RUN)
+    known = {f"--{option.name}" for option in for_runs} | {f"-{option.short}" for option in for_runs}
+    text = brief.guide(Policy(), "/w")
+    proposed = re.findall(r"`membrane (-\S+) ", text)
+    assert len(proposed) > 5 and {*proposed} <= known, proposed

@@ -57,10 +57,12 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "signing": [("signing: [{key_id: A, secret: B}]", True)],
     "git_config": [("git_config: protected", False), ("git_config: writable", True)],
     "user_namespaces": [("user_namespaces: refused", False), ("user_namespaces: allowed", True)],
+    "containers": [("containers: none", False), ("containers: nested", False)],
     "limits": [("limits: {pids: 4}", False), ("limits: {pids: 6}", True), ("limits: {pids: 0}", True)],
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
     "view": [("view: project", False), ("view: host", True)],
+    "backend": [("backend: native", False), ("backend: landlock", False)],
     "hard_links": [("hard_links: refuse", False), ("hard_links: warn", True)],
     "dns_resolver": [("dns_resolver: 192.0.2.1", True)],
     "upstream_proxy": [("upstream_proxy: env", True)],
@@ -71,7 +73,8 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
         *(("trace: {max_size: 1G}", True), ("trace: {keep: 2}", True), ("trace: {http: full}", True)),
     ],
     "profiles": [("profiles: [agent]", True)],
-    "workspace": [("workspace: review", False), ("workspace: live", True)],
+    "workspace": [("workspace: review", False)],
+    "apply": [("workspace: review\napply: never", False), ("workspace: review\napply: all", False)],
 }
 
 # For each option that is read: what is typed, and the file that says the same.
@@ -85,8 +88,10 @@ TYPED: dict[str, tuple[Any, str]] = {
     "mounts": (("~/x:/y:rw",), "mounts: [{path: ~/x, target: /y, mode: rw}]"),
     "env": (("A", "B=1"), "env: {pass: [A], set: {B: '1'}}"),
     "devices": (("fuse", "gpu"), "devices: [fuse, gpu]"),
+    "containers": (True, "containers: nested"),
     "review": (":new", "workspace: review"),
     "live": (True, "workspace: live"),
+    "apply": ("safe", "apply: safe"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
     "args": (("-e", "A=1", "-m2g"), "args: [-e, A=1, -m2g]"),
     "unix_sockets": (("~/x",), "unix_sockets: [~/x]"),
@@ -98,6 +103,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "ssl_insecure": (True, "ssl_insecure: true"),
     "home": ("shared", "home: shared"),
     "view": ("host", "view: host"),
+    "backend": ("landlock", "backend: landlock"),
     "trace": ("off", "trace: {mode: off}"),
 }
 WRONG = {
@@ -115,7 +121,9 @@ WRONG = {
     "dns_resolver": "a.test",
     "upstream_proxy": "ftp://x",
     "home": "mine",
+    "apply": "some",
     "view": "all",
+    "backend": "docker",
     "trace": "require",
 }
 PRESETS = {
@@ -245,7 +253,8 @@ def test_names_stand_for_one_thing() -> None:
     ("name", "text", "widens"), [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
-    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\n"
+    before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
+    before += "containers: nested\nbackend: landlock\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

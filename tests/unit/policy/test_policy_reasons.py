@@ -11,7 +11,7 @@ import pytest
 
 import membrane
 from membrane.events import AccessDenied
-from membrane.gateway.journal import denial
+from membrane.gateway.event_queue import denial
 from membrane.policy import reasons
 from membrane.policy.model import Ask, Deny, NameQuery
 from membrane.policy.reasons import REASONS, Reason

@@ -61,11 +61,14 @@ masks:
 signing: [{key_id: S, secret: T}]
 git_config: writable
 user_namespaces: allowed
+containers: nested
 limits: {memory: 1GB, pids: 3, cpu: 4, time: 1h, files: 5, disk: 6K, upload: 7}
 home: ephemeral
 view: host
 hard_links: refuse
+backend: landlock
 workspace: review
+apply: safe
 dns_resolver: "[2001:db8::1]:53"
 upstream_proxy: socks5://proxy.example:1080
 extra_ca: [/a.pem, ~/b.pem]

@@ -164,7 +164,7 @@ def test_personal_and_secret_paths_are_counted_and_never_named() -> None:
         assert path not in text
     assert "jane" not in text
     assert [rule.path for rule in policy.mounts] == ["/opt/toolchain"]
-    assert "# Left out: paths in somebody's home (2 times)." in text
+    assert "# Left out: paths in a home directory (2 times)." in text
     assert "# Left out: paths named like secrets (4 times)." in text
 
 

@@ -17,7 +17,7 @@ from membrane.errors import HostError, PolicyError
 from membrane.record import decode, reader, spans
 from membrane.record import writer as record
 from membrane.record.spans import clock_record, frame
-from membrane.run.journal import Journal
+from membrane.run.event_log import EventLog
 
 SPARE_TIME = 60  # seconds; a child on a busy machine
 
@@ -667,23 +667,23 @@ def test_a_follower_of_spans_waits_for_the_rest_of_a_record(tmp_path: Path) -> N
     assert [(event["path"], event["outside_workspace"]) for event in events if "path" in event] == opened
 
 
-# ---------------------------------------------------------------- with the journal
+# ---------------------------------------------------------------- with the log
 
 
 def test_the_journal_puts_every_event_on_the_record_with_its_number(tmp_path: Path) -> None:
     path = record.make(str(tmp_path), "aa11")
-    journal = Journal("aa11", "", record.Writer(path, "session"))
-    assert journal.wants_all
+    log = EventLog("aa11", "", record.Writer(path, "session"))
+    assert log.wants_all
     head = b'{"time": "2026-01-02T03:04:05.000Z", "session": "aa11", "seq": 0, '
     usual = head + b'"event": "NameResolved", "source": "network", "name": "h"}'
     other = (
         b'{"event": "NameResolved", "source": "network", "time": "2026-01-02T03:04:05.001Z", "name": "x \\"seq\\": 0"}'
     )
-    journal.add_line(usual, "network")
-    journal.add_line(other, "network")
-    journal.add_line(usual.replace(b"05.000", b"06.000"), "network", recorded=True)
-    journal.add_line(usual.replace(b"05.000", b"07.000"), "network")
-    journal.close()
+    log.add_line(usual, "network")
+    log.add_line(other, "network")
+    log.add_line(usual.replace(b"05.000", b"06.000"), "network", recorded=True)
+    log.add_line(usual.replace(b"05.000", b"07.000"), "network")
+    log.close()
     events, problems = events_of(path)
     assert [(event["seq"], event["session"]) for event in events] == [(1, "aa11"), (2, "aa11"), (4, "aa11")]
     assert events[0]["name"] == "h"
@@ -693,8 +693,8 @@ def test_the_journal_puts_every_event_on_the_record_with_its_number(tmp_path: Pa
 
 def test_a_run_that_did_not_come_about_leaves_no_record(tmp_path: Path) -> None:
     path = record.make(str(tmp_path), "aa11")
-    journal = Journal("aa11", "", record.Writer(path, "session"))
-    journal.give_up()
+    log = EventLog("aa11", "", record.Writer(path, "session"))
+    log.give_up()
     assert not os.path.exists(path)
 
 

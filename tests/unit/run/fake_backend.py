@@ -34,7 +34,7 @@ from membrane.plan.build import build
 from membrane.plan.model import HostFacts, Mask, SandboxPlan
 from membrane.policy.model import Policy
 from membrane.run.begin import begin
-from membrane.run.opening import RunOptions, RunRequest
+from membrane.run.prepare import RunOptions, RunRequest
 from membrane.run.session import Session
 
 if TYPE_CHECKING:
@@ -265,9 +265,9 @@ def session(backend: FakeBackend, policy: Policy, *command: str) -> Outcome:
                 os.dup2(stderr.fileno(), 2)
                 status, raised, name = None, "", ""
                 try:
-                    opening = begin(lambda: RunRequest(command, policy, RunOptions()), backend=backend)
-                    name = opening.id
-                    status = Session(opening).run()
+                    prepared = begin(lambda: RunRequest(command, policy, RunOptions()), backend=backend)
+                    name = prepared.id
+                    status = Session(prepared).run()
                 except BaseException as error:
                     raised = f"{type(error).__name__}: {error}"
                 hidden = backend.cell.hidden if backend.cell is not None else []

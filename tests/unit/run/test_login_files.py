@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from membrane.gateway.messages import Renewed
 from membrane.plan.model import HostFacts
 from membrane.policy.model import MaskRule, Origin, Policy
 from membrane.run.logins import Renewals, shown
@@ -46,8 +47,9 @@ def test_it_is_shown_where_it_is_and_the_sandbox_has_none(tmp_path: Path) -> Non
     assert shown(policy(tmp_path), facts(tmp_path))[1] == {}
 
 
-def told(login: str, *tokens: tuple[str, str, str], lasts: int = 60) -> dict[str, object]:
-    return {"login": login, "tokens": {member: [name, value] for member, name, value in tokens}, "expires_in": lasts}
+def renewed(login: str, *tokens: tuple[str, str, str], lasts: int = 60) -> Renewed:
+    members, names, values = zip(*tokens, strict=True)
+    return Renewed(login, members, names, values, lasts)
 
 
 def test_new_tokens_are_written_in_place_and_the_rest_stays(tmp_path: Path) -> None:
@@ -56,13 +58,13 @@ def test_new_tokens_are_written_in_place_and_the_rest_stays(tmp_path: Path) -> N
     path.chmod(0o600)
     number, warnings = path.stat().st_ino, list[str]()
     renewals = Renewals({"f#1": (str(path), "r-old")}, warnings.append)
-    renewals.take(told("f#1", ("access_token", "n1", 'a"\\new'), ("refresh_token", "n2", "r-newer-and-longer")))
+    renewals.take(renewed("f#1", ("access_token", "n1", 'a"\\new'), ("refresh_token", "n2", "r-newer-and-longer")))
     kept = json.loads(path.read_text())
     assert kept["claudeAiOauth"]["accessToken"] == 'a"\\new'
     assert kept["claudeAiOauth"]["refreshToken"] == "r-newer-and-longer"
     assert kept["claudeAiOauth"]["expiresAt"] > 1 and kept["claudeAiOauth"]["scopes"] == ["x"] and kept["o"] == "r"
     assert (path.stat().st_ino, path.stat().st_mode & 0o777) == (number, 0o600)
-    renewals.take(told("n2", ("access_token", "n3", "a"), ("refresh_token", "n4", "r")))
+    renewals.take(renewed("n2", ("access_token", "n3", "a"), ("refresh_token", "n4", "r")))
     assert json.loads(path.read_text())["claudeAiOauth"]["refreshToken"] == "r", "shorter, and by its new name"
     assert not warnings
 
@@ -71,7 +73,7 @@ def test_what_somebody_else_renewed_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "login"
     path.write_text(json.dumps(CLAUDE).replace("r-old", "r-else"))
     before, warnings = path.read_text(), list[str]()
-    Renewals({"f#1": (str(path), "r-old")}, warnings.append).take(told("f#1", ("access_token", "n", "a-new")))
+    Renewals({"f#1": (str(path), "r-old")}, warnings.append).take(renewed("f#1", ("access_token", "n", "a-new")))
     assert path.read_text() == before
     assert len(warnings) == 1 and "holds another one" in warnings[0] and "a-new" not in warnings[0]
 
@@ -82,9 +84,9 @@ def test_a_file_that_is_gone_or_a_link_is_said(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     warnings: list[str] = []
     for name in ("link", "gone"):
-        Renewals({"f": (str(tmp_path / name), "r-old")}, warnings.append).take(told("f", ("access_token", "n", "a")))
+        Renewals({"f": (str(tmp_path / name), "r-old")}, warnings.append).take(renewed("f", ("access_token", "n", "a")))
     assert len(warnings) == 2 and "a-old" in target.read_text()
 
 
 def test_an_unknown_login_is_nothing() -> None:
-    Renewals({}, lambda text: None).take(told("x", ("access_token", "n", "a")))
+    Renewals({}, lambda text: None).take(renewed("x", ("access_token", "n", "a")))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from membrane.errors import HostError, PolicyError
+from membrane.policy.model import Policy
 from membrane.run import settings
 from membrane.run.settings import Loaded, load_policy, review_project, trust_project, write_config
 
@@ -131,28 +132,73 @@ def test_a_file_that_another_version_read_is_named(place: Place, name: str) -> N
     assert said() == []
 
 
-def test_in_a_directory_of_a_repository_its_project_file_is_named(place: Place) -> None:
-    """Its patterns are of another directory: it is not applied, and that is said."""
+def test_in_a_directory_further_down_the_nearest_project_file_holds(place: Place) -> None:
+    """Its patterns and paths are moved; a repository that was made there meanwhile changes nothing."""
     sub = place.workspace / "src" / "deep"
     sub.mkdir(parents=True)
 
-    def said() -> list[str]:
+    def policy() -> Policy:
         loaded = load_policy({}, place.environ, str(sub), str(place.home), interactive=False)
-        return [text for text in loaded.warnings if "holds for runs in" in text]
+        assert loaded.warnings == ()
+        return loaded.policy
 
-    place.project.write_text("deny: [project.example]")
-    assert said() == []  # no repository
-    (place.workspace / ".git").mkdir()
-    wanted = f"{place.project} holds for runs in {place.workspace}, not in this directory of it: "
-    for _ in range(2):  # also from the cache
-        (warning,) = said()
-        assert warning.startswith(wanted) and f"cd {place.workspace}" in warning
+    def project() -> list[str]:
+        return [f"{rule.effect} {rule.text}" for rule in policy().paths if rule.origin.level == "project"]
+
+    assert project() == []  # the control
+    place.project.write_text("ignore: [secrets/, /src/deep/x, /other, 'src/*/y/']\nreadonly: ['src/**/z']\n")
+    wanted = ["hide secrets/", "hide /x", "hide /y/", "readonly /**/z", "readonly /z"]
+    assert project() == project() == wanted  # also from the cache
+    for made in (place.workspace / ".git", sub / ".git"):
+        made.mkdir()
+        assert project() == wanted
+    before = policy().digest
+    (place.workspace / "src" / ".membrane.yaml").write_text("ignore: [/deep/own]")  # nearer
+    assert project() == ["hide /own"]
+    assert policy().digest != before
     (sub / ".membrane.yaml").write_text("ignore: [x]")
-    assert said() == []
-    (sub / ".membrane.yaml").unlink()
-    (sub / ".git").mkdir()  # a repository of its own
-    assert said() == []
-    assert place.load().warnings == ()
+    assert project() == ["hide x"]
+
+
+def test_a_rule_about_the_directory_itself_holds_for_all_of_it(place: Place) -> None:
+    sub = place.workspace / "infra" / "prod"
+    sub.mkdir(parents=True)
+    place.project.write_text("readonly: [infra/, '!infra/prod/open']\n")
+    given: dict[str, str | bool | tuple[str, ...]] = {"trust_workspace": True}
+    loaded = load_policy(given, place.environ, str(sub), str(place.home), interactive=False)
+    assert [rule.text for rule in loaded.policy.paths if rule.origin.level == "project"] == ["/*"]
+    place.project.write_text("ignore: [infra/]\n")
+    with pytest.raises(PolicyError, match="hides the directory that is to be the workspace"):
+        load_policy({}, place.environ, str(sub), str(place.home), interactive=False)
+    assert load_policy({"no_project": True}, place.environ, str(sub), str(place.home), interactive=False)
+
+
+def test_what_was_approved_holds_further_down_too(place: Place) -> None:
+    sub = place.workspace / "sub"
+    sub.mkdir()
+    place.project.write_text("allow: [project.example]\nmounts: [{path: shared}]\n")
+
+    def load() -> Policy:
+        return load_policy({}, place.environ, str(sub), str(place.home), interactive=False).policy
+
+    with pytest.raises(PolicyError, match="is not approved"):
+        load()
+    trust_project(str(sub), str(place.home))
+    policy = load()
+    assert any(rule.host == "project.example" for rule in policy.allow)
+    assert [rule.path for rule in policy.mounts] == [f"{place.workspace}/shared"]
+    assert any(rule.host == "project.example" for rule in place.load().policy.allow)  # it is the same file
+
+
+@pytest.mark.as_root
+def test_a_file_of_another_user_above_does_not_hold(place: Place) -> None:
+    sub = place.workspace / "sub"
+    sub.mkdir()
+    place.project.write_text("ignore: [x]")
+    os.chown(place.project, 65534, 65534)
+    (warning,) = load_policy({}, place.environ, str(sub), str(place.home), interactive=False).warnings
+    assert warning.startswith(f"{place.project} is another user's") and f"cd {place.workspace}" in warning
+    assert [rule for rule in place.load().policy.paths if rule.text == "x"]  # there it holds
 
 
 def test_profile_by_command(place: Place) -> None:

@@ -53,6 +53,23 @@ def test_a_refusal_to_a_child_or_a_thread_of_the_holder_too(child: int) -> None:
     assert known.taken(b"/w/.git/index.lock") == ".husky"
 
 
+@pytest.mark.parametrize(
+    ("name", "spoils"),
+    [
+        ("/w/.git/hooks/pre-push", False),  # in no index
+        ("/w/a/.git/config", False),
+        ("/w/a/.git", True),  # a checkout of submodules makes it
+        ("/w/.gitmodules", True),
+        ("/w/.git2/x/.vscode", True),
+    ],
+)
+def test_what_lies_in_a_git_directory_is_in_no_index(child: int, name: str, spoils: bool) -> None:
+    known = Locks()
+    known.made(b"/w/.git/index.lock", OURS)
+    known.spoil(child, name)
+    assert known.taken(b"/w/.git/index.lock") == (name if spoils else "")
+
+
 def test_a_refusal_to_anybody_else_does_not(child: int) -> None:
     known = Locks()
     known.made(b"/w/.git/index.lock", child)

@@ -28,7 +28,7 @@ def test_a_state_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> 
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(mode)
-    with pytest.raises(HostError, match="somebody else can write to it"):
+    with pytest.raises(HostError, match="another user can write to it"):
         pins.Lock(str(state))
 
 

@@ -21,8 +21,8 @@ from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
 from membrane.policy.reading import Widening
-from membrane.run import begin, opening, registry, settings
-from membrane.run.opening import RunOptions, RunRequest
+from membrane.run import begin, prepare, registry, settings
+from membrane.run.prepare import RunOptions, RunRequest
 from membrane.run.registry import SessionRecord
 from membrane.ui import cli
 
@@ -50,7 +50,8 @@ class World:
         self.warnings: tuple[str, ...] = ()
         self.plan: SandboxPlan | None = None
 
-    def run(self, request: RunRequest) -> int:
+    def run(self, request: RunRequest, hooks: object = None) -> int:
+        assert hooks is None
         self.requests.append(request)
         return self.outcome()
 
@@ -74,8 +75,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     monkeypatch.setattr("membrane.run.session", fake, raising=False)  # where it was imported before
     monkeypatch.setattr(membrane, "session", fake, raising=False)
     monkeypatch.setattr(begin, "begin", lambda request: request())
-    monkeypatch.setattr(opening, "make_plan", made.make_plan)
-    monkeypatch.setattr(opening, "VERSION", "1.2.3")
+    monkeypatch.setattr(prepare, "make_plan", made.make_plan)
+    monkeypatch.setattr(prepare, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)
     monkeypatch.setattr(settings, "state_home", lambda environ: str(tmp_path / "state"))
     monkeypatch.setenv("HOME", "/home/me")
@@ -411,7 +412,7 @@ def test_trust_shows_what_it_widens(
     approved: list[tuple[str, str, settings.Review | None]] = []
     work = os.path.realpath(tmp_path / "work")
     review: settings.Review | None = settings.Review(
-        path="p", digest="d", widening=(Widening("allow", 3, '- "evil.example" \x1b[2J'),)
+        path=f"{work}/.membrane.yaml", digest="d", widening=(Widening("allow", 3, '- "evil.example" \x1b[2J'),)
     )
 
     def trust(workspace: str, home: str, review: settings.Review | None = None) -> tuple[Widening, ...]:
@@ -430,7 +431,7 @@ def test_trust_shows_what_it_widens(
         '      3  allow:         - "evil.example" \\u{1b}[2J\n'
         "trusted as it is now; a change needs a new approval\n"
     )
-    review = settings.Review("p", "d", ())
+    review = settings.Review(f"{work}/.membrane.yaml", "d", ())
     assert cli.main(["trust"]) == 0
     assert capsys.readouterr().out.startswith(f"{work}/.membrane.yaml widens nothing\n")
     review = None

@@ -119,7 +119,10 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         (["check"], "membrane check needs a target"),
         (["check", "a", "b"], "membrane check does not take 'b'"),
         (["doctor", "now"], "membrane doctor does not take 'now'"),
-        (["doctor", "-a", "h"], "unknown option -a; it is an option of membrane run, check, plan, config, learn"),
+        (
+            ["doctor", "-a", "h"],
+            "unknown option -a; it is an option of membrane run, check, plan, start, config, learn",
+        ),
         (["trust", "a", "b"], "membrane trust does not take 'b'"),
         (["config"], "membrane config needs one of: show, path, init, import"),
         (["config", "edit"], "membrane config needs one of: show, path, init, import"),
@@ -189,10 +192,10 @@ def test_every_policy_option_is_one_of_the_table_of_keys() -> None:
 
 
 def test_every_run_option_is_a_field_of_the_session() -> None:
-    from membrane.run import opening
+    from membrane.run import prepare
 
     rows = [option for option in OPTIONS if option.scope == "run"]
-    assert {option.key for option in rows} <= set(opening.RunOptions.field_names)
+    assert {option.key for option in rows} <= set(prepare.RunOptions.field_names)
 
 
 def test_fields_have_the_types_that_settings_takes() -> None:

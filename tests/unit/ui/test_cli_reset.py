@@ -158,3 +158,12 @@ def test_unknown_letters(letters: str) -> None:
 def test_no_letter_takes_a_persons_own_things_at_once() -> None:
     assert check_letters("dic") == "dic"
     assert not set(PRECIOUS) & {"cache", "images", "run", "trace"}
+
+
+def test_only_change_sets_are_a_persons_own(state: Path) -> None:
+    (state / "changes" / ".writers").mkdir(parents=True)
+    found = removal("d", str(state))
+    assert f"{state}/changes" in found.paths and f"{state}/changes" not in found.precious
+    (state / "changes" / "one").mkdir()
+    found = removal("d", str(state))
+    assert f"{state}/changes" in found.precious and f"{state}/changes" not in found.paths

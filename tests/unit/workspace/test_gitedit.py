@@ -286,7 +286,7 @@ def test_a_new_file_that_somebody_could_write(place: Place, how: str) -> None:
     if how == "written":
         os.pwrite(fd, b"#", 0)
         os.close(fd)
-    assert place.end() == (errno.EACCES, "somebody else has the new file open")
+    assert place.end() == (errno.EACCES, "another process has the new file open")
     assert place.unchanged
     if how == "open":
         os.close(fd)

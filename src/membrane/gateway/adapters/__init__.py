@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-An adapter stands between one client inside and one service outside.  ``from_client`` and ``from_server`` take what
+An adapter is between one client inside and one service outside.  ``from_client`` and ``from_server`` take what
 arrived; what may go on is appended to ``up`` (to the service) and ``down`` (to the client).  Each message is read as a
 whole, put to ``judge``, and written anew or passed on unchanged; nothing that was not understood goes up.
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    # (operation, names of its object) -> may it be done?  A refusal is recorded by whoever is asked.
+    # (operation, names of its object) -> may it be done?  A refusal is recorded where it is decided.
     Judge: TypeAlias = Callable[[str, tuple[str, ...]], bool]
 
 
@@ -29,7 +29,7 @@ class Broken(Exception):
 
 
 class Asked(Exception):
-    """``judge`` has asked somebody: nothing of the message was done.  ``resume`` is called when there is an answer."""
+    """``judge`` has asked a person: nothing of the message was done.  ``resume`` is called when there is an answer."""
 
 
 class Adapter:
@@ -43,7 +43,7 @@ class Adapter:
         self.judge = judge
         self.up = bytearray()
         self.down = bytearray()
-        self.parked = False  # a message waits for an answer of somebody outside
+        self.parked = False  # a message waits for a person's answer
 
     def from_client(self, data: bytes) -> None:
         """Take bytes of the client.

@@ -469,7 +469,7 @@ class Docker(Adapter):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are there once, in any case (encoding/json of Go does not tell cases apart)."""
+    """An object whose names are there once, in any case (encoding/json of Go does not distinguish cases)."""
     if len({name.casefold() for name, _value in pairs}) != len(pairs):
         raise ValueError("a name is given twice")
     return dict(pairs)

@@ -7,7 +7,7 @@ of the agent in between is answered by the client with ``D`` lines and ``END`` o
 a time, so a data line can never be read as a command.
 
 Commands that go on are a closed list, each written anew or checked by its grammar.  A key is chosen by ``SIGKEY`` or
-``SETKEY`` and judged when it is used.  Options, which would tell the agent where to show its pinentry or let the
+``SETKEY`` and judged when it is used.  Options, which would set where the agent is to show its pinentry or let the
 client play it, are answered here.  The description that pinentry shows says that a sandboxed command asks.
 
 References: gpg-agent manual, "Agent Protocol"; agent/command.c of GnuPG (what its restricted socket refuses).

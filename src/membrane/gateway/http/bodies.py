@@ -38,14 +38,14 @@ _HEX = b"0123456789ABCDEFabcdef"
 class Body:
     """A body without content; base of the others.
 
-    ``done``: it has ended.  ``octets``: of content, so far.
+    ``done``: it has ended.  ``size``: of content, so far.
     """
 
-    __slots__ = ("done", "octets")
+    __slots__ = ("done", "size")
 
     def __init__(self) -> None:
         self.done = True
-        self.octets = 0
+        self.size = 0
 
     def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
         """Take bytes from ``data[at:]``, append what is to be forwarded; the position after what was taken.
@@ -76,7 +76,7 @@ class Sized(Body):
         if end > at:
             piece = data if at == 0 and end == len(data) else data[at:end]
             self._left -= end - at
-            self.octets += end - at
+            self.size += end - at
             if self._scrubber is not None:
                 piece = self._scrubber.feed(piece)
                 if not self._left:
@@ -98,7 +98,7 @@ class UntilClose(Body):
 
     def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
         piece = data[at:] if at else data
-        self.octets += len(piece)
+        self.size += len(piece)
         out.append(self._scrubber.feed(piece) if self._scrubber is not None else piece)
         return len(data)
 
@@ -192,7 +192,7 @@ class Chunked(Body):
             out.append(b"0\r\n")
 
     def _content(self, piece: bytes, out: list[bytes]) -> None:
-        self.octets += len(piece)
+        self.size += len(piece)
         if self._scrubber is None:
             out.append(piece)
         else:

@@ -15,7 +15,7 @@ placeholder.  Because nothing changes its length, no framing, no ``Content-Lengt
 Rules
 -----
 1. A value is put in for scheme, host, port and path of its destination only, whichever of its readings a server takes
-   for the request (``requests.Admitted.readings``); nobody here follows a redirect.
+   for the request (``requests.Admitted.readings``); redirects are not followed here.
 2. ``repr`` and errors never show a value.
 3. What cannot be read cannot be scrubbed: such requests ask for ``identity`` and for the whole of it, and an answer
    in another coding, or in characters that do not agree with ASCII, is not passed on.
@@ -142,7 +142,7 @@ def carries(name: bytes) -> bool:
 
 
 def legible(name: bytes, value: bytes) -> bool:
-    """Can the content that a field of an answer tells of be read as ``spellings`` does?  ``name`` in lower case."""
+    """Can the content that a field of an answer describes be read as ``spellings`` does?  ``name`` in lower case."""
     if name in CODINGS:
         return value.lower() in (b"", b"identity")
     if name != b"content-type" or b"charset" not in value.lower():
@@ -401,4 +401,4 @@ def echoes(value: bytes, placeholder: bytes) -> list[tuple[bytes, bytes]]:
             first = (before * 8 + 5) // 6
             last = (before + len(value)) * 8 // 6
             pairs.setdefault(encode(bytes(before) + value)[first:last], encode(bytes(before) + placeholder)[first:last])
-    return [(shown, told) for shown, told in pairs.items() if len(shown) == len(told) and shown != told]
+    return [(shown, real) for shown, real in pairs.items() if len(shown) == len(real) and shown != real]

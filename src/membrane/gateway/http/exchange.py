@@ -1,4 +1,4 @@
-"""One request and its answer, and what a protocol core tells its driver to do about them.
+"""One request and its answer, and what a protocol core has its driver do about them.
 
 Theory of operation
 -------------------
@@ -47,7 +47,7 @@ class SendClient(Value):
 
 
 class AskFirst(Value):
-    """Ask somebody whether the request may go on, then call ``answered``."""
+    """Ask a person whether the request may go on, then call ``answered``."""
 
     question: Undecided
 
@@ -90,14 +90,14 @@ class Seen(Value):
     number: int
     protocol: Literal["http/1.1", "h2", "websocket"]
     request: HttpRequest
-    query: str  # with its "?"; may hold what nobody should read
+    query: str  # with its "?"; may hold credentials
     verdict: Verdict
     status: int
     bytes_up: int
     bytes_down: int
     seconds: float
     error: str = ""
-    asked: Sequence[tuple[bytes, bytes]] = ()  # header fields, where they are recorded; hold what nobody should read
+    asked: Sequence[tuple[bytes, bytes]] = ()  # header fields, where they are recorded; may hold credentials
     answered: Sequence[tuple[bytes, bytes]] = ()
 
 
@@ -182,9 +182,9 @@ class Core(ABC):
         self._close_up: CloseUpstream | None = None
         self._close_down: CloseClient | None = None
 
-    def _beyond(self, exchange: Exchange, octets: int) -> Deny | None:
-        """Take ``octets`` that are about to go to the server; the refusal, and nothing taken, at a limit."""
-        return None if self._spend is None else self._spend(exchange.budgets, octets)
+    def _beyond(self, exchange: Exchange, size: int) -> Deny | None:
+        """Take ``size`` bytes that are about to go to the server; the refusal, and nothing taken, at a limit."""
+        return None if self._spend is None else self._spend(exchange.budgets, size)
 
     @property
     @abstractmethod
@@ -257,7 +257,7 @@ class Core(ABC):
             self._close_up = CloseUpstream(reset_upstream)
             self._close_down = CloseClient(reset)
 
-    def _told(self, exchange: Exchange, *, protocol: Literal["websocket", ""] = "", error: str = "") -> None:
+    def _record(self, exchange: Exchange, *, protocol: Literal["websocket", ""] = "", error: str = "") -> None:
         self._seen.append(
             Seen(
                 exchange.number,

@@ -37,7 +37,7 @@ class Undecodable(Exception):
 
 
 class TooLarge(Undecodable):
-    """The block is a bomb, or has more fields than anybody needs."""
+    """The block is a bomb, or has more fields than any client needs."""
 
 
 @lru_cache(maxsize=4096)
@@ -144,10 +144,10 @@ def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
     """RFC 7541 section 5.1, when the prefix is full; at most 32 bits."""
     value, shift = prefix, 0
     while True:
-        octet = block[at]
+        byte = block[at]
         at += 1
-        value += (octet & 0x7F) << shift
-        if not octet & 0x80:
+        value += (byte & 0x7F) << shift
+        if not byte & 0x80:
             return value, at
         shift += 7
         if shift > 28:

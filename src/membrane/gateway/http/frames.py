@@ -54,9 +54,9 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return header(len(payload), kind, flags, stream) + payload
 
 
-def window_update(stream: int, octets: int) -> bytes:
+def window_update(stream: int, size: int) -> bytes:
     """A grant (RFC 9113 section 6.9)."""
-    return frame(WINDOW_UPDATE, 0, stream, octets.to_bytes(4, "big"))
+    return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
 
 
 def rst_stream(stream: int, code: int) -> bytes:
@@ -137,7 +137,7 @@ def answer_frames(stream: int, refused: Refused, *, grpc: bool, room: int, first
     """Our own answer to a request, and how many bytes of content it has.
 
     Args:
-        room: bytes of content that the windows admit; an answer with more tells its reason in a field instead.
+        room: bytes of content that the windows admit; an answer with more has its reason in a field instead.
         first: it is the first field section towards this client.
     """
     status, body = b"200", b""
@@ -157,7 +157,7 @@ def answer_frames(stream: int, refused: Refused, *, grpc: bool, room: int, first
             ):
                 if text:
                     shown = text.encode("ascii", "replace")[:512]
-                    fields.append((name, bytes(octet for octet in shown if 0x20 <= octet < 0x7F).strip()))
+                    fields.append((name, bytes(byte for byte in shown if 0x20 <= byte < 0x7F).strip()))
     block = (NO_TABLE if first else b"") + encode([(b":status", status), *fields])
     out = section(stream, block, not body)
     if body:

@@ -16,7 +16,7 @@ Rules
 2. Anything that two readers may frame differently is answered with 400, and the connection ends: CR or LF alone,
    folded lines, empty lines before the request, two lengths.
 3. Fields for one hop (``Connection`` and what it names, ``Upgrade`` to anything but a WebSocket) end here.
-4. Bytes from the server that nobody asked for end both connections: they could be taken for another answer.
+4. Bytes from the server that no request asked for end both connections: they could be taken for another answer.
 5. A WebSocket becomes a pipe only after a 101 that proves that the server speaks it (RFC 6455 section 4.1), and what
    goes through the pipe is frames (``websocket``): one that breaks the protocol ends it with 1002.
 
@@ -73,7 +73,7 @@ _CR = 13
 _CRLF2 = b"\r\n\r\n"
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section 1.3
 _NO_ANSWER = "the server closed the connection without an answer"
-_GONE = "the server closed the connection while somebody was asked about the request"
+_GONE = "the server closed the connection while the request waited for an answer"
 _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 
 
@@ -197,7 +197,7 @@ class Http1(Core):
         return self._take()
 
     def upstream_failed(self, cause: str, *, late: bool = False) -> list[Command]:
-        """The server cannot be reached, or (``late``) has not answered in time; ``cause`` is told to the client."""
+        """The server cannot be reached, or (``late``) has not answered in time; the client gets ``cause``."""
         if not self.closed:
             if self._state == _PIPE:
                 self._end_pipe(cause)
@@ -456,21 +456,21 @@ class Http1(Core):
     def _take_body(self, data: bytes, at: int) -> int:
         """Take bytes of the request's body; the position after them."""
         out: list[bytes] = []
-        before = self._body.octets
+        before = self._body.size
         flaw = ""
         try:
             end = self._body.feed(data, at, out)
         except Flaw as found:
             flaw, end = str(found), len(data)
         if self._state == _DISCARD:
-            if flaw or self._body.octets > DRAINED:
+            if flaw or self._body.size > DRAINED:
                 self._close()
             return end
         if self._state == _COLLECT:
             self._collected += out
             return end
         assert self._exchange is not None
-        self._exchange.up += self._body.octets - before
+        self._exchange.up += self._body.size - before
         if out:
             self._waits_for_100 = False
             if not self._allowance(sum(map(len, out))):
@@ -485,7 +485,7 @@ class Http1(Core):
     def _body_done(self) -> None:
         if self._state == _COLLECT:
             if self._exchange is not None:
-                self._exchange.up += self._body.octets
+                self._exchange.up += self._body.size
             self._sign()
             return
         discarded = self._state == _DISCARD
@@ -495,11 +495,11 @@ class Http1(Core):
         elif self._answer_state == _DONE:
             self._next()
 
-    def _allowance(self, octets: int) -> bool:
+    def _allowance(self, size: int) -> bool:
         """May so many bytes go to the server?  If not, the request ends here."""
         exchange = self._exchange
         assert exchange is not None
-        refusal = self._beyond(exchange, octets)
+        refusal = self._beyond(exchange, size)
         if refusal is None:
             return True
         exchange.verdict = refusal
@@ -543,7 +543,7 @@ class Http1(Core):
         if refused.request.method != "HEAD":
             head.append(body)
         self._down += head
-        self._told(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
+        self._record(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
         self._exchange = None
         self._answer_state = _DONE
 
@@ -572,7 +572,7 @@ class Http1(Core):
     def _abort(self, error: str) -> None:
         """End both sides in the middle of a message; the client must not take it for complete."""
         if self._exchange is not None:
-            self._told(self._exchange, error=error)
+            self._record(self._exchange, error=error)
             self._exchange = None
         self._close(reset=True, reset_upstream=True)
 
@@ -644,14 +644,14 @@ class Http1(Core):
         exchange = self._exchange
         assert exchange is not None
         body = self._answer_body
-        before = body.octets
+        before = body.size
         try:
             end = body.feed(data, 0, out)
         except Flaw:
             self._down += out
             self._abort(NOT_HTTP)
             return
-        exchange.down += body.octets - before
+        exchange.down += body.size - before
         self._down += out
         if body.done:
             self._answered()
@@ -667,7 +667,7 @@ class Http1(Core):
     def _next(self) -> None:
         """The exchange is over: request and answer are complete, or nothing more of the request is wanted."""
         assert self._exchange is not None
-        self._told(self._exchange)
+        self._record(self._exchange)
         self._exchange = None
         self._over()
 
@@ -682,14 +682,14 @@ class Http1(Core):
     def _finish_early(self) -> None:
         """The server is gone while no answer was due; what it would have got of a request has no reader."""
         if self._exchange is not None:
-            self._told(self._exchange)
+            self._record(self._exchange)
             self._exchange = None
         self._close()
 
     def _unasked(self) -> None:
         """Bytes that belong to no answer: the client keeps the answer it has, and nothing is asked after that."""
         if self._exchange is not None:
-            self._told(self._exchange, error=NOT_HTTP)
+            self._record(self._exchange, error=NOT_HTTP)
             self._exchange = None
         self._close(reset_upstream=True)
 
@@ -762,7 +762,7 @@ class Http1(Core):
             self._break_off(f"the server broke the WebSocket protocol: {flaw}")
 
     def _break_off(self, error: str) -> None:
-        """A frame broke the protocol: tell both ends so (1002), as far as a frame can be begun there."""
+        """A frame broke the protocol: both ends are closed with 1002, as far as a frame can be begun there."""
         up, down = self._frames_up, self._frames_down
         if up.between and not up.closed:
             self._up.append(close_frame(masked=True))
@@ -771,7 +771,7 @@ class Http1(Core):
 
     def _end_pipe(self, error: str = "", *, last: bytes = b"", reset: bool = True) -> None:
         if self._exchange is not None:
-            self._told(self._exchange, protocol="websocket", error=error)
+            self._record(self._exchange, protocol="websocket", error=error)
             self._exchange = None
         if self._scrubber is not None:
             self._down.append(self._scrubber.flush())

@@ -7,13 +7,13 @@ buffered and gRPC and server-sent events stream.  Only what the client says abou
 sections are decoded, judged by the ``Gate`` and encoded anew without a dynamic table.
 
 A refused request never reaches the server.  Its answer is put between two frames of the server, and what the client
-still sends on that stream is dropped and credited, at most ``DRAINED`` bytes before it is told to stop.
+still sends on that stream is dropped and credited, at most ``DRAINED`` bytes before it is stopped with RST_STREAM.
 
 The content of such an answer comes out of the client's window for the connection, of which the server does not know.
 So the first ``RESERVE`` bytes of window that the client grants are kept back for it; without reserve the answer has
 no content, and its reason is in a field.
 
-While somebody is asked about a request nothing more of the client is read: streams must be opened in their order
+While a request waits for an answer nothing more of the client is read: streams must be opened in their order
 (RFC 9113 section 5.1.1).  What the server sends goes on.
 
 Rules
@@ -127,13 +127,13 @@ class Http2(AnswerSide):
 
     @property
     def wants_client(self) -> bool:
-        return not self.closed and self._question is None and self._waiting_octets < MOST_WAITING
+        return not self.closed and self._question is None and self._waiting_bytes < MOST_WAITING
 
     @property
     def held(self) -> int:
         """Bytes that came and cannot go on yet."""
         blocks = len(self._block or b"") + len(self._answer_block or b"")
-        return len(self._in) + len(self._answer_in) + blocks + self._waiting_octets
+        return len(self._in) + len(self._answer_in) + blocks + self._waiting_bytes
 
     @property
     def waiting(self) -> Waiting:
@@ -307,8 +307,8 @@ class Http2(AnswerSide):
         stream.verdict = verdict
         raise Broken(code, verdict.hint or verdict.reason)
 
-    def _allowance(self, stream: Http2Stream, octets: int) -> None:
-        if (refusal := self._beyond(stream, octets)) is not None:
+    def _allowance(self, stream: Http2Stream, size: int) -> None:
+        if (refusal := self._beyond(stream, size)) is not None:
             self._violated(stream, refusal, ENHANCE_YOUR_CALM)
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
@@ -343,7 +343,7 @@ class Http2(AnswerSide):
             if known is not None:
                 self._send(frame(RST_STREAM, 0, stream, payload))
                 if not known.server_ended:
-                    self._told(known, error="the client reset the stream")
+                    self._record(known, error="the client reset the stream")
                     if not known.status:
                         self._patience -= 1
                         if self._patience < 0:
@@ -391,13 +391,13 @@ class Http2(AnswerSide):
             if stream in self._streams:
                 self._send(frame(WINDOW_UPDATE, 0, stream, payload))
             return
-        octets = int.from_bytes(payload, "big") & 0x7FFF_FFFF
-        if not octets:
+        size = int.from_bytes(payload, "big") & 0x7FFF_FFFF
+        if not size:
             raise Broken(PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
-        kept = max(0, min(octets, RESERVE - self._reserve))
+        kept = max(0, min(size, RESERVE - self._reserve))
         self._reserve += kept
-        if octets > kept:
-            self._send(window_update(0, octets - kept))
+        if size > kept:
+            self._send(window_update(0, size - kept))
 
     # ------------------------------------------------------------ requests
 
@@ -543,7 +543,7 @@ class Http2(AnswerSide):
         exchange.status = refused.status
         if self._recorded:
             exchange.asked = tuple(zip(asked.names, asked.values, strict=True))
-        self._told(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
+        self._record(exchange, error=refused.verdict.reason if refused.status in UNANSWERED else "")
         self._answer(number, refused, ended, asked.grpc)
 
     def _go_away(self, code: int, cause: str) -> None:

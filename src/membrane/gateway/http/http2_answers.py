@@ -124,7 +124,7 @@ class AnswerSide(Core):
         self._reserve = 0
         self._credit = 0  # bytes that were dropped and are to be granted again
         self._for_client: list[bytes] = []
-        self._waiting_octets = 0
+        self._waiting_bytes = 0
 
     def upstream_data(self, data: bytes) -> list[Command]:
         """The server has sent ``data``."""
@@ -167,16 +167,16 @@ class AnswerSide(Core):
     def _inject(self, data: bytes) -> None:
         """Write frames of our own to the client, at the next border of a frame."""
         self._for_client.append(data)
-        self._waiting_octets += len(data)
+        self._waiting_bytes += len(data)
         self._flush()
-        if self._waiting_octets > 4 * MOST_WAITING:
+        if self._waiting_bytes > 4 * MOST_WAITING:
             raise Broken(ENHANCE_YOUR_CALM, "too many requests before the first answer")
 
     def _flush(self) -> None:
         if (self._for_client or self._credit) and self._at_border():
             self._down += self._for_client
             self._for_client.clear()
-            self._waiting_octets = 0
+            self._waiting_bytes = 0
             if self._credit:
                 self._down.append(window_update(0, self._credit))
                 self._credit = 0
@@ -208,7 +208,7 @@ class AnswerSide(Core):
         """The server's side of a stream has ended well."""
         stream.server_ended = True
         self._patience = min(PATIENCE, self._patience + 1)
-        self._told(stream)
+        self._record(stream)
         self._over(stream)
 
     def _fail(self, cause: str, *, late: bool = False) -> None:
@@ -227,7 +227,7 @@ class AnswerSide(Core):
     def _end(self, error: str, *, reset: bool = False, reset_upstream: bool = False) -> None:
         for stream in self._streams.values():
             if not stream.server_ended:
-                self._told(stream, error=error)
+                self._record(stream, error=error)
         self._streams.clear()
         self._close(reset=reset, reset_upstream=reset_upstream)
 
@@ -262,7 +262,7 @@ class AnswerSide(Core):
                 self._answer_content(flags, stream, length)
                 continue
             if kind > CONTINUATION or kind in (PING, WINDOW_UPDATE, PRIORITY):
-                # ALTSVC and ORIGIN would send the client to where nobody decides.
+                # ALTSVC and ORIGIN would send the client to where nothing is decided.
                 self._answer_forwarding = kind not in (ALTSVC, ORIGIN)
                 if self._answer_forwarding:
                     self._down.append(bytes(data[at : at + 9]))
@@ -309,7 +309,7 @@ class AnswerSide(Core):
         elif kind == RST_STREAM:
             known = self._streams.pop(stream, None)
             if known is not None and not known.server_ended:
-                self._told(known, error="the server reset the stream")
+                self._record(known, error="the server reset the stream")
             if known is not None or not self._rewrites:
                 self._down.append(whole)
         elif kind == GOAWAY:
@@ -376,7 +376,7 @@ class AnswerSide(Core):
         coded = not all(legible(name, value) for name, value in fields)
         if coded and not ends:
             stream.status = 502
-            self._told(stream, error=_CODED)
+            self._record(stream, error=_CODED)
             self._streams.pop(stream.number)
             self._inject_upstream(rst_stream(stream.number, CANCEL))
             self._answer(stream.number, self.gate.unreachable(stream.request, _CODED), stream.client_ended, stream.grpc)

@@ -13,7 +13,7 @@ Rules
 1. A real token is put into a request for new tokens only: POST to exactly that URL without a query, one content type,
    the members of ``_MEMBERS`` and no other, none twice, ``grant_type`` is ``refresh_token``, and the placeholder
    stands in ``refresh_token`` and nowhere else.  So what is renewed is the person's log-in and no other: an answer to
-   somebody else's token would be written to the person's file.  What is not of this form goes up unchanged.
+   another person's token would be written to the person's file.  What is not of this form goes up unchanged.
 2. An answer to such a request is passed on when each of its tokens was found and replaced.  Else its letters and digits
    are overwritten.
 3. Placeholders that were given out stay good for what they stood for.
@@ -76,7 +76,8 @@ class Logins:
         secrets: all that the session holds; new ones are appended.
         logins: as they are at the start.
         random: gives that many random bytes.
-        told: is called with what the supervisor is to know of a renewal, before the new secrets are in ``secrets``.
+        renewed: is called with the name of the secret that the refresh token was, for each member of the answer its new
+            secret, and the seconds that it lasts (0: unknown), before those are in ``secrets``.
         changed: is called when they are.
     """
 
@@ -86,11 +87,11 @@ class Logins:
         logins: Sequence[Login],
         *,
         random: Callable[[int], bytes],
-        told: Callable[[dict[str, Any]], None],
+        renewed: Callable[[str, dict[str, Secret], int], None],
         changed: Callable[[], None],
     ) -> None:
         self._secrets, self._logins = secrets, logins
-        self._random, self._told, self._changed = random, told, changed
+        self._random, self._report, self._changed = random, renewed, changed
         self._trades = 0
 
     def is_renewed_at(self, host: str) -> bool:
@@ -130,22 +131,20 @@ class Logins:
                 continue
             if not isinstance(value, str):
                 return None
-            octets = value.encode("utf-8", "replace")
-            secret = known.get(octets)
+            token = value.encode("utf-8", "replace")
+            secret = known.get(token)
             if secret is None:
                 try:
                     placeholder = self._placeholder(value)
                 except ValueError:
                     return None
                 name = f"{old.name.partition(' ')[0]} {member} {self._trades}"
-                secret = Secret(name, octets, placeholder, login.place, login.destinations)
+                secret = Secret(name, token, placeholder, login.place, login.destinations)
             found[member] = secret
         if "access_token" not in found:
             return None
         lasts = answer.get("expires_in")
-        tokens = {member: [secret.name, secret.value.decode("ascii")] for member, secret in found.items()}
-        number = lasts if isinstance(lasts, int) and not isinstance(lasts, bool) else 0
-        self._told({"login": old.name, "tokens": tokens, "expires_in": number})
+        self._report(old.name, found, lasts if isinstance(lasts, int) and not isinstance(lasts, bool) else 0)
         new = [secret for secret in found.values() if secret.value not in known]
         login.secrets += new
         self._secrets += new
@@ -169,7 +168,7 @@ class Trade:
         self.logins, self.login = logins, login
         self._kind = kind
         self._held: list[bytes] | None = []  # None: it is no request for tokens
-        self._octets = 0
+        self._size = 0
         self.taken: Secret | None = None  # the refresh token that was put in
 
     def feed(self, data: bytes) -> bytes:
@@ -177,8 +176,8 @@ class Trade:
         if self._held is None:
             return data
         self._held.append(data)
-        self._octets += len(data)
-        if self._octets <= MOST:
+        self._size += len(data)
+        if self._size <= MOST:
             return b""
         data, self._held = b"".join(self._held), None
         return data
@@ -219,7 +218,7 @@ class Renewal:
     def __init__(self, trade: Trade, old: Secret) -> None:
         self._trade, self._old = trade, old
         self._held: list[bytes] = []
-        self._octets = 0
+        self._size = 0
         self._over = False
 
     def feed(self, data: bytes) -> bytes:
@@ -227,8 +226,8 @@ class Renewal:
         if self._over:
             return data.translate(_HIDDEN)
         self._held.append(data)
-        self._octets += len(data)
-        if self._octets <= MOST:
+        self._size += len(data)
+        if self._size <= MOST:
             return b""
         self._over = True
         return b"".join(self._held).translate(_HIDDEN)
@@ -251,7 +250,7 @@ class Renewal:
         return Scrubber(Spellings(pairs)).whole(shown)
 
     def whole(self, data: bytes) -> bytes:
-        """Trailers: nobody needs them."""
+        """Trailers: no client needs them."""
         return data.translate(_HIDDEN)
 
 
@@ -273,8 +272,8 @@ def _members(data: bytes, kind: str) -> dict[str, Any] | None:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError: a name stands twice."""
+    """Raises ValueError: a name is there twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a member stands twice")
+        raise ValueError("a member is there twice")
     return found

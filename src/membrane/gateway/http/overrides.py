@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A request asks its server for a method and a path in its first line.  Frameworks and proxies also look for them
-elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones nobody can list,
+elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones cannot be listed,
 so a field is judged by what its name *looks like*, in the spelling that the most lenient family of servers makes of it
 (``as_variable``); the request must then be allowed as each of the requests that it may be read as (``readings``), and
 is malformed when the value is neither a method nor a path.  Names that hold such a word and mean something else
@@ -42,7 +42,7 @@ LONGEST_METHOD = 32
 _METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
-_VARIABLE = bytes(octet if octet in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2D for octet in range(256))
+_VARIABLE = bytes(byte if byte in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2D for byte in range(256))
 
 _METHOD_WORDS = frozenset([b"method", b"methods", b"verb"])
 _PATH_WORDS = frozenset([b"uri", b"url", b"path", b"pathinfo"])
@@ -110,7 +110,7 @@ def _kind_of(name: bytes) -> Kind:
         return "prefix" if marked else ""
     if not _PATH_WORDS.isdisjoint(words):
         return "path" if marked else ""
-    # What is not all made of such words is somebody's own field, unless it says what it overrides.
+    # What is not all made of such words is a field of one service, unless it says what it overrides.
     return "either" if not _OVERRIDES.isdisjoint(words) and _TELLING.issuperset(words) else ""
 
 
@@ -161,7 +161,7 @@ def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[H
         return [request.replace(path=_path(request, value, name))]
     if value in (b"", b"/"):
         return []
-    # A prefix is cut off by some, at the first place where it stands, and put before the path by others.
+    # A prefix is cut off by some, at the first place where it is, and put before the path by others.
     prefix = _path(request, value, name, relative=True)
     joined = request.replace(path=_path(request, prefix.encode() + request.path.encode(), name))
     out = [joined, request.replace(path=prefix)]
@@ -232,4 +232,4 @@ def _parameter(name: bytes) -> tuple[bytes, ...]:
     return plain, mangled, plain.partition(b"[")[0].translate(_MANGLED), mangled.rstrip(b"_]")
 
 
-_MANGLED = bytes(0x5F if octet in b" .-[" else octet for octet in range(256))
+_MANGLED = bytes(0x5F if byte in b" .-[" else byte for byte in range(256))

@@ -32,12 +32,12 @@ MOST_RECORDED = 64  # fields of one head
 LONGEST_RECORDED = 1024  # characters of one value; further ones are cut off
 LONGEST_QUERY = 2048
 # Parts of names, in lower case and without "-" and "_".
-_TELLING = (
+_CREDENTIAL_PARTS = (
     "accesskey", "apikey", "assertion", "auth", "bearer", "cookie", "credential", "csrf", "jwt", "nonce", "otp",
     "passcode", "passphrase", "passwd", "password", "private", "pwd", "secret", "securitytoken", "session", "sid",
     "signature", "ticket", "token", "xsrf",
 )  # fmt: skip
-_TELLING_WHOLE = frozenset(["code", "hmac", "key", "pass", "pin", "pw", "sig", "state", "uid", "websocketkey"])
+_CREDENTIAL_WORDS = frozenset(["code", "hmac", "key", "pass", "pin", "pw", "sig", "state", "uid", "websocketkey"])
 _PREFIXES = tuple(prefix.decode("ascii") for prefix in PUBLIC_PREFIXES)
 _SCHEMES = frozenset(["basic", "bearer", "digest", "dpop", "hawk", "negotiate", "ntlm", "token"])
 _ADDRESSES = frozenset(["content-location", "location", "origin", "referer"])
@@ -65,7 +65,7 @@ _SHORTEST_TAIL = 8  # characters at the end of cut text by which a held secret i
 
 
 def redact_query(query: str, depth: int = 0) -> str:
-    """A query, with or without its ``?``, whose telling parameters have ``[redacted]`` as their value.
+    """A query, with or without its ``?``, with ``[redacted]`` as the value of parameters whose name says credential.
 
     Args:
         depth: of how many addresses within each other it is a part.
@@ -84,7 +84,7 @@ def redact_query(query: str, depth: int = 0) -> str:
 
 
 def redact_path(path: str) -> str:
-    """A path without tokens, without the user and password of a URL in it, and without telling ``;name=`` values."""
+    """A path without tokens, without user and password of a URL in it, and without ``;name=`` values of such names."""
     if "%" in path:
         from urllib.parse import unquote
 
@@ -144,7 +144,7 @@ def redact_fields(fields: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str
 
 
 def _field(name: str, value: str) -> tuple[str, str]:
-    if name not in _SAFE and _tells(name):
+    if name not in _SAFE and _names_credential(name):
         scheme, space, _rest = value.partition(" ")
         known = space and scheme.lower() in _SCHEMES
         return name, f"{scheme} {REDACTED}" if known else REDACTED
@@ -174,22 +174,22 @@ def _parameter(part: str, depth: int = 0) -> str:
     plain = unquote(value)
     if not mark:
         return REDACTED if _is_token(unquote(name)) else part
-    if _tells(unquote(name)) or _is_token(plain):
+    if _names_credential(unquote(name)) or _is_token(plain):
         return f"{name}={REDACTED}"
     if "://" in plain and (depth >= _DEEPEST or _address(plain, depth) != plain):
         return f"{name}={REDACTED}"
     return part
 
 
-def _tells(name: str) -> bool:
-    """Does a name say that its value is a credential?"""
+def _names_credential(name: str) -> bool:
+    """Does the name say that its value is a credential?"""
     lower = name.lower()
     words = lower.replace("_", "-").replace("[", "-").replace("]", "").replace(".", "-").split("-")
     joined = "".join(words)
     return (
-        joined in _TELLING_WHOLE
-        or not _TELLING_WHOLE.isdisjoint(words)
-        or any(part in joined for part in _TELLING)
+        joined in _CREDENTIAL_WORDS
+        or not _CREDENTIAL_WORDS.isdisjoint(words)
+        or any(part in joined for part in _CREDENTIAL_PARTS)
     )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ class Redactor:
         return "Redactor()"
 
     def event(self, event: Event) -> Event:
-        """The event as it may be told."""
+        """The event as it may be recorded."""
         changed = {}
         for name in event.field_names:
             value = getattr(event, name)
@@ -237,7 +237,7 @@ class Redactor:
         return event.replace(**changed) if changed else event
 
     def value(self, value: Any) -> Any:
-        """Text, or what holds text, as it may be told; the same object when nothing is in it."""
+        """Text, or what holds text, as it may be recorded; the same object when nothing is in it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -249,7 +249,7 @@ class Redactor:
         return value
 
     def text(self, text: str) -> str:
-        """Text as it may be told."""
+        """Text as it may be recorded."""
         lower = text.lower()
         if any(form in lower for form in self._forms) or ("%" in text and self._pattern.search(text)):
             text = self._pattern.sub(REDACTED, text)

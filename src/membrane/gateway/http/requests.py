@@ -176,7 +176,7 @@ class Refused(Value):
 
 
 class Undecided(Value):
-    """No rule decides; the request may go on when somebody says so (``exchange.Core.answered``)."""
+    """No rule decides; the request may go on when a person allows it (``exchange.Core.answered``)."""
 
     request: HttpRequest
     verdict: Ask
@@ -242,7 +242,7 @@ class Gate:
 
     def refused(self, request: HttpRequest, verdict: Deny | Ask) -> Refused:
         """The refusal of a request that was understood."""
-        if isinstance(verdict, Ask):  # nobody can be asked here
+        if isinstance(verdict, Ask):  # there is no one to ask here
             verdict = Deny(None, verdict.reason, verdict.hint)
         return Refused(verdict.reason.status, verdict, request)
 
@@ -312,10 +312,10 @@ class Gate:
         if verdict.budgets:
             assert self._admit is not None
             length = next((value for name, value in zip(names, values, strict=True) if name == b"content-length"), b"")
-            # Of the content as much as is announced; the framing was judged by whoever reads the connection.
-            octets = int(length) if 0 < len(length) <= 18 and not length.translate(None, _DIGITS) else 0
-            octets += len(method) + len(target) + len(canonical) + sum(map(len, names)) + sum(map(len, values))
-            refusal = self._admit(verdict.budgets, octets)
+            # Of the content as much as is announced; the framing is judged where the connection is read.
+            size = int(length) if 0 < len(length) <= 18 and not length.translate(None, _DIGITS) else 0
+            size += len(method) + len(target) + len(canonical) + sum(map(len, names)) + sum(map(len, values))
+            refusal = self._admit(verdict.budgets, size)
             if refusal is not None:
                 return self.refused(request, refusal[0]).replace(retry_after=refusal[1])
         return Admitted(request, verdict, path.encode("ascii") + query, canonical, (request, *others))
@@ -395,7 +395,7 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
     import json
 
     request, verdict = refused.request, refused.verdict
-    told = {
+    answer = {
         "error": _UNANSWERED_BY.get(refused.status, "blocked by membrane"),
         "host": request.host,
         "method": request.method,
@@ -404,10 +404,10 @@ def answer(refused: Refused) -> tuple[Fields, bytes]:
         "hint": verdict.hint[:LONGEST_SHOWN],
     }
     if refused.status == 429 and verdict.rule is not None:
-        told["rule"] = verdict.rule.text[:LONGEST_SHOWN]
-    body, kind = json.dumps(told).encode() + b"\n", b"application/json"
+        answer["rule"] = verdict.rule.text[:LONGEST_SHOWN]
+    body, kind = json.dumps(answer).encode() + b"\n", b"application/json"
     if request.path.endswith(_GIT_DISCOVERY):
-        text = f"{told['error']}: {told['reason']}\n{told['hint']}\n"
+        text = f"{answer['error']}: {answer['reason']}\n{answer['hint']}\n"
         body, kind = text.encode("ascii", "backslashreplace"), b"text/plain"
     fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
     if refused.retry_after:

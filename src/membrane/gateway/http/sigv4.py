@@ -100,16 +100,16 @@ def _refusal(cause: str) -> Deny:
 
 
 class _Held:
-    """Room for content that waits; given back when nobody waits for it any more."""
+    """Room for content that waits; given back when nothing waits for it any more."""
 
-    __slots__ = ("_octets", "_signers")
+    __slots__ = ("_signers", "_size")
 
-    def __init__(self, signers: Signers, octets: int) -> None:
-        self._signers, self._octets = signers, octets
-        signers.held += octets
+    def __init__(self, signers: Signers, size: int) -> None:
+        self._signers, self._size = signers, size
+        signers.held += size
 
     def __del__(self) -> None:
-        self._signers.held -= self._octets
+        self._signers.held -= self._size
 
 
 class Signing:
@@ -218,4 +218,4 @@ def canonical_query(query: bytes) -> bytes:
 
 
 def _escaped(text: bytes) -> bytes:
-    return b"".join(bytes((octet,)) if octet in _UNRESERVED else b"%%%02X" % octet for octet in text)
+    return b"".join(bytes((byte,)) if byte in _UNRESERVED else b"%%%02X" % byte for byte in text)

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A server echoes a value in a spelling that nobody can list: each character may be escaped or not, in either case, more
+A server echoes a value in a spelling that no list can hold: each character may be escaped or not, in either case, more
 than once.  So the text is *decoded* and the value is looked for in what comes out.  A reading of a piece of text gives
 the readings that it has in turn:
 
@@ -22,8 +22,8 @@ Bounds
   that counts as bad: its letters and digits are overwritten.
 * In a stream only what may be the beginning of a value is held back, at most ``LONGEST`` bytes for each of the value.
   Within an encoding two characters of the value must have come for that, else every third piece of base64 would be held
-  up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or whoever
-  makes a server show guesses would have fewer of them to try.
+  up.  So where a stream was cut the value is known without its first ``_FREE`` characters; nowhere else, or a command
+  that makes a server show guesses would have fewer of them to try.
 
 Not recognised: a part of a value, decimal codes of characters in a list, other character sets than those that agree
 with ASCII (UTF-16 and UTF-32 aside), and whatever else has to be computed (reversed, compressed, encrypted).
@@ -86,28 +86,28 @@ class Spellings:
     """Texts that are looked for, and what each becomes.
 
     Args:
-        pairs: a text of visible ASCII, and what of the same length stands for it.
+        pairs: a text of visible ASCII, and what of the same length replaces it.
     """
 
     __slots__ = ("_class", "_hexes", "_left", "_needles", "_run", "_separated", "longest")
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         needles: dict[bytes, bytes] = {}
-        for value, told in pairs:
-            needles.setdefault(value, told)
+        for value, shown in pairs:
+            needles.setdefault(value, shown)
             # Text is read with all its escapes undone: a value that looks like one is undone as well.
             for _ in range(UNESCAPED):
-                shorter, other = _TOKEN.sub(_meaning, value), _TOKEN.sub(_meaning, told)
+                shorter, other = _TOKEN.sub(_meaning, value), _TOKEN.sub(_meaning, shown)
                 if shorter == value or len(shorter) <= _FREE + _EAGER:
                     break
-                value, told = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
-                needles.setdefault(value, told)
-        for value, told in list(needles.items()):
+                value, shown = shorter, other if len(other) == len(shorter) else shorter.translate(_BLANKED)
+                needles.setdefault(value, shown)
+        for value, shown in list(needles.items()):
             # With what follows it the end of a value can read as an escape: all but that is looked for as well.
             begun = _UNFINISHED.search(value)
             if begun is not None and begun.start() > _FREE + _EAGER:
-                needles.setdefault(value[: begun.start()], told[: begun.start()])
-        self._needles = [(value.lower(), value, told) for value, told in needles.items()]
+                needles.setdefault(value[: begun.start()], shown[: begun.start()])
+        self._needles = [(value.lower(), value, shown) for value, shown in needles.items()]
         self._needles.sort(key=lambda each: len(each[0]), reverse=True)  # one may be a part of another
         shortest = min(len(value) for value, _, _ in self._needles) - _FREE
         self.longest = LONGEST * max(len(value) for value, _, _ in self._needles)
@@ -191,16 +191,16 @@ class Spellings:
         # What is between two runs moves the second one: at some alignment each run is in place.
         text = text.translate(None, coding.others)
         for before in range(coding.alignments):
-            octets = coding.known(coding.read(text, before)[0], before)
-            self._left -= len(octets)
+            decoded = coding.known(coding.read(text, before)[0], before)
+            self._left -= len(decoded)
             if self._left < 0:
                 return True
-            classes = octets.translate(self._class)
+            classes = decoded.translate(self._class)
             if self._run in classes:
-                runs = b" ".join([octets[start:end] for start, end in _runs(classes, self._run, False)])
+                runs = b" ".join([decoded[start:end] for start, end in _runs(classes, self._run, False)])
                 if self._shown(runs, UNESCAPED, decodes - 1):
                     return True
-            if decodes > 1 and self._separated in octets.translate(self._hexes):
+            if decodes > 1 and self._separated in decoded.translate(self._hexes):
                 return True
         return False
 
@@ -219,7 +219,7 @@ class Spellings:
         if len(cut) < size:
             shown, at = self._part(cut, escapes, decodes, late, more, False) if cut else (cut, 0)
             if shown != cut or at < len(cut):
-                kept = [at for at, octet in enumerate(text) if octet not in _CUTS]
+                kept = [at for at, byte in enumerate(text) if byte not in _CUTS]
                 text = _overwritten(text, cut, shown, kept)
                 hold = min(hold, kept[at] if at < len(cut) else size)
             return text, hold
@@ -259,7 +259,7 @@ class Spellings:
         if more:
             for value, _, _ in self._needles:
                 hold = min(hold, size - _beginning(low, value, 1 if exact else _EAGER))
-        for value, written, told in self._needles:
+        for value, written, instead in self._needles:
             core = value[_FREE:]
             at = low.find(core)
             while at >= 0:
@@ -271,7 +271,7 @@ class Spellings:
                 if known and begin < hold:  # what is held back is read again, and may be a longer value
                     text = (
                         text[:begin]
-                        + _in_case(text[begin:end], written[begin - end :], told[begin - end :])
+                        + _in_case(text[begin:end], written[begin - end :], instead[begin - end :])
                         + text[end:]
                     )
                 at = low.find(core, end)
@@ -290,22 +290,22 @@ class Spellings:
                 continue
             for before in range(coding.alignments):
                 whole, again = coding.read(text[start:end], before)
-                octets = coding.known(whole, before)
-                self._left -= len(octets)
+                decoded = coding.known(whole, before)
+                self._left -= len(decoded)
                 if self._left < 0:
                     return text.translate(_BLANKED), size
-                classes = octets.translate(self._class)
+                classes = decoded.translate(self._class)
                 if not (
                     self._run in classes
                     or (last and classes.endswith(b"A" * _EAGER))
-                    or (decodes > 1 and self._separated in octets.translate(self._hexes))
+                    or (decodes > 1 and self._separated in decoded.translate(self._hexes))
                 ):
                     continue
-                shown, at = self._text(octets, decodes - 1, late and start < _NEAR, last, False)
-                if shown != octets:
+                shown, at = self._text(decoded, decodes - 1, late and start < _NEAR, last, False)
+                if shown != decoded:
                     cut = coding.unknown(before)
                     text = text[:start] + again(whole[:cut] + shown[cut:]) + text[end:]
-                if at < len(octets):
+                if at < len(decoded):
                     hold = min(hold, start + max(0, 8 * at // coding.bits - before))
         return text, hold
 
@@ -329,7 +329,7 @@ _SEPARATORS = re.compile(rb"[ \t:,;\-\r\n\0]+|(?<![0-9A-Fa-f])0[xX]|[xX]")
 
 def _classes(members: bytes) -> bytes:
     """A table that makes "A" of the members and a space of the rest."""
-    return bytes(0x41 if octet in members else 0x20 for octet in range(256))
+    return bytes(0x41 if byte in members else 0x20 for byte in range(256))
 
 
 def _runs(classes: bytes, least: bytes, more: bool) -> Iterator[tuple[int, int]]:
@@ -361,11 +361,11 @@ def _beginning(text: bytes, value: bytes, least: int) -> int:
     return 0
 
 
-def _in_case(text: bytes, value: bytes, told: bytes) -> bytes:
-    """``told`` with letters in the case of ``text``, which is ``value`` in some case."""
+def _in_case(text: bytes, value: bytes, shown: bytes) -> bytes:
+    """``shown`` with letters in the case of ``text``, which is ``value`` in some case."""
     if text == value:
-        return told
-    return told.lower() if text.islower() else told.upper() if text.isupper() else told
+        return shown
+    return shown.lower() if text.islower() else shown.upper() if text.isupper() else shown
 
 
 def _may_be_quoted(text: bytes) -> bool:
@@ -396,7 +396,7 @@ _MEANINGS: dict[bytes, bytes] = {}  # of tokens that were seen
 
 
 def _meaning(found: re.Match[bytes]) -> bytes:
-    """What an escape stands for; itself when that is no byte of ASCII."""
+    """The byte that an escape writes; itself when that is no byte of ASCII."""
     token = found[0]
     known = _MEANINGS.get(token)
     if known is None:
@@ -449,38 +449,38 @@ def _respelled(text: bytes, plain: bytes, shown: bytes, starts: Sequence[int], e
     if plain == shown:
         return text
     out = bytearray(text)
-    for index, octet in enumerate(shown):
-        if octet != plain[index]:
+    for index, byte in enumerate(shown):
+        if byte != plain[index]:
             start, end = starts[index], ends[index]
-            out[start:end] = _respelling(text[start:end], octet)
+            out[start:end] = _respelling(text[start:end], byte)
     return bytes(out)
 
 
-def _respelling(token: bytes, octet: int) -> bytes:
-    """``octet`` in the spelling of ``token``; ``token`` where there is no room for it."""
+def _respelling(token: bytes, byte: int) -> bytes:
+    """``byte`` in the spelling of ``token``; ``token`` where there is no room for it."""
     if len(token) == 1:
-        return bytes((octet,))
+        return bytes((byte,))
     mark, kind = token[:1], token[1:2]
     if mark == b"&":
         close = token[-1:] == b";"
         if kind == b"#" and token[2:3] in b"xX":
-            head, digits = token[:3], b"%x" % octet
+            head, digits = token[:3], b"%x" % byte
         else:
-            head, digits = b"&#", b"%d" % octet
+            head, digits = b"&#", b"%d" % byte
         room = len(token) - len(head) - close
         if len(digits) > room and head == b"&#":  # of the letters only a, b and c have two digits
-            digits = b"%d" % (97 + octet % 3)
+            digits = b"%d" % (97 + byte % 3)
         return head + digits.rjust(room, b"0") + b";" * close if len(digits) <= room else token
     if kind in b"uUx" or mark in b"%=":
         head, tail = (token[:2], b"") if kind in b"uUx" else (token[:1], b"")
         if token[2:3] == b"{":
             head, tail = token[:3], b"}"
-        digits = b"%0*x" % (len(token) - len(head) - len(tail), octet)
+        digits = b"%0*x" % (len(token) - len(head) - len(tail), byte)
         if len(head) + len(digits) + len(tail) > len(token):
             return token
         return head + (digits if any(char in token[len(head) :] for char in b"abcdef") else digits.upper()) + tail
     if kind in b"01234567":
-        digits = b"%0*o" % (len(token) - 1, octet)
+        digits = b"%0*o" % (len(token) - 1, byte)
         return b"\\" + digits if len(digits) == len(token) - 1 else token
     return token
 
@@ -501,9 +501,9 @@ def _overwritten(text: bytes, before: bytes, after: bytes, places: Sequence[int]
     if before == after:
         return text
     out = bytearray(text)
-    for index, octet in enumerate(after):
-        if octet != before[index]:
-            out[places[index]] = octet
+    for index, byte in enumerate(after):
+        if byte != before[index]:
+            out[places[index]] = byte
     return bytes(out)
 
 
@@ -529,21 +529,21 @@ class Coding:
         read: Callable[[bytes, int], tuple[bytes, Callable[[bytes], bytes]]],
     ) -> None:
         self.classes, self.bits, self.alignments = _classes(alphabet), bits, alignments
-        self.others = bytes(octet for octet in range(256) if octet not in alphabet)
+        self.others = bytes(byte for byte in range(256) if byte not in alphabet)
         self.read = read
 
-    def characters(self, octets: int) -> int:
+    def characters(self, size: int) -> int:
         """How many hold so many bytes."""
-        return -(-8 * octets // self.bits)
+        return -(-8 * size // self.bits)
 
     def unknown(self, before: int) -> int:
         """How many bytes so many characters before a run have a part in."""
         return -(-before * self.bits // 8)
 
-    def known(self, octets: bytes, before: int) -> bytes:
+    def known(self, decoded: bytes, before: int) -> bytes:
         """What was read, with NULs for bytes of which a part is not known: chance would make escapes of them."""
         cut = self.unknown(before)
-        return bytes(min(cut, len(octets))) + octets[cut:]
+        return bytes(min(cut, len(decoded))) + decoded[cut:]
 
 
 def _base64(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
@@ -594,7 +594,7 @@ def _base32(text: bytes, before: int) -> tuple[bytes, Callable[[bytes], bytes]]:
 BASE64 = Coding(_BASE64, 6, 4, _base64)
 HEX = Coding(_HEX, 4, 2, _hex)
 BASE32 = Coding(_BASE32_LETTERS, 5, 8, _base32)
-CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32))  # nobody mixes the cases of base32
+CODINGS = (BASE64, HEX, BASE32, Coding(_BASE32_LETTERS.lower(), 5, 8, _base32))  # no program mixes the cases of base32
 
 
 # ---------------------------------------------------------------- a stream
@@ -606,24 +606,24 @@ class Scrubber:
     It holds back only what may be the beginning of a value, and nothing after ``flush``.
     """
 
-    __slots__ = ("_held", "_late", "_more", "_octets", "_spellings")
+    __slots__ = ("_held", "_late", "_more", "_size", "_spellings")
 
     def __init__(self, spellings: Spellings) -> None:
         self._spellings = spellings
         self._held = b""
         self._late = False  # something was passed on
         self._more: list[bytes] = []  # what came since it was read
-        self._octets = 0  # of that
+        self._size = 0  # of that
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes; give those that are safe to pass on."""
         if len(self._held) > _REREAD:
             self._more.append(data)
-            self._octets += len(data)
-            if self._octets < len(self._held) // 8:
+            self._size += len(data)
+            if self._size < len(self._held) // 8:
                 return b""
             data = b"".join(self._more)
-            self._more, self._octets = [], 0
+            self._more, self._size = [], 0
         data = self._held + data
         text, hold = self._spellings.hide(data, late=self._late, more=True)
         if hold < len(text) - self._spellings.longest:  # no beginning is as long
@@ -636,7 +636,7 @@ class Scrubber:
     def flush(self) -> bytes:
         """What was held back: the stream has ended, so no longer value begins there."""
         held = b"".join((self._held, *self._more))
-        self._held, self._more, self._octets = b"", [], 0
+        self._held, self._more, self._size = b"", [], 0
         return self._spellings.hide(held, late=self._late)[0] if held else held
 
     def whole(self, data: bytes) -> bytes:

@@ -24,7 +24,7 @@ from ..summary import ending, shorten, size, target_of, tilde
 
 MOST_EVENTS = 2000  # in the timeline
 MOST_PROCESSES = 2000  # in the tree
-DEEPEST = 60  # levels of the tree; what is below stands on the last one
+DEEPEST = 60  # levels of the tree; what is below is shown on the last one
 MOST_ROWS = 500  # of one table
 WIDE = 300  # characters of one value
 _FIRST = frozenset(
@@ -167,7 +167,7 @@ class _Tree:
             children.setdefault(parent if parent != who and parent in self.nodes else None, []).append(who)
         out: list[str] = ["<ul>"]
         drawn: set[tuple[int, int]] = set()
-        # No recursion: the depth is chosen by whoever forks.
+        # No recursion: the depth is chosen by the command.
         stack = [(root, 0) for root in reversed(children.get(None, []))]
         depth = 0
         while stack:
@@ -218,7 +218,7 @@ def make(events: Iterable[Recorded], problems: list[str], *, running: bool = Fal
     Args:
         events: of one session, in order, with their processes (``joining``).
         problems: the list that is filled while ``events`` are read; looked at afterwards.
-        running: somebody still writes to the record.
+        running: the record is still written to.
         home: the caller's home directory, shown as ``~``.
     """
     summary, tree = Summary(), _Tree()

@@ -8,9 +8,9 @@ events that Tracee has no name for.  Socket addresses are strings, as Tracee pri
 question with direction 2 and the answer with direction 1: both are taken from the data plane, which answers names.
 
 Without a tracer there is no event of a process or file.  The command itself and the connections of the data plane are
-then all that can be told, and they are: ``ConnectionOpened`` becomes ``security_socket_connect`` with the address that
-was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says it),
-and ``net_tcp_connect`` has the address that was dialled.
+then all that is known, and they are reported: ``ConnectionOpened`` becomes ``security_socket_connect`` with the address
+that was dialled.  With a tracer the connect is its own, to the address that stood for the name (``remote_name`` says
+it), and ``net_tcp_connect`` has the address that was dialled.
 
 Strings keep the escapes of our events; arguments that nothing here knows (inodes, ctimes) are zero.
 """
@@ -306,7 +306,7 @@ class Converter:
         return [self._make(each, "sendto", arguments, result=result, syscall="sendto")]
 
     def _on_ConnectionOpened(self, each: Recorded, event: ev.ConnectionOpened) -> list[dict[str, Any]]:
-        if self.traced:  # the call is there already, with the address that stands for the name
+        if self.traced:  # the call is there already, with the address that was made for the name
             arguments = [
                 _argument("dst", "string", event.address),
                 _argument("dst_port", "int", event.port),

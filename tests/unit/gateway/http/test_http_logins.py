@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import pytest
 
@@ -24,9 +23,13 @@ class Session:
         place = [Destination("https", HOST, 443, "/token")]
         self.api = [Destination("https", "api.example", 443)]
         self.secrets = [Secret("f#0", OLD, placeholder_for(OLD, os.urandom), "*", self.api)]
-        self.told: list[dict[str, Any]] = []
+        self.renewed: list[tuple[str, dict[str, tuple[str, bytes]], int]] = []
         login = Login(self.secrets, place, self.api, "*")
-        self.logins = Logins(self.secrets, [login], random=os.urandom, told=self.told.append, changed=lambda: None)
+
+        def renewed(name: str, new: dict[str, Secret], expires_in: int) -> None:
+            self.renewed.append((name, {member: (each.name, each.value) for member, each in new.items()}, expires_in))
+
+        self.logins = Logins(self.secrets, [login], random=os.urandom, renewed=renewed, changed=lambda: None)
 
     @property
     def placeholder(self) -> str:
@@ -68,14 +71,8 @@ def test_the_token_goes_up_and_placeholders_come_down(session: Session, pieces: 
     shown = answered(trade, body, pieces)
     assert len(shown) == len(body) and ACCESS not in shown and NEW not in shown
     assert json.loads(shown)["scope"] == "a b"
-    assert session.told == [
-        {
-            "login": "f#0",
-            "tokens": {"access_token": ["f#0 access_token 1", ACCESS.decode()],
-                       "refresh_token": ["f#0 refresh_token 1", NEW.decode()]},
-            "expires_in": 60,
-        }
-    ]  # fmt: skip
+    new = {"access_token": ("f#0 access_token 1", ACCESS), "refresh_token": ("f#0 refresh_token 1", NEW)}
+    assert session.renewed == [("f#0", new, 60)]
     vault = Vault(session.secrets, Bound("api.example", 443, "https"), None, session.logins)
     placeholder = json.loads(shown)["access_token"].encode()
     request = HttpRequest("api.example", 443, "https", "GET", "/")

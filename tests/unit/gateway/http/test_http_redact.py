@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from membrane.events import AccessDenied
+from membrane.gateway.event_queue import EventQueue
 from membrane.gateway.http.credentials import PUBLIC_PREFIXES, Secret
 from membrane.gateway.http.redact import (
     LONGEST_RECORDED,
@@ -21,7 +22,7 @@ from membrane.gateway.http.redact import (
     redact_path,
     redact_query,
 )
-from membrane.gateway.journal import EventQueue
+from membrane.gateway.messages import Failed
 
 TOKEN = "ghp_" + "A1b2" * 9
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLXRoYXQtaXMtbG9uZw"
@@ -137,11 +138,11 @@ def test_held_secrets_leave_every_field_of_an_event() -> None:
     }  # fmt: skip
     other = AccessDenied({"kind": "Connect", "host": "a.test"}, "name not allowed", None, None)
     assert MASK.event(other) is other
-    journal = EventQueue("s")
-    journal.mask = MASK
-    journal.emit(event)
-    journal.note({"error": f"it failed on {text}"})
-    assert text.encode() not in bytes(journal.pending()) and REDACTED.encode() in bytes(journal.pending())
+    queue = EventQueue("s")
+    queue.mask = MASK
+    queue.emit(event)
+    queue.send(Failed(f"it failed on {text}"))
+    assert text.encode() not in bytes(queue.pending()) and REDACTED.encode() in bytes(queue.pending())
     assert "REAL" not in repr(MASK)
 
 

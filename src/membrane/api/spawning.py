@@ -1,0 +1,70 @@
+"""What starts the processes of the library, and what of a caller's arguments can be a command.
+
+Theory of operation
+-------------------
+A supervisor is spawned with an interpreter of its own, which finds our modules where this one was found and imports
+nothing else of the caller's.  Words and names that have no bytes, or a NUL, are refused before anything is started.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import PolicyError
+from .streams import DEVNULL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def argv_of(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    if isinstance(argv, str | bytes):
+        raise PolicyError("run a command", "it is a sequence of words", fix=("shell(...) runs a line",))
+    words = tuple(os.fspath(word) for word in argv)
+    if not words or not words[0]:
+        raise PolicyError("run a command", "there is none")
+    if any(not isinstance(word, str) or "\0" in word for word in words):
+        raise PolicyError("run a command", "a word is not a string, or has a NUL byte")
+    refuse_surrogates("run a command", words)
+    return words
+
+
+def refuse_surrogates(tried: str, texts: Iterable[str]) -> None:
+    """Raise PolicyError for text that has no bytes: a surrogate that does not stand for one (PEP 383)."""
+    for text in texts:
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            raise PolicyError(tried, f"{text!r} has a lone surrogate, which is no character") from None
+
+
+def umask() -> int:
+    """This process's mask, without changing it (proc(5), Linux 4.7)."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+def own_program(module: str) -> list[str]:
+    """An argv that runs ``main(sys.argv)`` of a module of ours, found where this one was; it imports nothing else."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    program = f"import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv))"
+    return [sys.executable, "-I", "-c", program, source]
+
+
+def spawn(channel: int, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*own_program("membrane.api.supervisor"), str(channel)],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+        pass_fds=(channel,),
+        start_new_session=True,
+        env=dict(environ),
+        cwd="/",
+    )

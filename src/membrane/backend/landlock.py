@@ -1,0 +1,278 @@
+"""The backend for a container of somebody else: no namespace, no mount, no capability.
+
+Theory of operation
+-------------------
+A CI job or a pod gives none of what the native backend is made of.  What every default profile allows is Landlock and
+seccomp with user notification.  ``Inside.start`` makes the sandbox's own directory, a listener and an answerer for the
+gateway on loopback, and forks the keeper (``host.inside``), which runs the command and makes its sockets
+(``host.supervised``).  What of the policy this binds, and what is weaker, ``plan.inside`` says.
+
+It is taken only when it is named (``backend: landlock``).  It has one command at a time, and nothing is traced: the
+listener of the command's notifications is the keeper's, and there is one for each process (EBUSY).
+
+If this object's process ends, the keeper ends everything; if the keeper is killed, this process inherits what it kept
+(PR_SET_CHILD_SUBREAPER) and ends that in ``reap``.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+
+from ..errors import HostError, InternalError, PolicyError
+from ..events import Binding
+from ..host import inside, landlock
+from ..host import messages as m
+from ..host import syscalls as sc
+from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, run_child
+from ..host.start import Late
+from ..messages import Failure
+from ..plan.model import File, Listen
+from ..plan.mounts import MASK_SOURCE
+from . import Backend, Cell, Ended
+from .native import Native, NativeCommand
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
+
+    from ..events import Process
+    from ..host.start import Start
+    from ..messages import Message
+    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..policy.model import Policy
+    from . import Commands, News, SharedCommand, TraceHandle
+else:
+    import _signal
+
+BACKLOG = 4096
+SHOWN = 8  # directories in a line of the receipt
+REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
+_IP_PKTINFO = 8
+
+
+class Inside(Backend):
+    """The same kernel, as a container's process may use it; see ``Backend``."""
+
+    def __init__(self) -> None:
+        self._cell: InsideCell | None = None
+
+    def begin(self) -> None:
+        pass  # there is nothing to make before the plan
+
+    def give_up(self) -> None:
+        if self._cell is not None:
+            self._cell.kill()
+            self._cell.reap()
+
+    def facts(self, policy: Policy, workspace: str = "") -> HostFacts:
+        return Native().facts(policy, workspace)
+
+    def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:
+        from ..plan.inside import build
+
+        return build(policy, facts)
+
+    def start(
+        self,
+        plan: SandboxPlan,
+        argv: tuple[str, ...],
+        *,
+        terminal: tuple[bool, bool, bool],
+        session: str,
+        umask: int,
+        notify: Literal["", "writes", "reads"],
+        commands: Commands,
+    ) -> InsideCell:
+        from ..host.start import Start
+
+        if commands != "one":
+            raise PolicyError(
+                "bind the policy",
+                "backend landlock runs one command in a sandbox, not several",
+                fix=("membrane --backend landlock -- COMMAND for each", "use the native backend"),
+            )
+        version = landlock.abi()
+        if version < landlock.SUPERVISED:
+            raise HostError(
+                "use the backend landlock",
+                f"the kernel's Landlock has ABI {version}, and TCP is refused from ABI {landlock.SUPERVISED} on",
+                fix=("run on Linux 6.7 or newer, with landlock in lsm=",),
+            )
+        self._cell = InsideCell(Start(plan, argv, terminal, session, umask, "", commands))
+        return self._cell
+
+
+class InsideCell(Cell):
+    """The keeper of one command.
+
+    Args:
+        start: what it is to run.
+    """
+
+    traces = False
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self.terminal, self.kept, self.reads = -1, {}, None
+        self.directory = f"/tmp/.membrane-{start.session}"  # noqa: S108 - the name is 64 bits of chance
+        os.mkdir(self.directory, 0o700)
+        for name in ("tmp", "home", "files", "doors"):
+            os.mkdir(f"{self.directory}/{name}", 0o700)
+        self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(BACKLOG)
+        self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+        self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        self._dns.bind(("127.0.0.1", 0))
+        self._destinations, telling = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        self._doors: list[int] = []
+        doors = {}
+        for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
+            doors[op.target] = f"{self.directory}/doors/{number}"
+            door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            door.bind(doors[op.target])
+            door.listen(128)
+            self._doors.append(door.detach())
+        ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
+        self._channel = ours
+        self.command = NativeCommand(ours)
+        self._command_pid = 0
+        self._closed: list[str] = []
+        sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+        supervisor = os.getpid()
+        made = inside.Inside(
+            self.directory, self._listener.getsockname()[1], self._dns.getsockname()[1], telling, doors
+        )
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                self._become_keeper(theirs, made, supervisor)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+        theirs.close()
+        telling.close()
+        self._handle = os.pidfd_open(self.pid)
+
+    def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
+        for fd in (self._listener, self._dns, self._destinations):
+            fd.close()
+        for door in self._doors:
+            os.close(door)
+        self._channel.close()
+        run_child(lambda: inside.keeper(self._start, channel, made, supervisor), channel)
+
+    def grant(self) -> None:
+        pass  # there is nothing that takes more rights than the keeper has
+
+    def fill(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
+        for op in ops:
+            place = self._own(op.target)
+            if isinstance(op, File) and place != op.target:
+                os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+                with open(place, "xb") as file:
+                    file.write(op.content)
+        own = [(name, self._own(value)) for name, value in environment]
+        self._closed = inside.closed((*self._start.plan.mounts, *ops))
+        try:
+            self._channel.send(m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own))))
+        except OSError:
+            self._raise_early_end()
+
+    def _own(self, path: str) -> str:
+        """A path of the plan's own directory as it is here; in a variable of Java it is the end of an option."""
+        before, mark, rest = path.partition(f"{MASK_SOURCE}/")
+        if not mark:
+            return path
+        below = "" if rest.partition("/")[0] in ("home", "tmp") else "files/"
+        return f"{before}{self.directory}/{below}{rest}"
+
+    def sockets(self) -> tuple[str, list[tuple[str, int]]]:
+        pairs = (("tcp4-named", self._listener), ("dns4", self._dns), ("destinations", self._destinations))
+        return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
+
+    def listeners(self, count: int) -> list[int]:
+        doors, self._doors = self._doors[:count], self._doors[count:]
+        return doors
+
+    def built(self) -> None:
+        while True:
+            message = self._channel.receive()
+            if isinstance(message, m.TerminalMade):
+                self.terminal = message.master
+            elif isinstance(message, m.Ready):
+                self._command_pid = self._channel.sender
+                return
+            else:
+                self._raise(message)
+
+    def ready(self) -> tuple[Binding, ...]:
+        from ..host.readback import confined
+
+        said = f"ABI {landlock.abi()}: files, and no TCP right, which the command has tried"
+        found = confined(self._command_pid, self._start.plan.uid, said)
+        if not self._closed:
+            return found
+        more = f" and {len(self._closed) - SHOWN} more" if len(self._closed) > SHOWN else ""
+        text = f"no new name can be made in {', '.join(self._closed[:SHOWN])}{more}, beside names that a rule covers"
+        return (*found, Binding("new names", text, "partial", True))
+
+    def trace_handle(self) -> TraceHandle:
+        raise InternalError("attach the tracer", "backend landlock has nothing to trace")
+
+    def fork(self, terminal: tuple[int, ...] = ()) -> SharedCommand:
+        raise InternalError("start a command", "backend landlock has one command")
+
+    def hide(self, ops: Sequence[MountOp]) -> None:
+        pass  # Landlock takes no right away from who runs: the receipt says so of each rule
+
+    @property
+    def hiding(self) -> bool:
+        return False
+
+    def freeze(self, directory: int, name: str) -> bool:
+        return False
+
+    def descriptors(self) -> tuple[int, ...]:
+        return (self._handle,)
+
+    def read(self, descriptor: int) -> News:
+        return Ended()
+
+    def owner(self, client: Mapping[str, Any] | None) -> Process | None:
+        return None
+
+    def last(self) -> tuple[int, ...]:
+        return (self.pid,)
+
+    def kill(self) -> None:
+        try:
+            self._channel.socket.shutdown(_socket.SHUT_RDWR)  # the keeper ends everything, then itself
+        except OSError:
+            pass
+
+    def reap(self) -> None:
+        if self._handle < 0:
+            return
+        if not select.select([self._handle], [], [], REAP)[0]:
+            _signal.pidfd_send_signal(self._handle, SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._handle)
+        self._handle = -1
+        self._channel.close()
+        left = inside.end_orphans()
+        inside.remove(self.directory)
+        if not left:
+            raise HostError("end the command", "it starts processes faster than they can be killed")
+
+    def _raise(self, message: Message | None) -> None:
+        if isinstance(message, Failure):
+            raise HostError(message.step, message.cause, target=message.target)
+        raise HostError("start the sandbox", "the keeper ended before the command was ready")
+
+    def _raise_early_end(self) -> None:
+        self._raise(self._channel.receive())

@@ -1,0 +1,69 @@
+"""Checkpoints that are made of a change set while a run goes on, for the run's record.
+
+Theory of operation
+-------------------
+A checkpoint is made by whoever asks for it: the program that the sandbox belongs to, or ``membrane checkpoint`` beside
+a run (``store.beside``).  Both replace the set's file by a rename, which inotify(7) tells the supervisor; what is new
+in it becomes an event.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import MembraneError
+from ..events import CheckpointMade
+from ..host.syscalls import inotify_add_watch, inotify_init
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..events import Event
+    from .store import Held
+
+_IN_MOVED_TO = 0x80  # inotify(7)
+_READ = 1 << 16
+
+
+class Marks:
+    """Of one set; ``fd`` becomes readable when there may be new ones, and then ``look`` is called.
+
+    Args:
+        held: the set, locked.
+        report: is called with each event.
+
+    Raises:
+        OSError: there is no inotify(7) instance left.
+    """
+
+    def __init__(self, held: Held, report: Callable[[Event], object]) -> None:
+        self._held, self._report = held, report
+        self._known = {(each.label, each.made) for each in held.meta.checkpoints}
+        self.fd = inotify_init()
+        try:
+            inotify_add_watch(self.fd, os.fsencode(held.path), _IN_MOVED_TO)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def look(self) -> None:
+        """Report what is new."""
+        try:
+            os.read(self.fd, _READ)  # what happened is in the file; more than this comes again
+        except BlockingIOError:
+            pass
+        try:
+            self._held.look_again()
+        except MembraneError:
+            return  # discarded, or it cannot be read: who uses it says so
+        for each in self._held.meta.checkpoints:
+            if (each.label, each.made) not in self._known:
+                self._known.add((each.label, each.made))
+                self._report(CheckpointMade(self._held.name, each.label))
+
+    def close(self) -> None:
+        """Stop; it may be called again."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)

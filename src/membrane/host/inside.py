@@ -1,0 +1,511 @@
+"""A sandbox inside somebody else's container: no namespace, no mount; Landlock, a filter, and sockets that we make.
+
+Theory of operation
+-------------------
+``keeper`` runs in a child of the supervisor.  It computes what the command may see (``grants``), forks the command,
+which confines itself and sends its listener here, and serves that (``supervised.Sockets``) until the command has ended.
+It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_INSIDE``).
+
+No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
+(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so a walk over the children finds everybody.  ``end_all``
+kills by pidfd and walks again until two walks find nobody.  The supervisor is a subreaper as well, for the case that
+the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has ended (its pidfd).
+
+Landlock has no "except": where something in a tree is hidden or read-only, what lies beside it on the way is listed
+instead.  So in a directory that holds such a name no new one can be made; that is what the receipt says.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import os
+import select
+import struct
+
+from ..errors import HostError
+from ..plan.model import Bind, Mask, Overlay, ReadOnly
+from ..plan.mounts import inside
+from . import landlock, seccomp
+from . import messages as m
+from . import syscalls as sc
+from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
+from .confine import give_up_privileges
+from .init import execute, set_limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from ..plan.model import MountOp
+    from .channel import Channel
+    from .start import Start
+    from .supervised import Sockets
+else:
+    import _signal
+
+MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule names
+END_ROUNDS = 2000  # walks over the processes at most, until none is left
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+_TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
+
+
+class Inside:
+    """What the keeper needs beside the plan: the sandbox's private directory and its sockets.
+
+    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``told``: the socket to tell it destinations by.
+    """
+
+    __slots__ = ("directory", "dns", "doors", "tcp", "told")
+
+    def __init__(self, directory: str, tcp: int, dns: int, told: _socket.socket, doors: dict[str, str]) -> None:
+        self.directory, self.tcp, self.dns, self.told, self.doors = directory, tcp, dns, told, doors
+
+
+def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
+    """Rules of Landlock for a view: every tree that is bound at its own place, less what is hidden in it.
+
+    Args:
+        ops: of the plan and of the workspace's rules.
+        directory: the sandbox's own.
+
+    Raises:
+        HostError: more names lie beside what is hidden than can be listed.
+    """
+    hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)}
+    frozen = {os.path.realpath(op.target) for op in ops if isinstance(op, ReadOnly)}
+    trees: list[tuple[str, bool]] = []
+    for op in ops:
+        if isinstance(op, Bind):
+            trees.append((op.source, op.writable))
+        elif isinstance(op, Overlay):
+            trees += [(lower, False) for lower in op.lowers]
+    writes = [os.path.realpath(tree) for tree, writable in trees if writable]
+    # Of two trees the inner one decides: a rule of Landlock for the outer one would open it.
+    frozen.update(
+        path
+        for path in (os.path.realpath(tree) for tree, writable in trees if not writable)
+        if any(path != tree and inside(path, tree) for tree in writes)
+    )
+    out: list[tuple[str, int]] = [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
+    out += [("/proc", landlock.READ), (f"{directory}/files", landlock.READ)]
+    out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home")]
+    walk = _Walk(hidden, frozen)
+    for tree, writable in trees:
+        walk.add(os.path.realpath(tree), writable=writable)
+    return out + walk.out
+
+
+class _Walk:
+    """Trees without what is hidden in them, and read-only where that is."""
+
+    def __init__(self, hidden: set[str], frozen: set[str]) -> None:
+        self.out: list[tuple[str, int]] = []
+        self._hidden, self._frozen = hidden, frozen
+        self._above = {parent for path in hidden | frozen for parent in _parents(path)}
+        self._above_hidden = {parent for path in hidden for parent in _parents(path)}
+        self._listed = 0
+
+    def add(self, tree: str, *, writable: bool) -> None:
+        waiting = [(tree, writable)]
+        while waiting:
+            path, writes = waiting.pop()
+            if path in self._hidden:
+                continue
+            writes = writes and path not in self._frozen
+            if path not in (self._above if writes else self._above_hidden):
+                self.out.append((path, landlock.WRITE if writes else landlock.READ))
+                continue
+            # Names of what is beside it may be listed; a rule holds for all below, so not where a directory is hidden.
+            hides = any(parent == path for each in self._hidden if os.path.isdir(each) for parent in _parents(each))
+            if path not in self._above_hidden:
+                self.out.append((path, landlock.READ))
+            elif not hides:
+                self.out.append((path, landlock.LIST))
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        self._listed += 1
+                        if not entry.is_symlink():  # where it leads is judged there
+                            waiting.append((entry.path, writes))
+            except OSError:
+                continue
+            if self._listed > MOST_LISTED:
+                raise HostError(
+                    "hide names without mounts",
+                    f"more than {MOST_LISTED} names lie beside them",
+                    target=tree,
+                    fix=("name whole directories in ignore", "use the native backend"),
+                )
+
+
+def closed(ops: Sequence[MountOp]) -> list[str]:
+    """The directories that the command may write but make no new name in, the outermost first."""
+    trees = [os.path.realpath(op.target) for op in ops if isinstance(op, Bind) and op.writable]
+    names = [os.path.realpath(op.target) for op in ops if isinstance(op, (Mask, ReadOnly))]
+    above = {parent for name in names for parent in _parents(name)}
+    return sorted(path for path in above if any(inside(path, tree) for tree in trees))
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")[1:-1]
+    return ["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))]
+
+
+# ---------------------------------------------------------------- the keeper
+
+
+def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoReturn:
+    """Keep the command of ``start``: wait for what is known late, run it, and end everything with it."""
+    os.setsid()
+    parent = os.pidfd_open(supervisor)
+    sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(SIGCHLD, lambda _number, _frame: None)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    fill = channel.receive()
+    if not isinstance(fill, m.Fill):
+        os._exit(1)
+    with Step(channel, "bind a file rule"):
+        rules = grants((*start.plan.mounts, *fill.late.ops), made.directory)
+    start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
+    slave = _terminal(channel) if any(start.terminal) else -1
+    failed_exec, exec_status = os.pipe()
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    pid = os.fork()
+    if pid == 0:
+        os.close(failed_exec)
+        run_child(lambda: _command(start, channel, theirs, rules, slave, exec_status), channel)
+    os.close(exec_status)
+    theirs.close()
+    if slave >= 0:
+        os.close(slave)
+    give_up_privileges()  # with the command's rights, and no more, it does what that asks for
+    listener = _take(ours)
+    epoll = select.epoll()
+    for fd in (parent, wake_read, failed_exec):
+        epoll.register(fd, select.EPOLLIN | select.EPOLLHUP)
+    sockets: Sockets | None = None
+    if listener >= 0:
+        from .supervised import Sockets
+
+        sc.open_files(1 << 20)
+        sockets = Sockets(
+            listener,
+            epoll,
+            tcp=made.tcp,
+            dns=made.dns,
+            told=made.told,
+            doors=made.doors,
+            processes=lambda: below(os.getpid()),
+            writable=[path for path, rights in rules if rights == landlock.WRITE],
+        )
+    while True:
+        for fd, events in epoll.poll():
+            if sockets is not None and fd in sockets.on:
+                if fd == listener and not events & select.EPOLLIN:
+                    epoll.unregister(fd)  # no process has the filter any more
+                else:
+                    sockets.on[fd](events)
+            elif fd == parent:
+                _end(1)
+            elif fd == failed_exec:  # until now the channel was the command's own
+                epoll.unregister(failed_exec)
+                os.close(failed_exec)
+                null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+                for number in (0, 1, 2):
+                    os.dup2(null, number, inheritable=False)
+                os.close(null)
+                epoll.register(channel.fileno(), select.EPOLLIN | select.EPOLLHUP)
+            elif fd == wake_read:
+                os.read(wake_read, 512)
+                status = _reap(pid)
+                if status is not None:
+                    try:
+                        channel.send(m.CommandExited(status))
+                    except OSError:
+                        pass  # the supervisor has ended as well
+                    _end(0)
+            elif fd == channel.fileno():
+                message = channel.receive()
+                if isinstance(message, m.SendSignal):
+                    _to_group(pid, message.number)
+                elif isinstance(message, m.Resume):
+                    _to_group(pid, SIGCONT)
+                else:
+                    _end(1)
+
+
+def _end(status: int) -> NoReturn:
+    end_all(os.getpid())
+    os._exit(status)
+
+
+def _to_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _reap(command: int) -> int | None:
+    """Reap whoever has ended; the status of the command when it has."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if not pid:
+            return found
+        if pid == command:
+            found = status
+
+
+def _take(channel: _socket.socket) -> int:
+    """The listener that the command sends; -1: it failed before, which it has told."""
+    _data, ancillary, _flags, _address = channel.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    channel.close()
+    for _level, _kind, value in ancillary:
+        return int(struct.unpack("i", value[:4])[0])
+    return -1
+
+
+def _terminal(channel: Channel) -> int:
+    """A terminal for the command alone; its master goes to the supervisor."""
+    import fcntl
+
+    with Step(channel, "make a terminal"):
+        master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
+        number = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, b"\0" * 4))[0]
+        slave = os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        channel.send(m.TerminalMade(master))
+        os.close(master)
+    return slave
+
+
+def _command(
+    start: Start,
+    channel: Channel,
+    keeper_end: _socket.socket,
+    rules: Sequence[tuple[str, int]],
+    slave: int,
+    exec_status: int,
+) -> None:
+    sc.set_parent_death_signal(SIGKILL)
+    _signal.set_wakeup_fd(-1)
+    os.setsid()
+    if slave >= 0:
+        import fcntl
+
+        fcntl.ioctl(slave, _TIOCSCTTY, 0)
+        for fd, own in enumerate(start.terminal):
+            if own:
+                os.dup2(slave, fd)
+    plan = start.plan
+    with Step(channel, "enter the workspace"):
+        os.chdir(plan.cwd)
+    with Step(channel, "close descriptors"):
+        keep = sorted((channel.fileno(), keeper_end.fileno(), exec_status))
+        first = 3
+        for fd in keep:
+            if fd > first:
+                sc.close_range(first, fd - 1)
+            first = fd + 1
+        sc.close_range(first)
+    with Step(channel, "set resource limits"):
+        set_limits(plan.hardening.limits)
+    sc.no_new_privs()
+    with Step(channel, "apply Landlock"):
+        landlock.confine(rules)
+        _try_network()
+    with Step(channel, "install the seccomp filter"):
+        refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), machine=sc.MACHINE)
+        listener = sc.seccomp_listen(seccomp.supervised_program(sc.MACHINE))
+        sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
+        sc.seccomp_set_filter(refusing)
+    with Step(channel, "drop capabilities"):
+        sc.drop_capabilities()
+    keeper_end.sendmsg([b"l"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [listener]))])
+    keeper_end.close()
+    os.close(listener)
+    channel.send(m.Ready(0, None))
+    if not isinstance(channel.receive(), m.Go):
+        os._exit(1)
+    environment = dict(plan.environment)
+    environment["MEMBRANE_SESSION"] = start.session
+    os.umask(start.umask)
+    execute(start.argv, environment, exec_status)
+
+
+def _try_network() -> None:
+    """The wall behind the sockets is in force: neither connect(2) nor bind(2) of TCP is this process's own.
+
+    Raises:
+        HostError: one of them is.
+    """
+    for call, target in (("connect", ("127.0.0.1", 9)), ("bind", ("127.0.0.1", 0))):
+        with_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        try:
+            getattr(with_socket, call)(target)
+        except PermissionError:
+            continue
+        except OSError:
+            pass
+        finally:
+            with_socket.close()
+        raise HostError("apply Landlock", f"{call} of TCP is not refused", fix=("membrane doctor",))
+
+
+# ---------------------------------------------------------------- the end
+
+
+def _parents_now() -> dict[int, int]:
+    """The parent of each process that can be seen (proc_pid_stat(5)); of zombies as well."""
+    out = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read(4096).rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields and fields[0] not in (b"Z", b"X"):
+                out[int(name)] = int(fields[1])
+    return out
+
+
+def below(root: int) -> list[int]:
+    """The living descendants of a process."""
+    parents = _parents_now()
+    out = []
+    for pid in parents:
+        at, steps = parents[pid], 0
+        while at != root and at in parents and steps < 4096:
+            at, steps = parents[at], steps + 1
+        if at == root:
+            out.append(pid)
+    return out
+
+
+def end_all(root: int) -> bool:
+    """Kill the descendants of this process, until two walks in a row find none; false: some are left after
+    ``END_ROUNDS`` walks, as they fork faster than we kill.
+    """
+    quiet = 0
+    for _round in range(END_ROUNDS):
+        found = below(root)
+        for pid in found:
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError:
+                continue
+            try:  # the number may have become another's between the walk and the handle
+                if _is_below(pid, root):
+                    _signal.pidfd_send_signal(handle, SIGKILL)
+            except OSError:
+                pass
+            finally:
+                os.close(handle)
+        _reap(0)
+        quiet = 0 if found else quiet + 1
+        if quiet == 2:
+            return True
+    return False
+
+
+def _is_below(pid: int, root: int) -> bool:
+    for _step in range(4096):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read(4096).rpartition(b")")[2].split()[1])
+        except (OSError, IndexError):
+            return False
+        if pid == root:
+            return True
+        if pid <= 1:
+            return False
+    return False
+
+
+FILTERS = 3  # that the command installs
+
+
+def _filters(pid: int | str) -> int:
+    """How many filters a process has (proc_pid_status(5), Seccomp_filters); no process gets rid of one."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return int(file.read(1 << 16).partition(b"\nSeccomp_filters:")[2].split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def end_orphans() -> bool:
+    """Kill what a keeper that was killed has left to this process: descendants with filters that we have not."""
+    me, own, quiet = os.getpid(), _filters("self"), 0
+    for _round in range(END_ROUNDS):
+        found = [pid for pid in below(me) if _filters(pid) >= own + FILTERS]
+        for pid in found:
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError:
+                continue
+            try:
+                if _is_below(pid, me):
+                    _signal.pidfd_send_signal(handle, SIGKILL)
+                    select.select([handle], [], [], 1.0)
+                    os.waitpid(pid, os.WNOHANG)  # of a child of ours
+            except (OSError, ChildProcessError):
+                pass
+            finally:
+                os.close(handle)
+        quiet = 0 if found else quiet + 1
+        if quiet == 2:
+            return True
+    return False
+
+
+def remove(path: str) -> None:
+    """Remove a directory of ours and all below it, of any modes and depth, when nobody changes it any more.
+
+    What a directory in it holds is moved up, so that no path grows long; what cannot be removed stays.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        top = os.open(path, flags)
+    except OSError:
+        return
+    number = 0
+    try:
+        while names := os.listdir(top):
+            before = number
+            for name in names:
+                try:
+                    os.unlink(name, dir_fd=top)
+                    number += 1
+                    continue
+                except OSError:
+                    pass
+                try:
+                    os.chmod(name, 0o700, dir_fd=top)
+                    fd = os.open(name, flags, dir_fd=top)
+                    try:
+                        for below_it in os.listdir(fd):
+                            number += 1
+                            os.rename(below_it, f".{number}.removed", src_dir_fd=fd, dst_dir_fd=top)
+                    finally:
+                        os.close(fd)
+                    os.rmdir(name, dir_fd=top)
+                    number += 1
+                except OSError:
+                    continue
+            if number == before:
+                return
+        os.rmdir(path)
+    except OSError:
+        return
+    finally:
+        os.close(top)

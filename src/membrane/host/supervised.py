@@ -1,0 +1,670 @@
+"""Sockets of a sandbox without a network namespace: each is made, addressed and connected by us, from outside.
+
+Theory of operation
+-------------------
+The command's filter (``seccomp.supervised_program``) asks before socket(2) and before every call that takes or tells
+an address.  ``Sockets`` answers.  socket(2) gets a socket that was made here (SECCOMP_ADDFD_FLAG_SEND), of which a
+duplicate is kept: the same open file description.  A later call names a descriptor of its process; the link of
+/proc/TID/fd says which inode that is, and so which duplicate.  connect, bind and listen are done on the duplicate with
+our copy of the address: the kernel never reads one from the command's memory, so there is nothing to win by changing
+it.  A descriptor that is changed during the look-up is another socket of the same sandbox.  Nothing is exchanged under
+the command: epoll registrations, O_NONBLOCK and SO_ERROR are the kernel's own.
+
+Behind this stands Landlock with no TCP right at all (``landlock.confine``): a bind or connect that reached the kernel
+by another way fails there.  Calls that are let go on decide nothing: options of sockets, names of local ones, and
+bind(2) of unix sockets, where Landlock judges the directory.
+
+* TCP is connected to one listener of the gateway, on loopback.  Before that the gateway gets the destination of that
+  local port (``gateway.destinations``); it decides as about any captured connection.  A listener of the command
+  listens on loopback, and it alone can be dialled there: /proc/net/tcp says whether the socket that listens is ours.
+* UDP is a stand-in, a pair of SOCK_SEQPACKET, which takes no addresses: no datagram of the command exists.  What it
+  sends to port 53, wherever, is asked of the gateway's answerer.
+* A unix socket is connected to the inode that its path led to when it was judged: to one that was bound inside, or to
+  the listener of ours that stands for one that a rule names.
+
+A duplicate is closed as soon as nothing can be asked of it any more (when it is connected, or listens): the last close
+of a connection is the command's.  Those that were never used are looked for when they are many (``MOST_HELD``).
+Everything fails closed: an inode that is not known is refused.
+
+Sources: seccomp_unotify(2), net/ipv4/af_inet.c, net/unix/af_unix.c, security/landlock/net.c.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import struct
+
+from . import seccomp
+from . import syscalls as sc
+from .notify import Listener
+from .supervised_files import Metadata
+from .unixsockets import device_of_mount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .notify import Call
+
+MOST_HELD = 2048  # duplicates of sockets that were not connected yet
+MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
+LONGEST_DATAGRAM = 65507  # bytes: UDP over IPv4
+_LONGEST_ADDRESS = 128  # bytes: struct sockaddr_storage
+_TYPE, _CLOEXEC, _NONBLOCK = 0xF, 0o2000000, 0o4000
+_AF_UNSPEC, _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 0, 1, 2, 10, 16
+_STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
+_IPV6_V6ONLY = 26
+_MSG_PEEK, _MSG_DONTWAIT, _MSG_FASTOPEN = 0x2, 0x40, 0x20000000
+_DNS = 53
+_LISTENS = b"0A"  # TCP_LISTEN, in /proc/net/tcp
+_EVENTS = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+_MAPPED = bytes(10) + b"\xff\xff"  # of ::ffff:0:0/96
+
+
+class Held:
+    """A socket of the command.
+
+    Attributes:
+        socket: the duplicate; None: it is connected or listens, and nothing can be asked of it any more.
+        kind: "tcp", "udp", "unix" or "netlink".
+        peer: the address that it was connected to, as the command wrote it.
+        ours: of a stand-in, the other end.
+        way: of a stand-in, a real socket that is connected to the answerer.
+    """
+
+    __slots__ = ("family", "inode", "kind", "ours", "peer", "socket", "way")
+
+    def __init__(self, socket: _socket.socket, family: int, kind: str) -> None:
+        self.socket: _socket.socket | None = socket
+        self.family, self.kind = family, kind
+        self.inode = os.fstat(socket.fileno()).st_ino
+        self.peer = b""
+        self.ours: _socket.socket | None = None
+        self.way: _socket.socket | None = None
+
+
+class _Refused(Exception):
+    """The answer to a call is an errno."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Sockets:
+    """The sockets of one sandbox.
+
+    Args:
+        listener: of the command's notifications.
+        epoll: takes what is waited for here; ``on`` has what is to be called for a descriptor.
+        tcp: port of the gateway's listener on 127.0.0.1.
+        dns: port of its answerer, the same.
+        told: takes a line for each connection.
+        doors: unix sockets of rules, and the listener of ours that stands for each.
+        processes: the sandbox's processes now.
+        writable: paths below which the command may change files, for ``supervised_files``.
+    """
+
+    def __init__(
+        self,
+        listener: int,
+        epoll: select.epoll,
+        *,
+        tcp: int,
+        dns: int,
+        told: _socket.socket,
+        doors: dict[str, str],
+        processes: Callable[[], Iterable[int]],
+        writable: Iterable[str],
+    ) -> None:
+        self.on: dict[int, Callable[[int], None]] = {}
+        self._listener, self._epoll = Listener(listener), epoll
+        self._tcp, self._dns, self._told = tcp, dns, told
+        self._doors, self._processes = doors, processes
+        self._metadata = Metadata(writable, self._read)
+        told.setblocking(False)
+        self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
+        self._sockets: dict[int, Held] = {}
+        self._ports: dict[int, int] = {}  # bound inside: the inode of the socket
+        self._held = 0
+        self._calls = seccomp.supervised_calls(sc.MACHINE)
+        self._watch(listener, lambda _events: self._answer())
+
+    # ------------------------------------------------------------ one call
+
+    def _answer(self) -> None:
+        call = self._listener.receive()
+        if call is None:
+            return
+        number = call[0]
+        try:
+            name = self._calls[call[2]]
+            handler = getattr(self, f"_on_{name}", None) or getattr(self._metadata, f"on_{name}")
+            value = handler(call)
+            if value is None:
+                self._listener.answer(number, 0)
+            elif value >= 0:
+                self._listener.finish(number, value)
+        except _Refused as refused:
+            self._listener.answer(number, refused.number)
+        except OSError as error:
+            self._listener.answer(number, error.errno or errno.EACCES)
+        except Exception:  # a defect of ours refuses one call and ends nothing
+            self._listener.answer(number, errno.EACCES)
+
+    def _find(self, call: Call) -> Held:
+        """The socket that the first argument names.
+
+        Raises:
+            _Refused: it is none, or none of ours.
+        """
+        try:
+            link = os.readlink(f"/proc/{call[1]}/fd/{call[3] & 0x7FFFFFFF}")
+        except FileNotFoundError:
+            raise _Refused(errno.EBADF) from None
+        except OSError:
+            raise _Refused(errno.EACCES) from None  # a process that may not be looked into has no network
+        if not link.startswith("socket:["):
+            raise _Refused(errno.ENOTSOCK)
+        held = self._sockets.get(int(link[8:-1]))
+        if held is None or not self._listener.valid(call[0]):
+            raise _Refused(errno.EACCES)
+        return held
+
+    def _known(self, call: Call) -> Held | None:
+        """As ``_find``, for calls that decide nothing."""
+        try:
+            return self._find(call)
+        except _Refused:
+            return None
+
+    def _read(self, call: Call, address: int, size: int) -> bytes:
+        fd = os.open(f"/proc/{call[1]}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(fd, size, address) if address < 1 << 63 else b""
+        except OSError:
+            raise _Refused(errno.EFAULT) from None
+        finally:
+            os.close(fd)
+        if not self._listener.valid(call[0]) or len(data) < size:
+            raise _Refused(errno.EFAULT)
+        return data
+
+    def _write(self, call: Call, address: int, data: bytes) -> None:
+        fd = os.open(f"/proc/{call[1]}/mem", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not self._listener.valid(call[0]) or address >= 1 << 63:
+                raise _Refused(errno.EFAULT)
+            os.pwrite(fd, data, address)
+        except OSError:
+            raise _Refused(errno.EFAULT) from None
+        finally:
+            os.close(fd)
+
+    def _address(self, call: Call, at: int, size: int) -> bytes:
+        size &= 0xFFFFFFFF
+        if size > _LONGEST_ADDRESS or size < 2:
+            raise _Refused(errno.EINVAL)
+        return self._read(call, at, size)
+
+    def _put_address(self, call: Call, raw: bytes, at: int, length_at: int) -> None:
+        """What getpeername(2) and its like write: as much as there is room for, and the whole length."""
+        room = struct.unpack("=i", self._read(call, length_at, 4))[0]
+        if room < 0:
+            raise _Refused(errno.EINVAL)
+        self._write(call, at, raw[:room])
+        self._write(call, length_at, struct.pack("=i", len(raw)))
+
+    # ------------------------------------------------------------ making
+
+    def _on_socket(self, call: Call) -> int:
+        family, kind, protocol = call[3] & 0xFFFFFFFF, call[4] & 0xFFFFFFFF, call[5] & 0xFFFFFFFF
+        flags, plain = kind & _NONBLOCK, kind & _TYPE
+        if self._held >= self._most:
+            self._sweep()
+            if self._held >= self._most:
+                raise _Refused(errno.ENFILE)
+        ours = None
+        if family in (_AF_INET, _AF_INET6):
+            if plain == _STREAM and protocol in (0, 6):
+                made, name = _socket.socket(family, plain, protocol), "tcp"
+            elif plain == _DGRAM and protocol in (0, 17):
+                ours, made = _socket.socketpair(_AF_UNIX, _SEQPACKET)
+                ours.setblocking(False)
+                name = "udp"
+            else:
+                raise _Refused(errno.EPROTONOSUPPORT)
+        elif family == _AF_UNIX:
+            if plain not in (_STREAM, _SEQPACKET):
+                # A datagram socket takes an address with each datagram, in memory that is not ours to judge.
+                raise _Refused(errno.EACCES)
+            made, name = _socket.socket(family, plain, 0), "unix"
+        elif family == _AF_NETLINK and protocol == 0 and plain in (_RAW, _DGRAM):
+            made, name = _socket.socket(family, plain, 0), "netlink"
+        else:
+            raise _Refused(errno.EAFNOSUPPORT)
+        os.set_blocking(made.fileno(), not flags)
+        held = Held(made, family, name)
+        old = self._sockets.pop(held.inode, None)
+        if old is not None:
+            self._let_go(old)
+        self._sockets[held.inode] = held
+        self._held += 1
+        if ours is not None:
+            held.ours = ours
+            self._watch(ours.fileno(), lambda _events: self._sent(held))
+        if len(self._sockets) > MOST_NAMED:
+            first = next(iter(self._sockets))
+            self._forget(self._sockets[first])
+        if not self._listener.inject(call[0], made.fileno(), close_on_exec=bool(kind & _CLOEXEC)):
+            self._forget(held)
+        return -1  # answered
+
+    def _let_go(self, held: Held) -> None:
+        """Nothing can be asked of the duplicate any more."""
+        if held.socket is not None:
+            held.socket.close()
+            held.socket = None
+            self._held -= 1
+
+    def _forget(self, held: Held) -> None:
+        self._let_go(held)
+        for each in (held.ours, held.way):
+            if each is not None:
+                self._unwatch(each.fileno())
+                each.close()
+        held.ours = held.way = None
+        if self._sockets.get(held.inode) is held:
+            del self._sockets[held.inode]
+
+    def _sweep(self) -> None:
+        """Let go of the duplicates that no process of the sandbox has any more."""
+        inside: set[int] = set()
+        for process in self._processes():
+            try:
+                for name in os.listdir(f"/proc/{process}/fd"):
+                    try:
+                        link = os.readlink(f"/proc/{process}/fd/{name}")
+                    except OSError:
+                        continue
+                    if link.startswith("socket:["):
+                        inside.add(int(link[8:-1]))
+            except OSError:
+                continue
+        for held in [each for each in self._sockets.values() if each.socket is not None]:
+            if held.inode not in inside:
+                self._forget(held)
+
+    # ------------------------------------------------------------ addresses
+
+    def _on_connect(self, call: Call) -> int:
+        held = self._find(call)
+        raw = self._address(call, call[4], call[5])
+        if held.kind == "udp":
+            held.peer = b"" if raw[:2] == b"\0\0" else raw
+            return 0
+        if held.socket is None:
+            raise _Refused(errno.EISCONN)
+        if held.kind == "unix":
+            return self._connect_unix(call, held, raw)
+        if held.kind != "tcp":
+            raise _Refused(errno.EOPNOTSUPP)
+        if raw[:2] == b"\0\0":
+            return 0  # connect(2), AF_UNSPEC: it is not connected, and stays so
+        address, port = internet(raw, held.family)
+        return self._connect_tcp(call, held, raw, address, port)
+
+    def _connect_tcp(self, call: Call, held: Held, raw: bytes, address: bytes, port: int) -> int:
+        assert held.socket is not None
+        socket, loopback = held.socket, _loopback(held)
+        if not loopback:
+            raise _Refused(errno.ENETUNREACH)  # IPV6_V6ONLY: nothing here listens on ::1
+        if is_loopback(address):
+            if not self._listens_inside(port):
+                raise _Refused(errno.ECONNREFUSED)
+            target = port
+        else:
+            if not socket.getsockname()[1]:
+                socket.bind((loopback, 0))
+            text = _socket.inet_ntop(_AF_INET if len(address) == 4 else _AF_INET6, address)
+            try:  # before the connection: who accepts it has been told
+                self._told.send(f"{socket.getsockname()[1]} {text} {port}".encode("ascii"))
+            except OSError:
+                raise _Refused(errno.ECONNREFUSED) from None
+            target = self._tcp
+        blocking = os.get_blocking(socket.fileno())
+        if blocking:
+            os.set_blocking(socket.fileno(), False)  # only for us: the caller sleeps in its call
+        try:
+            code = socket.connect_ex((loopback, target))
+        finally:
+            if blocking:
+                os.set_blocking(socket.fileno(), True)
+        if code not in (0, errno.EINPROGRESS):
+            raise _Refused(code)
+        held.peer = raw
+        if code and not _connected(socket):
+            self._await(call[0] if blocking else 0, held)
+            if blocking:
+                return -1
+        else:
+            self._let_go(held)
+        if code and not blocking:
+            raise _Refused(errno.EINPROGRESS)
+        return 0
+
+    def _await(self, number: int, held: Held) -> None:
+        """Wait for the connection; ``number``: of the call that waits as well."""
+        socket = held.socket
+        assert socket is not None
+        fd = os.dup(socket.fileno())
+
+        def ended(_events: int) -> None:
+            self._unwatch(fd)
+            code = socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR) if number and held.socket else 0
+            os.close(fd)
+            if not code:
+                self._let_go(held)
+            if number and code:
+                self._listener.answer(number, code)
+            elif number:
+                self._listener.finish(number)
+
+        self._watch(fd, ended, select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR)
+
+    def _listens_inside(self, port: int) -> bool:
+        """Whether the socket that listens at 127.0.0.1:``port`` was made for the command (proc_net_tcp(5))."""
+        inode = self._ports.get(port)
+        if inode is None:
+            return False
+        wanted = b"0100007F:%04X" % port
+        mapped = b"0000000000000000FFFF00000100007F:%04X" % port
+        for table, name in (("tcp", wanted), ("tcp6", mapped)):
+            try:
+                with open(f"/proc/net/{table}", "rb") as lines:
+                    for line in lines:
+                        fields = line.split(None, 10)
+                        if len(fields) > 9 and fields[1] == name and fields[3] == _LISTENS:
+                            return int(fields[9]) == inode
+            except OSError:
+                continue
+        return False
+
+    def _on_bind(self, call: Call) -> int | None:
+        held = self._find(call)
+        if held.kind == "udp":
+            return 0
+        if held.kind != "tcp":
+            return None  # Landlock judges where a unix socket is made
+        if held.socket is None:
+            raise _Refused(errno.EINVAL)
+        _address, port = internet(self._address(call, call[4], call[5]), held.family)
+        self._bind(held, port)
+        return 0
+
+    def _bind(self, held: Held, port: int) -> None:
+        socket, loopback = held.socket, _loopback(held)
+        if socket is None or not loopback:
+            raise _Refused(errno.EADDRNOTAVAIL)
+        socket.bind((loopback, port))
+        if len(self._ports) < MOST_NAMED:
+            self._ports[socket.getsockname()[1]] = held.inode
+
+    def _on_listen(self, call: Call) -> int:
+        held = self._find(call)
+        if held.kind not in ("tcp", "unix"):
+            raise _Refused(errno.EOPNOTSUPP)
+        if held.socket is None:
+            return 0  # again, with another length of the queue
+        if held.kind == "tcp" and not held.socket.getsockname()[1]:
+            self._bind(held, 0)  # the kernel would take any address, which Landlock does not see
+        held.socket.listen(min(call[4] & 0xFFFFFFFF, 4096))
+        self._let_go(held)
+        return 0
+
+    def _on_getpeername(self, call: Call) -> int | None:
+        held = self._known(call)
+        if held is None or not held.peer or held.kind not in ("tcp", "udp"):
+            return None
+        self._put_address(call, held.peer, call[4], call[5])
+        return 0
+
+    def _on_getsockname(self, call: Call) -> int | None:
+        held = self._known(call)
+        if held is None or held.kind != "udp":
+            return None
+        self._put_address(call, _own(held), call[4], call[5])
+        return 0
+
+    def _on_setsockopt(self, call: Call) -> int | None:
+        held = self._known(call)
+        # glibc gives up asking when IP_RECVERR fails
+        return 0 if held is not None and held.kind == "udp" else None
+
+    # ------------------------------------------------------------ unix sockets
+
+    def _connect_unix(self, call: Call, held: Held, raw: bytes) -> int:
+        path = raw[2:].partition(b"\0")[0]
+        if not path:
+            raise _Refused(errno.ECONNREFUSED)  # abstract names are the container's
+        if not path.startswith(b"/"):
+            path = os.fsencode(os.readlink(f"/proc/{call[1]}/cwd")) + b"/" + path
+        door = self._doors.get(os.path.normpath(os.fsdecode(path)))
+        place = os.open(door or path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            if not door and bound_to(place) not in self._sockets:
+                raise _Refused(errno.EACCES)
+            assert held.socket is not None
+            blocking = os.get_blocking(held.socket.fileno())
+            os.set_blocking(held.socket.fileno(), False)
+            try:
+                code = held.socket.connect_ex(f"/proc/self/fd/{place}")
+            finally:
+                if blocking:
+                    os.set_blocking(held.socket.fileno(), True)
+        finally:
+            os.close(place)
+        if code:
+            raise _Refused(code)  # EAGAIN: the queue is full; unix(7) has it for non-blocking sockets only
+        self._let_go(held)
+        return 0
+
+    # ------------------------------------------------------------ datagrams
+
+    def _on_sendto(self, call: Call) -> int:
+        held = self._find(call)
+        _number, _thread, _call, _fd, buffer, size, flags, at, length = call
+        if flags & _MSG_FASTOPEN:
+            raise _Refused(errno.EOPNOTSUPP)
+        if held.kind not in ("udp", "netlink") or held.socket is None:
+            raise _Refused(errno.EISCONN)
+        if size > LONGEST_DATAGRAM:
+            raise _Refused(errno.EMSGSIZE)
+        raw = self._address(call, at, length)
+        data = self._read(call, buffer, size) if size else b""
+        if held.kind == "netlink":
+            _family, _pad, port, groups = struct.unpack_from("=HHII", raw.ljust(12, b"\0"))
+            return held.socket.sendto(data, _MSG_DONTWAIT, (port, groups))
+        held.peer = held.peer or raw
+        self._ask(held, data, raw)
+        return len(data)
+
+    def _sent(self, held: Held) -> None:
+        """A datagram that the command sent without an address."""
+        assert held.ours is not None
+        try:
+            data = held.ours.recv(LONGEST_DATAGRAM)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(held)
+            return
+        self._ask(held, data, held.peer)
+
+    def _ask(self, held: Held, data: bytes, raw: bytes) -> None:
+        """Pass a datagram to port 53 on; every other goes nowhere."""
+        try:
+            _address, port = internet(raw, held.family)
+        except _Refused:
+            return
+        if port != _DNS:
+            return
+        if held.way is None:
+            way = _socket.socket(_AF_INET, _DGRAM)
+            way.setblocking(False)
+            way.connect(("127.0.0.1", self._dns))
+            held.way = way
+            self._watch(way.fileno(), lambda _events: self._answered(held))
+        try:
+            held.way.send(data)
+        except OSError:
+            pass  # it is lost, as datagrams are
+
+    def _answered(self, held: Held) -> None:
+        assert held.way is not None and held.ours is not None
+        try:
+            held.ours.send(held.way.recv(LONGEST_DATAGRAM))
+        except OSError:
+            pass  # nobody asked who waits
+
+    def _on_recvfrom(self, call: Call) -> int | None:
+        held = self._known(call)
+        if held is None or held.kind != "udp" or held.socket is None:
+            return None
+        return self._receive(call, held, held.socket)
+
+    def _receive(self, call: Call, held: Held, socket: _socket.socket) -> int:
+        number, _thread, _call, _fd, buffer, size, flags, at, length_at = call
+        try:
+            data = socket.recv(LONGEST_DATAGRAM, _MSG_DONTWAIT | flags & _MSG_PEEK)
+        except BlockingIOError:
+            if flags & _MSG_DONTWAIT or not os.get_blocking(socket.fileno()):
+                raise
+            fd = os.dup(socket.fileno())
+
+            def readable(_events: int) -> None:
+                self._unwatch(fd)
+                os.close(fd)
+                try:
+                    value = self._receive(call, held, socket)
+                    if value >= 0:
+                        self._listener.finish(number, value)
+                except _Refused as refused:
+                    self._listener.answer(number, refused.number)
+                except OSError as error:
+                    self._listener.answer(number, error.errno or errno.EACCES)
+
+            self._watch(fd, readable)
+            return -1
+        self._write(call, buffer, data[:size])
+        self._put_address(call, held.peer or _own(held), at, length_at)
+        return min(len(data), size)
+
+    # ------------------------------------------------------------ waiting
+
+    def _watch(self, fd: int, handler: Callable[[int], None], events: int = _EVENTS) -> None:
+        self.on[fd] = handler
+        self._epoll.register(fd, events)
+
+    def _unwatch(self, fd: int) -> None:
+        if self.on.pop(fd, None):
+            self._epoll.unregister(fd)
+
+
+def internet(raw: bytes, family: int) -> tuple[bytes, int]:
+    """Address (4 or 16 bytes) and port of a struct sockaddr_in or sockaddr_in6 (ip(7), ipv6(7)).
+
+    Raises:
+        _Refused: it is none, or none for a socket of this family.
+    """
+    kind = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else 0
+    if kind == _AF_INET and len(raw) >= 16 and family == _AF_INET:
+        return raw[4:8], int.from_bytes(raw[2:4], "big")
+    if kind == _AF_INET6 and len(raw) >= 24 and family == _AF_INET6:
+        address = raw[8:24]
+        return (address[12:] if address.startswith(_MAPPED) else address), int.from_bytes(raw[2:4], "big")
+    raise _Refused(errno.EAFNOSUPPORT)
+
+
+def is_loopback(address: bytes) -> bool:
+    """127.0.0.0/8, ::1, and the addresses that mean this machine (0.0.0.0, ::)."""
+    if len(address) == 4:
+        return address[0] == 127 or not any(address)
+    return not any(address[:15]) and address[15] in (0, 1)
+
+
+def _loopback(held: Held) -> str:
+    """Where sockets of this family reach 127.0.0.1; empty: they do not."""
+    if held.family == _AF_INET:
+        return "127.0.0.1"
+    assert held.socket is not None
+    only = held.socket.getsockopt(_socket.IPPROTO_IPV6, _IPV6_V6ONLY)
+    return "" if only else "::ffff:127.0.0.1"
+
+
+def _connected(socket: _socket.socket) -> bool:
+    try:
+        socket.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def _own(held: Held) -> bytes:
+    """A local address for who asks a stand-in."""
+    if held.family == _AF_INET:
+        return struct.pack("=H", _AF_INET) + bytes(2) + b"\x7f\0\0\1" + bytes(8)
+    return struct.pack("=H", _AF_INET6) + bytes(6) + bytes(15) + b"\1" + bytes(4)
+
+
+_UNIX_REQUEST = struct.Struct("=IHHIIBBHIIIII")  # struct nlmsghdr; struct unix_diag_req (linux/unix_diag.h)
+_UNIX_ANSWER = struct.Struct("=BBBBIII")  # struct unix_diag_msg: family, type, state, padding, inode, cookie
+_BY_FAMILY, _DUMP, _DONE, _ERROR, _SHOW_VFS, _UNIX_DIAG_VFS = 20, 0x301, 3, 2, 2, 1
+_MOST_DIAG = 4 << 20  # bytes of an answer
+
+
+def bound_to(place: int) -> int:
+    """The inode (of sockfs) of the listening unix socket that is bound to a file; 0: none of this network namespace.
+
+    Args:
+        place: an O_PATH descriptor of the file.
+    """
+    status = os.fstat(place)
+    # Of btrfs and overlayfs stat(2) tells another device than the socket's
+    devices = (os.major(status.st_dev) << 20 | os.minor(status.st_dev), device_of_mount(place, 0))
+    table = _socket.socket(_AF_NETLINK, _RAW | _CLOEXEC, 4)
+    found = 0
+    try:
+        states = 1 << 10  # TCP_LISTEN
+        size = _UNIX_REQUEST.size
+        table.send(_UNIX_REQUEST.pack(size, _BY_FAMILY, _DUMP, 1, 0, _AF_UNIX, 0, 0, states, 0, _SHOW_VFS, 0, 0))
+        read = 0
+        while read < _MOST_DIAG:
+            data = table.recv(1 << 17, _MSG_DONTWAIT)
+            read += len(data)
+            at = 0
+            while at + 16 <= len(data):
+                length, kind = struct.unpack_from("=IH", data, at)
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR or length < 16:
+                    return 0
+                inode = _UNIX_ANSWER.unpack_from(data, at + 16)[4]
+                rest, end = at + 16 + _UNIX_ANSWER.size, at + length
+                while rest + 4 <= end:
+                    part, what = struct.unpack_from("=HH", data, rest)
+                    if what == _UNIX_DIAG_VFS and part >= 12:
+                        file, device = struct.unpack_from("=II", data, rest + 4)
+                        if file == status.st_ino & 0xFFFFFFFF and device in devices:
+                            found = inode
+                    rest += max(4, part + 3 & ~3)
+                at += length + 3 & ~3
+    except OSError:
+        return 0
+    finally:
+        table.close()
+    return 0

@@ -1,0 +1,175 @@
+"""Metadata of files of a sandbox without mounts: modes, owners, times and attributes are changed by us, from outside.
+
+Theory of operation
+-------------------
+Landlock has no right for chmod(2), chown(2), utimensat(2) and setxattr(2) (Documentation/userspace-api/landlock.rst,
+"Current limitations"): it refuses none of them, on whichever file the caller owns.  So the command's filter asks, and
+``Metadata`` does what was asked: it opens the file as the process would (O_PATH), and what that is, and not its name,
+is judged and changed.  The file has to lie below a path that the command may write.  Nothing is let go on, so nothing
+that changes during the call counts.
+
+The keeper has no capability either (``inside.keeper``), so it may what the command might.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from . import syscalls as sc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .notify import Call
+
+LARGEST_VALUE = 65536  # bytes of an extended attribute (linux/limits.h, XATTR_SIZE_MAX)
+LONGEST_NAME = 256  # bytes of its name, with the NUL
+PATH_MAX = 4096
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = 0xFFFFFF9C, 0x100, 0x1000
+_SELF = b"/proc/self/"
+
+
+class Metadata:
+    """The calls on metadata of one sandbox; each method takes a call and gives the value that it returns.
+
+    Args:
+        writable: paths below which the command may change files.
+        read: bytes of the caller's memory: call, address, size; fewer where it ends.
+    """
+
+    def __init__(self, writable: Iterable[str], read: Callable[[Call, int, int], bytes]) -> None:
+        self._writable = frozenset(writable)
+        self._read = read
+
+    def on_chmod(self, call: Call) -> int:
+        return self._mode(call, self._open(call, _AT_FDCWD, call[3]), call[4])
+
+    def on_fchmod(self, call: Call) -> int:
+        return self._mode(call, self._opened(call, call[3]), call[4])
+
+    def on_fchmodat(self, call: Call) -> int:
+        return self._mode(call, self._open(call, call[3], call[4]), call[5])
+
+    def on_chown(self, call: Call) -> int:
+        return self._owner(self._open(call, _AT_FDCWD, call[3]), call[4], call[5])
+
+    def on_lchown(self, call: Call) -> int:
+        return self._owner(self._open(call, _AT_FDCWD, call[3], follow=False), call[4], call[5])
+
+    def on_fchown(self, call: Call) -> int:
+        return self._owner(self._opened(call, call[3]), call[4], call[5])
+
+    def on_fchownat(self, call: Call) -> int:
+        return self._owner(self._open(call, call[3], call[4], call[7]), call[5], call[6])
+
+    def on_utimensat(self, call: Call) -> int:
+        place = self._open(call, call[3], call[4], call[6]) if call[4] else self._opened(call, call[3])
+        times = self._exactly(call, call[5], 32) if call[5] else None
+        return self._done(place, lambda path: sc.utimensat(path, times))
+
+    def on_setxattr(self, call: Call) -> int:
+        return self._attribute(call, self._open(call, _AT_FDCWD, call[3]))
+
+    def on_lsetxattr(self, call: Call) -> int:
+        return self._attribute(call, self._open(call, _AT_FDCWD, call[3], follow=False))
+
+    def on_fsetxattr(self, call: Call) -> int:
+        return self._attribute(call, self._opened(call, call[3]))
+
+    def on_removexattr(self, call: Call) -> int:
+        return self._remove(call, self._open(call, _AT_FDCWD, call[3]))
+
+    def on_lremovexattr(self, call: Call) -> int:
+        return self._remove(call, self._open(call, _AT_FDCWD, call[3], follow=False))
+
+    def on_fremovexattr(self, call: Call) -> int:
+        return self._remove(call, self._opened(call, call[3]))
+
+    # ------------------------------------------------------------ what is done
+
+    def _mode(self, call: Call, place: int, mode: int) -> int:
+        del call
+        return self._done(place, lambda path: os.chmod(path, mode & 0o1777))  # no set-ID bits: the filter has the rule
+
+    def _owner(self, place: int, uid: int, gid: int) -> int:
+        ids = [-1 if each & 0xFFFFFFFF == 0xFFFFFFFF else each & 0xFFFFFFFF for each in (uid, gid)]
+        return self._done(place, lambda path: os.chown(path, *ids))
+
+    def _attribute(self, call: Call, place: int) -> int:
+        try:
+            if call[6] > LARGEST_VALUE:
+                raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+            name, value = self._text(call, call[4], LONGEST_NAME), self._exactly(call, call[5], call[6])
+        except BaseException:
+            os.close(place)
+            raise
+        return self._done(place, lambda path: os.setxattr(path, name, value, call[7] & 0x3))
+
+    def _remove(self, call: Call, place: int) -> int:
+        try:
+            name = self._text(call, call[4], LONGEST_NAME)
+        except BaseException:
+            os.close(place)
+            raise
+        return self._done(place, lambda path: os.removexattr(path, name))
+
+    def _done(self, place: int, change: Callable[[str], None]) -> int:
+        """Judge what is open at ``place``, change it, and close."""
+        try:
+            path = os.readlink(f"/proc/self/fd/{place}")
+            memory = path.startswith("/memfd:") and not os.stat(f"/proc/self/fd/{place}").st_nlink
+            if path.startswith("/") and not memory and not self._may(path):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            change(f"/proc/self/fd/{place}")
+        finally:
+            os.close(place)
+        return 0
+
+    def _may(self, path: str) -> bool:
+        while path not in self._writable:
+            if path in ("/", ""):
+                return False
+            path = path.rpartition("/")[0] or "/"
+        return True
+
+    # ------------------------------------------------------------ what is meant
+
+    def _opened(self, call: Call, number: int) -> int:
+        """What a descriptor of the process is open on; one of O_PATH is as good as none (fchmod(2), EBADF)."""
+        return os.open(f"/proc/{call[1]}/fd/{number & 0x7FFFFFFF}", os.O_PATH | os.O_CLOEXEC)
+
+    def _open(self, call: Call, directory: int, at: int, flags: int = 0, *, follow: bool = True) -> int:
+        path = self._text(call, at, PATH_MAX)
+        directory &= 0xFFFFFFFF
+        if not path and flags & _AT_EMPTY_PATH and directory != _AT_FDCWD:
+            return self._opened(call, directory)
+        if path.startswith(_SELF):
+            path = b"/proc/%d/%b" % (call[1], path[len(_SELF) :])
+        if not path:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        wanted = os.O_PATH | os.O_CLOEXEC
+        if not follow or flags & _AT_SYMLINK_NOFOLLOW:
+            wanted |= os.O_NOFOLLOW
+        if path.startswith(b"/"):
+            return os.open(path, wanted)
+        name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
+        base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return os.open(path, wanted, dir_fd=base)
+        finally:
+            os.close(base)
+
+    def _text(self, call: Call, at: int, longest: int) -> bytes:
+        out = b""
+        while len(out) < longest:  # a page that is not there must not spoil the one before
+            piece = self._read(call, at + len(out), min(longest - len(out), 4096 - (at + len(out)) % 4096))
+            end = piece.find(b"\0")
+            if end >= 0:
+                return out + piece[:end]
+            out += piece
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+    def _exactly(self, call: Call, at: int, size: int) -> bytes:
+        return self._read(call, at, size) if size else b""

@@ -1,0 +1,396 @@
+"""The walls of ``containers: nested`` (rows K60 to K69): the command is root in namespaces of its own, and no further.
+
+Each attempt has a control beside it: the same call, on something that is the command's own, succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import urllib.request
+
+import pytest
+from escape_box import Box, inside
+
+MOUNTS = r"""
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 1, 32, 4096, 8192, 16384, 1 << 18
+MNT_DETACH = 2
+def _check(result, name):
+    if result:
+        raise OSError(ctypes.get_errno(), name)
+def mount(source, target, kind="none", flags=0, data=None):
+    encode = lambda text: None if text is None else text.encode()
+    _check(_libc.mount(encode(source), encode(target), encode(kind), flags, encode(data)), "mount")
+def umount(target, flags=0):
+    _check(_libc.umount2(target.encode(), flags), "umount")
+def unshare(flags):
+    _check(_libc.unshare(flags), "unshare")
+def child(action):
+    "What ``action`` comes to in a process of its own: it may change namespaces and roots."
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, (str(action() or "ok")).encode())
+        except OSError as error:
+            os.write(writer, errno.errorcode.get(error.errno, "?").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    value = os.read(reader, 4096).decode()
+    os.waitpid(pid, 0)
+    return value
+def got(name, action):
+    _results[name] = child(action)
+for name in ("own", "one", "two", "up", "work"):
+    os.makedirs("/tmp/" + name, exist_ok=True)
+mount("t", "/tmp/own", "tmpfs")
+open("/tmp/own/file", "w").write("mine")
+mount("/tmp/own", "/tmp/own", flags=MS_BIND | MS_REC)
+HERE = os.getcwd()
+"""
+
+
+@pytest.fixture
+def containers(box: Box) -> Box:
+    box.file(".env", "TOKEN=hidden")
+    box.file("lib/kept.txt", "kept")
+    box.file("open.txt", "open")
+    box.policy(containers="nested", ignore=[".env"], readonly=["lib/kept.txt"])
+    return box
+
+
+def test_K60_a_mask_and_a_read_only_name_are_locked(containers: Box) -> None:
+    found = containers.attack(
+        MOUNTS
+        + r"""
+def text(path): return open(path).read()
+got("own umount", lambda: umount("/tmp/own"))
+got("mask umount", lambda: umount(".env"))
+got("mask detach", lambda: umount(".env", MNT_DETACH))
+got("kept umount", lambda: umount("lib/kept.txt"))
+got("own move", lambda: mount("/tmp/own", "/tmp/one", flags=MS_MOVE))
+mount("/tmp/one", "/tmp/own", flags=MS_MOVE)
+got("mask move", lambda: mount(".env", "/tmp/own/file", flags=MS_MOVE))
+got("kept remount", lambda: mount(None, "lib/kept.txt", flags=MS_REMOUNT | MS_BIND))
+got("own remount", lambda: mount(None, "/tmp/own", flags=MS_REMOUNT | MS_BIND | MS_RDONLY))
+got("root remount", lambda: mount(None, "/usr", flags=MS_REMOUNT | MS_BIND))
+mount(None, "/tmp/own", flags=MS_REMOUNT | MS_BIND)
+got("own write", lambda: open("/tmp/own/file", "w").close())
+got("own bind", lambda: mount("/tmp/own", "/tmp/one", flags=MS_BIND))
+got("workspace bind", lambda: mount(HERE, "/tmp/one", flags=MS_BIND))
+def whole():
+    mount(HERE, "/tmp/one", flags=MS_BIND | MS_REC)
+    return text("/tmp/one/open.txt") + repr(text("/tmp/one/.env"))
+got("workspace bind whole", whole)
+def kept():
+    mount(HERE, "/tmp/one", flags=MS_BIND | MS_REC)
+    open("/tmp/one/lib/kept.txt", "w")
+got("kept by a bind", kept)
+def stacked(lower):
+    mount("t", "/tmp/two", "tmpfs")
+    for name in ("up", "work", "at"): os.mkdir("/tmp/two/" + name)
+    mount("o", "/tmp/two/at", "overlay", data=f"lowerdir={lower},upperdir=/tmp/two/up,workdir=/tmp/two/work")
+    return "".join(sorted(os.listdir("/tmp/two/at")))
+got("own overlay", lambda: stacked("/tmp/own"))
+got("workspace overlay", lambda: stacked(HERE))
+got("mask write", lambda: open(".env", "w").close())
+got("mask read", lambda: repr(text(".env")))
+got("mask remove", lambda: os.unlink(".env"))
+got("mask rename", lambda: os.rename(".env", "env"))
+got("kept write", lambda: open("lib/kept.txt", "w").close())
+def unlocked(name):
+    def action():
+        unshare(0x10000000 | 0x20000)
+        umount(name)
+    return action
+got("umount in a further namespace", unlocked(".env"))
+got("umount of its own in a further namespace", unlocked("/tmp/own"))
+def pivot():
+    unshare(0x20000)
+    mount(None, "/", flags=MS_REC | MS_PRIVATE)
+    os.mkdir("/tmp/own/old")
+    os.chdir("/tmp/own")
+    syscall((155, 41), b".", b"old")
+    got = os.listdir("/old" + HERE)
+    try:
+        umount("/old" + HERE + "/.env")
+    except OSError as error:
+        return "pivoted " + errno.errorcode[error.errno]
+    return "umount"
+got("pivot_root", pivot)
+"""
+    )
+    own = ("own umount", "own move", "own remount", "own bind", "own write")
+    assert {name: found[name] for name in own} == dict.fromkeys(own, "ok")
+    assert found["own overlay"] == "file"
+    assert found["mask umount"] == found["mask detach"] == found["kept umount"] == "EINVAL"
+    assert found["mask move"] == "EINVAL"
+    assert found["kept remount"] == found["root remount"] == "EPERM"
+    assert found["workspace bind"] == found["workspace overlay"] == "EINVAL"
+    assert found["workspace bind whole"] == "open''"
+    assert found["kept by a bind"] == found["kept write"] == found["mask write"] == "EROFS"
+    assert found["mask read"] == "''"
+    assert found["mask remove"] == found["mask rename"] == "EBUSY"
+    assert found["umount in a further namespace"] == "EINVAL"
+    assert found["umount of its own in a further namespace"] == "EINVAL"  # locked again, by the same rule
+    assert found["pivot_root"] == "pivoted EINVAL"
+    assert (containers.workspace / ".env").read_text() == "TOKEN=hidden"
+    assert (containers.workspace / "lib/kept.txt").read_text() == "kept"
+
+
+def test_K61_the_machine_stays_out_of_reach(containers: Box) -> None:
+    found = containers.attack(
+        MOUNTS
+        + r"""
+import stat
+got("own node", lambda: os.mknod("/tmp/own/fifo", stat.S_IFIFO | 0o600))
+got("device node", lambda: os.mknod("/tmp/own/null", stat.S_IFCHR | 0o600, os.makedev(1, 3)))
+got("disk node", lambda: os.mknod("/tmp/own/disk", stat.S_IFBLK | 0o600, os.makedev(254, 0)))
+def put(path, value="evil"):
+    def action():
+        fd = os.open(path, os.O_WRONLY)
+        try: os.write(fd, value.encode())
+        finally: os.close(fd)
+    return action
+got("own setting", put("/proc/sys/net/ipv4/ip_forward", "1"))
+got("core_pattern", put("/proc/sys/kernel/core_pattern", "|/tmp/evil"))
+got("modprobe", put("/proc/sys/kernel/modprobe"))
+got("sysrq", put("/proc/sysrq-trigger", "h"))
+got("uevent_helper", put("/sys/kernel/uevent_helper"))
+def fresh():
+    "A proc(5) of its own, as containers mount one."
+    pid = os.fork()
+    unshare(0x20000000 | 0x20000)
+    return "ok"
+def new_proc():
+    unshare(0x20000000 | 0x20000)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mount("proc", "/tmp/one", "proc")
+            put("/tmp/one/sys/kernel/core_pattern", "|/tmp/evil")()
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno)
+    return errno.errorcode.get(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "ok")
+got("core_pattern by a proc of its own", new_proc)
+def groups():
+    mount("c", "/tmp/one", "cgroup2")
+    os.mkdir("/tmp/one/evil")
+got("cgroup2", groups)
+def released(kind):
+    mount("c", "/tmp/one", "cgroup", data=kind)
+    put("/tmp/one/release_agent", "/tmp/evil")()
+for kind in ("memory", "rdma", "pids", "none,name=evil"):
+    got("release_agent " + kind, lambda: released(kind))
+BPF, PERF, KEYCTL, ADD_KEY = (321, 280), (298, 241), (250, 219), (248, 217)
+INIT_MODULE, IO_URING, KEXEC, REBOOT, HANDLE = (175, 105), 425, (246, 104), (169, 142), (304, 265)
+for name, number in (("bpf", BPF), ("perf", PERF), ("keyctl", KEYCTL), ("add_key", ADD_KEY), ("module", INIT_MODULE),
+                     ("io_uring", IO_URING), ("kexec", KEXEC), ("reboot", REBOOT), ("by handle", HANDLE)):
+    got(name, lambda: syscall(number, 0, 0, 0, 0, 0))
+def setns(name):
+    def action():
+        fd = os.open("/proc/1/ns/" + name, os.O_RDONLY)
+        syscall((308, 268), fd, 0)
+    return action
+for name in ("user", "mnt", "net", "pid"):
+    got("setns " + name, setns(name))
+got("kill init", lambda: os.kill(1, 9))
+got("root of init", lambda: os.listdir("/proc/1/root"))
+got("chroot", lambda: os.chroot("/tmp/own"))
+got("trace init", lambda: syscall((101, 117), 16, 1, 0, 0))
+"""
+    )
+    assert found["own node"] == found["own setting"] == found["chroot"] == "ok"
+    assert found["device node"] == found["disk node"] == "EPERM"
+    assert {found[name] for name in ("core_pattern", "core_pattern by a proc of its own")} <= {"EACCES", "EPERM"}
+    assert found["modprobe"] in ("EACCES", "EPERM", "ENOENT")  # a kernel without modules has none
+    assert found["sysrq"] in ("EACCES", "ENOENT")
+    assert found["uevent_helper"] in ("EROFS", "EACCES", "ENOENT")
+    assert found["cgroup2"] in ("EACCES", "EPERM")
+    assert {value for name, value in found.items() if name.startswith("release_agent")} <= {
+        *("EPERM", "EACCES", "EINVAL", "EBUSY", "ENOENT", "ENODEV"),
+    }
+    assert {found[name] for name in ("bpf", "perf", "module", "kexec", "reboot", "by handle")} == {"EPERM"}
+    assert {found[name] for name in ("keyctl", "add_key", "io_uring")} == {"ENOSYS"}
+    assert {found[f"setns {name}"] for name in ("user", "mnt", "net", "pid")} <= {"EACCES", "EPERM"}
+    assert found["root of init"] == "EACCES" and found["trace init"] == "EPERM"
+
+
+SET_IDS = (
+    MOUNTS
+    + r"""
+open("tool", "w").close()
+open("group", "w").close()
+os.mkdir("directory")
+got("own chmod", lambda: os.chmod("tool", 0o711))
+got("owner", lambda: os.chown("tool", 5, 5))
+got("chmod", lambda: os.chmod("tool", 0o4755))
+got("group", lambda: os.chmod("group", 0o2755))
+got("directory", lambda: os.chmod("directory", 0o6755))
+def create():
+    fd = os.open("made", os.O_CREAT | os.O_WRONLY, 0o6755)
+    os.write(fd, b"written")
+    os.close(fd)
+got("create", create)
+os.mkfifo("pipe")
+os.symlink("elsewhere", "link")
+got("pipe", lambda: os.open("pipe", os.O_CREAT | os.O_RDONLY, 0o4755))
+got("link", lambda: os.open("link", os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o4755))
+got("mask", lambda: os.open(".env", os.O_CREAT | os.O_WRONLY, 0o4755))
+got("read-only name", lambda: os.chmod("lib/kept.txt", 0o4755))
+got("node", lambda: os.mknod("node", 0o100000 | 0o4755))
+def lowered(action):
+    def run():
+        os.setresuid(7, 7, 7)
+        action()
+    return run
+got("as another", lowered(lambda: os.chmod("made", 0o4755)))
+def capability():
+    os.setxattr("tool", "security.capability", bytes.fromhex("0000000380000000000000000000000000000000") + bytes(4))
+got("capability", capability)
+"""
+)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_K62_nothing_that_is_set_user_id_is_left_in_the_workspace(containers: Box, traced: bool) -> None:
+    """With the tracer it is made without the bit, so that images can be unpacked; without, it is refused."""
+    found = containers.attack(SET_IDS, *(() if traced else ("--no-trace",)))
+    assert found["own chmod"] == found["owner"] == "ok"
+    assert {found[name] for name in ("chmod", "create", "directory")} == {"ok" if traced else "EPERM"}
+    assert found["node"] == found["as another"] == "EPERM"
+    assert found["pipe"] == "EPERM" and found["link"] == ("ELOOP" if traced else "EPERM")
+    assert found["mask"] in ("EROFS", "EPERM", "EACCES") and found["read-only name"] in ("EROFS", "EPERM")
+    tool, directory = (containers.workspace / name for name in ("tool", "directory"))
+    assert tool.stat().st_mode & 0o7777 == (0o755 if traced else 0o711) and tool.stat().st_uid != os.getuid()
+    assert directory.stat().st_mode & 0o6000 in (0, 0o2000)
+    if traced:
+        assert (containers.workspace / "made").read_text() == "written"
+        assert (containers.workspace / "made").stat().st_mode & 0o7777 == 0o755
+    for path in containers.workspace.rglob("*"):
+        assert not path.lstat().st_mode & (0o4000 if path.is_dir() else 0o6000), path
+    # A plain caller's has effect in his own namespaces only: its root is he.  Of a root caller it would be the host's.
+    assert (found["capability"] == "ENOTSUP") is (os.getuid() == 0)
+
+
+def test_K62_in_a_reviewed_workspace_images_may_hold_them_and_the_workspace_has_none(containers: Box) -> None:
+    found = containers.attack(
+        MOUNTS
+        + r"""
+open("tool", "w").close()
+got("chmod", lambda: os.chmod("tool", 0o4755))
+got("storage", lambda: os.close(os.open("/var/lib/docker/tool", os.O_CREAT | os.O_WRONLY, 0o4755)))
+""",
+        *("--review", "--apply=all"),
+    )
+    assert found == {"chmod": "ok", "storage": "ok"}
+    made = containers.workspace / "tool"
+    assert not made.exists() or not made.stat().st_mode & 0o6000
+    [storage] = (containers.state / "containers").iterdir()
+    assert storage.stat().st_mode & 0o077 == 0  # nobody else comes to what is in it, whatever modes the command sets
+
+
+def test_K63_flushing_and_forging_only_cuts_itself_off(containers: Box) -> None:
+    found = containers.attack(
+        MOUNTS
+        + r"""
+import socket, subprocess
+def ask(family=socket.AF_INET, address="198.18.0.1", source=None):
+    query = bytes.fromhex("123401000001000000000000") + b"\x04nope\x07example\0" + bytes.fromhex("00010001")
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.settimeout(2)
+        if source: s.bind((source, 0))
+        s.sendto(query, (address, 53))
+        try: return "answered %d" % (s.recv(512)[3] & 15)
+        except TimeoutError: return "nothing"
+def reach(port):
+    with socket.socket() as s:
+        s.settimeout(2)
+        s.connect(("192.0.2.1", port))
+        s.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        data = s.recv(4096)
+        return "refused by us" if b"membrane" in data or not data else "out"
+def ip(*words):
+    return subprocess.run(["ip", *words], stderr=subprocess.DEVNULL).returncode and "failed" or "ok"
+attempt("before", ask)
+attempt("tcp", lambda: reach(80))
+attempt("any server is ours", lambda: ask(address="192.0.2.53"))
+attempt("add address", lambda: ip("address", "add", "198.18.0.77/32", "dev", "eth0"))
+attempt("from another address", lambda: ask(source="198.18.0.77"))
+attempt("another subnet", lambda: ip("address", "add", "10.9.8.7/24", "dev", "eth0"))
+attempt("from another subnet", lambda: ask(source="10.9.8.7"))
+attempt("as our own", lambda: (ip("address", "add", "198.18.0.2/32", "dev", "lo"), ask(source="198.18.0.2"))[1])
+attempt("packet", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).close())
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 255).close())
+attempt("flush", lambda: ip("route", "flush", "table", "all"))
+attempt("after", ask)
+"""
+    )
+    assert found["before"] == "answered 3"  # NXDOMAIN (RFC 1035): the gateway has decided
+    assert found["tcp"] == "refused by us"
+    assert found["any server is ours"] == "answered 3"
+    assert found["add address"] == found["another subnet"] == "ok"  # its namespace is its own
+    assert found["from another address"] == found["from another subnet"] == found["as our own"] == "nothing"
+    assert found["packet"] == "EAFNOSUPPORT" and found["raw"] == "EPERM"
+    assert found["after"] in ("ENETUNREACH", "nothing")
+
+
+def test_K63_a_port_of_its_own_namespace_is_exposed(containers: Box) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = r"""
+import http.server, threading
+served = http.server.HTTPServer(("127.0.0.1", 8127), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=served.serve_forever, daemon=True).start()
+def answer(line):
+    return line
+"""
+    with inside(containers, script, f"--expose=8127:{port}") as ask:
+        assert ask("up") == "up"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/open.txt", timeout=30) as answer:
+            assert answer.read() == b"open"
+
+
+def test_K64_a_name_that_appears_is_hidden_in_the_command_s_copy_of_the_view(containers: Box) -> None:
+    """The mask is made in the view and arrives where the command is.  That it can be taken away is said in the receipt
+    and the threat model: the kernel locks what is below the root of a tree that arrives, and not the root."""
+    script = (
+        MOUNTS
+        + r"""
+def answer(line):
+    if line == "wait":
+        return wait_for(lambda: os.path.exists("late.env") and not os.path.getsize("late.env"))
+    return child(lambda: open("late.env").read() or "empty") if line == "read" else child(lambda: umount("late.env"))
+"""
+    )
+    containers.policy(containers="nested", ignore=["late.env"])
+    with inside(containers, script) as ask:
+        assert ask("read") == "ENOENT"
+        new = containers.workspace / "late.env.new"
+        new.write_text("TOKEN=late")
+        new.rename(containers.workspace / "late.env")
+        assert [ask("wait"), ask("read"), ask("umount")] == ["ok", "empty", "ok"]
+
+
+def test_K64_in_a_reviewed_workspace_a_hidden_name_that_is_replaced_stays_hidden(containers: Box) -> None:
+    script = (
+        MOUNTS
+        + r"""
+def answer(line):
+    if line == "umount":
+        return child(lambda: umount(".env"))
+    return child(lambda: open(line).read() or "empty")
+"""
+    )
+    with inside(containers, script, "--review", "--apply=never") as ask:
+        assert ask(".env") == "empty"
+        for name, text in ((".env", "TOKEN=new"), ("open.txt", "new")):
+            new = containers.workspace / f"{name}.new"
+            new.write_text(text)
+            new.rename(containers.workspace / name)
+        assert ask("open.txt") == "new"
+        ask("umount")
+        assert ask(".env") == "empty"

@@ -1,0 +1,574 @@
+"""A sandbox without namespaces (``--backend landlock``): each attack inside, and the same outside as its control."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.host import landlock
+
+pytestmark = [
+    pytest.mark.needs_kernel("landlock"),
+    pytest.mark.skipif(landlock.abi() < landlock.SUPERVISED, reason="needs_kernel: Landlock ABI 4"),
+]
+SCOPED = landlock.abi() >= 6
+
+# What the attacks share; each is a function whose outcome is told: "ok", what it returns, or the name of its errno.
+PRELUDE = """
+import array, ctypes, errno, json, os, socket, struct, sys, threading
+L = ctypes.CDLL(None, use_errno=True)
+W = json.loads(os.environ["W"])
+def check(result):
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+def outcome(action):
+    try:
+        return action() or "ok"
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error))
+def http(s):
+    s.settimeout(5)
+    s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    data = b""
+    try:
+        while part := s.recv(4096):
+            data += part
+    except OSError:
+        pass
+    return data.rpartition(b"\\r\\n\\r\\n")[2].decode()
+def address(port, ip="127.0.0.1"):
+    return struct.pack("=H", 2) + struct.pack(">H", port) + socket.inet_aton(ip) + bytes(8)
+"""
+
+
+class Service:
+    """An HTTP server of this machine that says one word, and what else listens beside it."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _peer = self.socket.accept()
+            except OSError:
+                return
+            with client:
+                client.settimeout(5)
+                try:
+                    client.recv(4096)
+                    client.sendall(f"HTTP/1.0 200 OK\r\nContent-Length: {len(self.word)}\r\n\r\n{self.word}".encode())
+                except OSError:
+                    continue
+
+
+class World:
+    """A workspace, a home, two services, and sockets of the machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.workspace = path / "w"
+        self.home = path / "h"
+        for each in (self.workspace, self.home):
+            each.mkdir()
+        self.good, self.evil = Service("good"), Service("EVIL")
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("127.0.0.1", 0))
+        self.udp.setblocking(False)
+        self.named = socket.socket(socket.AF_UNIX)
+        self.named.bind(str(path / "s"))
+        self.named.listen(8)
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0membrane-{path.name}-{os.getpid()}")
+        self.abstract.listen(8)
+        self.datagram = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.datagram.bind(str(path / "d"))
+        self.datagram.setblocking(False)
+        (path / "outside.txt").write_text("outside")
+        self.facts = {
+            "good": self.good.port,
+            "evil": self.evil.port,
+            "udp": self.udp.getsockname()[1],
+            "named": str(path / "s"),
+            "datagram": str(path / "d"),
+            "abstract": self.abstract.getsockname().decode(),
+            "outside": str(path / "outside.txt"),
+            "pid": os.getpid(),
+        }
+
+    def close(self) -> None:
+        for each in (self.good.socket, self.evil.socket, self.udp, self.named, self.abstract, self.datagram):
+            each.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "W": json.dumps(self.facts),
+            "LANG": "C.UTF-8",
+        }
+
+    def membrane(
+        self, *command: str, options: Sequence[str] = (), stdin: Any = None
+    ) -> subprocess.CompletedProcess[str]:
+        allow = f"host.internal:{self.good.port}"
+        argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "-a", allow, "--env", "W"]
+        return subprocess.run(  # noqa: PLW1510
+            [*argv, *options, "--", *command],
+            cwd=self.workspace,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=stdin,
+        )
+
+    def python(self, body: str, *, outside: bool = False, options: Sequence[str] = ()) -> Any:
+        """What a program prints as JSON, inside or, as a control, outside."""
+        command = ["/usr/bin/python3", "-c", PRELUDE + body]
+        if outside:
+            done = subprocess.run(  # noqa: PLW1510
+                command, cwd=self.workspace, env=self.environment, capture_output=True, text=True, timeout=120
+            )
+        else:
+            done = self.membrane(*command, options=options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def both(self, body: str, *, options: Sequence[str] = ()) -> tuple[Any, Any]:
+        return self.python(body, outside=True), self.python(body, options=options)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_name_that_is_allowed_is_reached_by_the_gateway_and_no_other(world: World) -> None:
+    control, found = world.both("""
+def named(name, port):
+    return http(socket.create_connection((name, port)))
+print(json.dumps({
+    "name": outcome(lambda: named("host.internal" if os.environ.get("MEMBRANE") else "127.0.0.1", W["good"])),
+    "evil by address": outcome(lambda: named("127.0.0.1", W["evil"])),
+    "good by address": outcome(lambda: named("127.0.0.1", W["good"])),
+}))
+""")
+    assert control == {"name": "good", "evil by address": "EVIL", "good by address": "good"}
+    assert found == {"name": "good", "evil by address": "ECONNREFUSED", "good by address": "ECONNREFUSED"}
+
+
+SOCKETS = """
+def plain():
+    s = socket.socket(); s.connect(("127.0.0.1", W["evil"])); return http(s)
+def after_unspec():
+    s = socket.create_connection(("host.internal" if os.environ.get("MEMBRANE") else "127.0.0.1", W["good"]))
+    check(L.connect(s.fileno(), bytes(16), 16)); s.connect(("127.0.0.1", W["evil"])); return http(s)
+def mapped():
+    s = socket.socket(socket.AF_INET6); s.connect(("::ffff:127.0.0.1", W["evil"])); return http(s)
+def any_address():
+    s = socket.socket(); s.connect(("0.0.0.0", W["evil"])); return http(s)
+def fast_open():
+    s = socket.socket(); s.sendto(b"GET / HTTP/1.0\\r\\n\\r\\n", 0x20000000, ("127.0.0.1", W["evil"])); return "sent"
+def fast_open_message():
+    s = socket.socket(); s.sendmsg([b"GET /"], [], 0x20000000, ("127.0.0.1", W["evil"])); return "sent"
+def named(): s = socket.socket(socket.AF_UNIX); s.connect(W["named"])
+def abstract(): s = socket.socket(socket.AF_UNIX); s.connect(W["abstract"])
+def named_datagram():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b"x", W["datagram"])
+def datagram_of_a_pair():
+    s, _t = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b"x", W["datagram"])
+def vsock(): socket.socket(40, 1)
+def packet(): socket.socket(17, 3)
+def raw(): socket.socket(2, 3, 1)
+def mptcp(): socket.socket(2, 1, 262)
+def alg(): socket.socket(38, 5)
+def io_uring(): check(L.syscall(425, 1, ctypes.create_string_buffer(120)))
+def fetch_of_pid(): check(L.syscall(438, check(L.syscall(434, W["pid"], 0)), 0, 0))
+print(json.dumps({f.__name__: outcome(f) for f in (plain, after_unspec, mapped, any_address, fast_open,
+    fast_open_message, named, abstract, named_datagram, datagram_of_a_pair, vsock, packet, raw, mptcp, alg, io_uring,
+    fetch_of_pid)}))
+"""
+
+
+def test_no_socket_call_reaches_what_is_not_allowed(world: World) -> None:
+    control, found = world.both(SOCKETS)
+    assert control["plain"] == control["after_unspec"] == control["mapped"] == control["any_address"] == "EVIL"
+    assert control["fast_open"] == control["fast_open_message"] == "sent"
+    for name in ("named", "abstract", "named_datagram", "datagram_of_a_pair", "io_uring"):
+        assert control[name] == "ok", name
+    assert found == {
+        **dict.fromkeys(("plain", "mapped", "any_address"), "ECONNREFUSED"),
+        "after_unspec": "EISCONN",
+        **dict.fromkeys(("fast_open", "fast_open_message"), "ENOTSUP"),
+        "named": "EACCES",
+        "abstract": "ECONNREFUSED",
+        "named_datagram": "EACCES",
+        "datagram_of_a_pair": "EPROTONOSUPPORT",
+        **dict.fromkeys(("vsock", "packet", "alg"), "EAFNOSUPPORT"),
+        "raw": "EPERM",
+        "mptcp": "EPROTONOSUPPORT",
+        "io_uring": "ENOSYS",
+        "fetch_of_pid": "EPERM",
+    }
+
+
+def test_no_datagram_leaves(world: World) -> None:
+    body = """
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+to = ("127.0.0.1", W["udp"])
+def message(): return str(s.sendmsg([b"by message"], [], 0, to))
+def connected(): s.connect(to); return str(s.send(b"connected"))
+print(json.dumps([outcome(lambda: str(s.sendto(b"by address", to))), outcome(message), outcome(connected)]))
+"""
+    assert world.python(body) == ["10", "10", "9"]
+    with pytest.raises(BlockingIOError):
+        world.udp.recv(100)
+    assert world.python(body, outside=True) == ["10", "10", "9"]
+    assert world.udp.recv(100) == b"by address"
+
+
+def test_an_address_that_changes_during_the_call_is_judged_as_it_is_dialled(world: World) -> None:
+    body = """
+name = socket.gethostbyname("host.internal") if os.environ.get("MEMBRANE") else "127.0.0.1"
+good, evil = address(W["good"], name), address(W["evil"])
+buffer = ctypes.create_string_buffer(good, 16)
+stop = []
+def flip():
+    while not stop:
+        ctypes.memmove(buffer, evil, 16)
+        ctypes.memmove(buffer, good, 16)
+threading.Thread(target=flip, daemon=True).start()
+words = {"good": 0, "EVIL": 0, "refused": 0}
+for _ in range(300):
+    s = socket.socket()
+    word = http(s) if L.connect(s.fileno(), buffer, 16) == 0 else "refused"
+    words[word if word in words else "refused"] += 1
+    s.close()
+stop.append(1)
+print(json.dumps(words))
+"""
+    control, found = world.both(body)
+    assert control["EVIL"] > 0 and control["good"] > 0
+    assert found["EVIL"] == 0 and found["good"] > 0
+
+
+def test_descriptors_that_change_during_the_call_lead_to_sockets_of_the_sandbox_only(world: World) -> None:
+    body = """
+name = socket.gethostbyname("host.internal") if os.environ.get("MEMBRANE") else "127.0.0.1"
+spare = os.open("/dev/null", os.O_RDONLY)
+stop = []
+one, two = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+place = os.dup(one.fileno())
+def flip():
+    while not stop:
+        os.dup2(two.fileno(), place)
+        os.dup2(one.fileno(), place)
+threading.Thread(target=flip, daemon=True).start()
+told = set()
+for _ in range(500):
+    L.connect(place, address(W["evil"]), 16)
+    told.add(ctypes.get_errno())
+stop.append(1)
+print(json.dumps(sorted(errno.errorcode.get(each, "") for each in told)))
+"""
+    found = world.python(body)
+    assert set(found) <= {"", "ECONNREFUSED"}
+    assert world.evil.socket.getsockname()  # it was there to be reached
+    with pytest.raises(BlockingIOError):
+        world.udp.recv(1)
+
+
+def test_servers_of_the_command_are_on_loopback_and_can_be_dialled_by_it(world: World) -> None:
+    found = world.python("""
+def served(s):
+    s.listen(5)
+    port = s.getsockname()[1]
+    c = socket.create_connection(("127.0.0.1", port))
+    a, _peer = s.accept()
+    a.sendall(b"own")
+    return [s.getsockname()[0], c.recv(3).decode()]
+any_ = socket.socket(); any_.bind(("0.0.0.0", 0))
+unbound = socket.socket()
+path = os.environ["TMPDIR"] + "/own"
+u = socket.socket(socket.AF_UNIX); u.bind(path); u.listen(1)
+c = socket.socket(socket.AF_UNIX); c.connect(path)
+a, _ = u.accept(); a.sendall(b"unix")
+print(json.dumps([served(any_), served(unbound), c.recv(4).decode()]))
+""")
+    assert found == [["127.0.0.1", "own"], ["127.0.0.1", "own"], "unix"]
+
+
+def test_descriptors_from_outside_open_no_way(world: World) -> None:
+    """An unconnected socket as standard input: what it may still do is the sandbox's business."""
+    with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        told = []
+        for each in (tcp, udp):
+            done = world.membrane(
+                "/usr/bin/python3",
+                "-c",
+                PRELUDE
+                + """
+s = socket.socket(fileno=0)
+print(outcome(lambda: s.connect(("127.0.0.1", W["evil"]))), outcome(lambda: s.sendto(b"x", ("127.0.0.1", W["udp"]))))
+""",
+                stdin=each,
+            )
+            told.append(done.stdout.split())
+        assert told == [["EACCES", "EACCES"], ["EACCES", "EACCES"]]
+        tcp.connect(("127.0.0.1", world.evil.port))  # the control: it can be connected
+        udp.sendto(b"x", ("127.0.0.1", world.udp.getsockname()[1]))
+        assert world.udp.recv(1) == b"x"
+
+
+FILES = """
+def read(path): return open(path).read()
+def write(path): open(path, "w").write("x")
+inside = bool(os.environ.get("MEMBRANE"))
+print(json.dumps({
+    "read outside": outcome(lambda: read(W["outside"])),
+    "write outside": outcome(lambda: write(W["outside"] + ".new")),
+    "read hidden": outcome(lambda: read(".env")),
+    "write hidden": outcome(lambda: write(".env")),
+    "read frozen": outcome(lambda: read("kept.txt")),
+    "write frozen": outcome(lambda: write("kept.txt")),
+    "rename frozen": outcome(lambda: os.rename("kept.txt", "other.txt")),
+    "link hidden": outcome(lambda: os.link(".env", "d/link")),
+    "write beside": outcome(lambda: write("d/new")),
+    "memory": outcome(lambda: open("/proc/%d/mem" % W["pid"], "rb").close()),
+    "environ": outcome(lambda: open("/proc/%d/environ" % W["pid"]).close()),
+    "root": outcome(lambda: os.listdir("/proc/%d/root/" % W["pid"]) and None),
+    "tmp": outcome(lambda: write("/tmp/membrane-inside-control-%d" % os.getpid())),
+    "signal": outcome(lambda: os.kill(W["pid"], 0)),
+    "limit": outcome(lambda: check(L.prlimit(W["pid"], 7, None, ctypes.create_string_buffer(16)))),
+    "shared memory": outcome(lambda: check(L.shmget(0, 4096, 0o1600)) and None),
+    "mount": outcome(lambda: check(L.mount(b"none", b"/mnt", b"tmpfs", 0, None))),
+    "namespace": outcome(lambda: check(L.unshare(0x10000000))),
+    "ptrace": outcome(lambda: check(L.ptrace(16, W["pid"], None, None))),
+    "device": outcome(lambda: os.mknod("d/dev", 0o20600, 0x103)),
+    "set-user-ID": outcome(lambda: os.chmod("d/file", 0o4755)),
+}))
+"""
+
+
+def test_files_beyond_the_view_and_the_rest_of_the_container_are_closed(world: World) -> None:
+    (world.workspace / "d").mkdir()
+    (world.workspace / "d" / "file").write_text("x")
+    (world.workspace / ".env").write_text("KEY=hidden")
+    (world.workspace / "kept.txt").write_text("kept")
+    (world.workspace / ".membrane.yaml").write_text("readonly: [kept.txt]\n")
+    found = world.python(FILES)
+    assert found == {
+        "read outside": "EACCES",
+        "write outside": "EACCES",
+        "read hidden": "EACCES",
+        "write hidden": "EACCES",
+        "read frozen": "kept",
+        "write frozen": "EACCES",
+        "rename frozen": "EACCES",
+        "link hidden": found["link hidden"],
+        "write beside": "ok",
+        "memory": "EACCES",
+        "environ": "EACCES",
+        "root": "EACCES",
+        "tmp": "EACCES",
+        "signal": "EPERM" if SCOPED else "ok",
+        "limit": "EPERM",
+        "shared memory": "ENOSYS",
+        "mount": "EPERM",
+        "namespace": "EPERM",
+        "ptrace": "EPERM",
+        "device": "EACCES",
+        "set-user-ID": "EPERM",
+    }
+    assert found["link hidden"] in ("EXDEV", "EACCES")
+    assert (world.workspace / ".env").read_text() == "KEY=hidden"
+    for name in ("d/new", "d/link"):
+        (world.workspace / name).unlink(missing_ok=True)
+    control = world.python(FILES, outside=True)
+    opened = ("read outside", "write outside", "read hidden", "write hidden", "write frozen", "rename frozen")
+    assert {control[name] for name in opened} <= {"ok", "outside", "KEY=hidden"}
+    assert control["link hidden"] == control["tmp"] == control["signal"] == control["limit"] == "ok"
+    assert control["environ"] == control["shared memory"] == control["set-user-ID"] == "ok"
+    os.unlink(next(Path("/tmp").glob(f"membrane-inside-*")))  # noqa: F541
+
+
+METADATA = """
+import stat
+def fd(path, flags=os.O_RDONLY):
+    return os.open(path, flags)
+outside = W["outside"]
+def by(action, path):
+    before = os.stat(path)
+    told = outcome(action)
+    after = os.stat(path)
+    kept = (before.st_mode, before.st_mtime_ns) == (after.st_mode, after.st_mtime_ns)
+    return [told, kept]
+def raced():
+    stop, link = [], os.path.abspath("d/link")
+    os.symlink("file", link)
+    def flip():
+        n = 0
+        while not stop:
+            n += 1
+            os.symlink((outside, "file")[n % 2], link + "2"); os.replace(link + "2", link)
+    threading.Thread(target=flip, daemon=True).start()
+    mode = os.stat(outside).st_mode
+    done = 0
+    for n in range(1000 if os.environ.get("MEMBRANE") else 1000000):
+        try: os.chmod(link, 0o600 + n % 7); done += 1
+        except OSError: pass
+        if os.stat(outside).st_mode != mode and done: break
+    stop.append(1)
+    return ["changed" if os.stat(outside).st_mode != mode else "kept", done > 0]
+print(json.dumps({
+    "chmod": by(lambda: os.chmod(outside, 0o777), outside),
+    "fchmodat": by(lambda: os.chmod("outside.txt", 0o700, dir_fd=fd("..", os.O_PATH)), outside),
+    "times": by(lambda: os.utime(outside, (1, 2)), outside),
+    "attribute": by(lambda: os.setxattr(outside, "user.x", b"1"), outside),
+    "hidden": by(lambda: os.chmod(".env", 0o777), ".env"),
+    "by link": by(lambda: (os.symlink(outside, "d/l"), os.chmod("d/l", 0o711))[1], outside),
+    "own": by(lambda: os.chmod("d/file", 0o711), "d/file"),
+    "own fchmod": by(lambda: os.fchmod(fd("d/file", os.O_RDWR), 0o722), "d/file"),
+    "own times": by(lambda: os.utime("d/file", (3, 4)), "d/file"),
+    "own attribute": outcome(lambda: os.setxattr("d/file", "user.x", b"1")),
+    "own owner": outcome(lambda: os.chown("d/file", os.getuid(), -1)),
+    "memory": outcome(lambda: os.fchmod(os.memfd_create("x"), 0o600)),
+    "flags": outcome(lambda: __import__("fcntl").ioctl(fd("/etc/passwd"), 0x40086602, bytes(8)) and None),
+    "attach": outcome(lambda: check(L.shmat(0, None, 0)) and None),
+    "raced": raced(),
+}))
+"""
+
+
+def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
+    """Landlock does not judge chmod(2) and its kin: they are done from outside, on what was judged."""
+
+    def prepare() -> None:
+        (world.workspace / "d").mkdir(exist_ok=True)
+        for each in (world.workspace / "d").iterdir():
+            each.unlink()
+        (world.workspace / "d" / "file").write_text("x")
+        (world.workspace / ".env").write_text("KEY=hidden")
+        (world.workspace / ".env").chmod(0o600)
+        (world.path / "outside.txt").chmod(0o640)
+
+    prepare()
+    found = world.python(METADATA)
+    assert found == {
+        **{key: ["EACCES", True] for key in ("chmod", "fchmodat", "times", "attribute", "hidden", "by link")},
+        **{key: ["ok", False] for key in ("own", "own fchmod", "own times")},
+        "own attribute": found["own attribute"],
+        "own owner": "ok",
+        "memory": "ok",
+        "flags": "EPERM",
+        "attach": "ENOSYS",
+        "raced": ["kept", True],
+    }
+    assert found["own attribute"] in ("ok", "ENOTSUP")
+    prepare()
+    control = world.python(METADATA, outside=True)
+    for name in ("chmod", "fchmodat", "times", "hidden", "by link"):
+        assert control[name] == ["ok", False], name
+    assert control["raced"] == ["changed", True]
+
+
+def test_of_two_trees_the_inner_one_decides_and_closed_directories_are_told(world: World) -> None:
+    outer, inner = world.path / "o", world.path / "o" / "i"
+    inner.mkdir(parents=True)
+    (world.workspace / ".env").write_text("KEY=hidden")
+    body = f"""
+def write(path): open(path, "w").write("x")
+print(json.dumps([outcome(lambda: write("{inner}/new")), outcome(lambda: write("new")),
+                  outcome(lambda: os.listdir("{inner}") and None)]))
+"""
+    options = ("--mount", f"{outer}:rw", "--mount", f"{inner}:ro")
+    assert world.python(body, options=options) == ["EACCES", "EACCES", "ok"]
+    assert world.python(body, options=("--mount", f"{outer}:rw")) == ["ok", "EACCES", "ok"]
+    argv = [sys.executable, "-m", "membrane", "--backend", "landlock", "--", "true"]
+    done = subprocess.run(  # noqa: PLW1510
+        argv, cwd=world.workspace, env=world.environment, capture_output=True, text=True, timeout=120
+    )
+    assert f"no new name can be made in {world.workspace}, beside names that a rule covers" in done.stderr
+
+
+def test_requests_are_judged_and_secrets_put_in_outside(world: World) -> None:
+    """The gateway's own work: paths of requests, and the certificate by variables instead of mounts."""
+    url = f"http://host.internal:{world.good.port}"
+    found = world.python(
+        f"""
+import urllib.request, urllib.error
+def get(path):
+    try:
+        return urllib.request.urlopen("{url}" + path).read().decode()
+    except urllib.error.HTTPError as error:
+        return str(error.code)
+print(json.dumps([get("/ok"), get("/other"), open(os.environ["SSL_CERT_FILE"]).read(27)]))
+""",
+        options=("-a", f"{url}/ok", "--deny", f"{url}/other"),
+    )
+    assert found[1:] == ["403", "-----BEGIN CERTIFICATE-----"] and found[0] == "good"
+
+
+def test_nothing_outlives_the_run(world: World) -> None:
+    mark = f"{os.getpid()}{world.path.stat().st_ino}"
+    script = f"setsid sleep 1000{mark} & (setsid sh -c 'sleep 2000{mark} & sleep 3000{mark}' &); exit 5"
+    done = world.membrane("sh", "-c", script)
+    assert done.returncode == 5, done.stderr
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [path for path in lines if path.exists() and mark.encode() in _content(path)]
+    assert not list(Path("/tmp").glob(".membrane-*")) or not os.listdir(world.home / ".membrane" / "run")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_statuses_are_those_of_a_shell(world: World) -> None:
+    assert world.membrane("sh", "-c", "kill -9 $$").returncode == 137
+    assert world.membrane("/no/such").returncode == 127
+    assert world.membrane("/dev/null").returncode == 126
+
+
+def test_the_receipt_says_what_is_weaker(world: World) -> None:
+    events = world.path / "events"
+    done = world.membrane("true", options=("--events", str(events)))
+    assert done.returncode == 0, done.stderr
+    text = events.read_text()
+    for word in ("loopback", "processes", "names", "shared with the container", "no TCP right"):
+        assert word in text, word
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--view", "host"), "view: host"),
+        (("--review",), "workspace: review"),
+        (("-a", "dns.test:5353/udp"), "no datagram but DNS"),
+        (("--expose", "8080"), "ports: expose"),
+        (("--device", "fuse"), "devices"),
+    ],
+)
+def test_a_rule_that_cannot_be_bound_stops_the_run(world: World, options: Sequence[str], said: str) -> None:
+    done = world.membrane("true", options=options)
+    assert done.returncode == 78 and said in done.stderr

@@ -1,0 +1,68 @@
+"""What a view is without mounts: rules of Landlock beside hidden and read-only names; and removing what was ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from membrane.host import inside, landlock
+from membrane.plan.model import Bind, Mask, ReadOnly
+
+
+def tree(path: Path) -> None:
+    (path / "a" / "b").mkdir(parents=True)
+    (path / "a" / "hidden").write_text("x")
+    (path / "a" / "beside").write_text("x")
+    (path / "frozen").mkdir()
+    (path / "c").mkdir()
+    (path / "link").symlink_to(path / "a" / "hidden")
+
+
+def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
+    tree(tmp_path)
+    top = str(tmp_path)
+    ops = [Bind(top, top, writable=True), Mask(f"{top}/a/hidden", False), ReadOnly(f"{top}/frozen")]
+    rules = {path: rights for path, rights in inside.grants(ops, "/own") if path.startswith(top)}
+    assert rules == {
+        top: landlock.LIST,
+        f"{top}/a": landlock.LIST,
+        f"{top}/a/b": landlock.WRITE,
+        f"{top}/a/beside": landlock.WRITE,
+        f"{top}/c": landlock.WRITE,
+        f"{top}/frozen": landlock.READ,
+    }
+    assert inside.closed(ops) == [top, f"{top}/a"]
+
+
+def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:
+    tree(tmp_path)
+    top = str(tmp_path)
+    rules = dict(inside.grants([Bind(top, top), Mask(f"{top}/a", True)], "/own"))
+    assert top not in rules and f"{top}/a" not in rules and f"{top}/a/beside" not in rules
+    assert rules[f"{top}/c"] == landlock.READ
+
+
+def test_an_inner_read_only_tree_stays_so_in_a_writable_one(tmp_path: Path) -> None:
+    tree(tmp_path)
+    top = str(tmp_path)
+    rules = dict(inside.grants([Bind(top, top, writable=True), Bind(f"{top}/a", f"{top}/a")], "/own"))
+    assert rules[f"{top}/a"] == landlock.READ and rules[top] == landlock.READ and rules[f"{top}/c"] == landlock.WRITE
+
+
+def test_a_deep_tree_of_any_modes_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "own"
+    top.mkdir()
+    (tmp_path / "kept").write_text("x")
+    os.symlink(tmp_path / "kept", top / "link")
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    (top / "closed").mkdir()
+    (top / "closed" / "file").write_text("x")
+    (top / "closed").chmod(0)
+    inside.remove(str(top))
+    assert not top.exists() and (tmp_path / "kept").read_text() == "x"

@@ -18,6 +18,7 @@ from . import wire
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+    from collections.abc import Sequence
 else:
     import _signal
 
@@ -27,12 +28,36 @@ NUMBER = 1  # of the one command on this channel
 
 def main(argv: list[str]) -> int:
     """Run ``argv``; the exit status."""
+    _fill_streams()
     try:
         return _run(argv[1], argv[2:])
     except MembraneError as error:
         for line in error.lines():
             print(f"membrane: {line}", file=sys.stderr)
         return error.exit_code
+
+
+def _fill_streams() -> None:
+    """Of the standard streams those that are closed become /dev/null: else a descriptor of ours would be one of them,
+    and would be sent to the command."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)
+
+
+def parse(words: Sequence[str]) -> tuple[str | None, dict[str, str], tuple[str, ...]]:
+    """Directory (None: not given), variables and command of the words behind the socket, as ``wrap`` writes them."""
+    cwd, at = None, 0
+    if words[at] == "--cwd":
+        cwd, at = words[at + 1], at + 2
+    environment = {}
+    if words[at] == "--env":
+        at += 1
+        while words[at] != "--":  # a variable has "=" in it
+            name, _, value = words[at].partition("=")
+            environment[name] = value
+            at += 1
+    return cwd, environment, tuple(words[at + 1 :])
 
 
 def _connected(path: str) -> Channel:
@@ -45,17 +70,19 @@ def _connected(path: str) -> Channel:
         finally:
             os.close(place)
     except OSError as error:
+        channel.close()
         cause = f"{error.strerror}; it works while the sandbox is open"
         raise HostError("reach the sandbox", cause, target=path) from None
     return Channel(channel, wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
 
 
 def _run(path: str, words: list[str]) -> int:
-    end = words.index("--")
-    options, command = words[:end], words[end + 1 :]
-    cwd = options[options.index("--cwd") + 1] if "--cwd" in options else os.getcwd()
-    given = options[options.index("--env") + 1 :] if "--env" in options else []
-    environment = dict(pair.split("=", 1) for pair in given)
+    cwd, environment, command = parse(words)
+    if cwd is None:
+        try:
+            cwd = os.getcwd()
+        except OSError as error:
+            raise HostError("use the current directory", error.strerror or "") from None
     channel = _connected(path)
     read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     for number in FORWARDED:
@@ -64,7 +91,10 @@ def _run(path: str, words: list[str]) -> int:
     _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     umask = os.umask(0o077)
     os.umask(umask)
-    channel.send(wire.Run(NUMBER, tuple(command), cwd, environment, umask, (0, 1, 2)))
+    try:
+        channel.send(wire.Run(NUMBER, command, cwd, environment, umask, (0, 1, 2)))
+    except OSError as error:
+        raise HostError("run the command", error.strerror or "") from None
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in (0, 1):  # their other ends are to see the end of the command
         os.dup2(null, fd)
@@ -73,7 +103,10 @@ def _run(path: str, words: list[str]) -> int:
         if read in ready:
             for number in os.read(read, 64):
                 if number in FORWARDED:
-                    channel.send(wire.Signal(NUMBER, number))
+                    try:
+                        channel.send(wire.Signal(NUMBER, number))
+                    except ConnectionError:
+                        pass  # it is closed; how the command ended may still be there to be read
         if channel.fileno() not in ready:
             continue
         message = channel.receive()

@@ -4,6 +4,7 @@ Theory of operation
 -------------------
 What is shown has passed ``diff.shown``, so nothing in it steers the terminal, nor the pager.  An answer counts only
 when it was typed after the question: what was typed before is thrown away (tcflush(3)); it was meant for the command.
+While a pager runs the terminal is the pager's: nothing ends before it, and nothing is printed beside it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def page(parts: Iterable[bytes]) -> None:
         sys.stdout.buffer.flush()
         return
     import shlex
+    import signal
     import subprocess
 
     colour = not os.environ.get("NO_COLOR")
@@ -41,13 +43,20 @@ def page(parts: Iterable[bytes]) -> None:
             print(diff.shown(part, colour=colour), end="")
         return
     assert process.stdin is not None
+    # Ctrl-C is for the pager, which has the terminal: it ends a search there, and the person leaves with its own key.
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         for part in parts:
             process.stdin.write(diff.shown(part, colour=colour).encode("utf-8", "replace"))
-        process.stdin.close()
     except BrokenPipeError:
         pass  # the person has seen enough
-    process.wait()
+    finally:  # also where a part cannot be made: what is said of that comes when the terminal is ours again
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        process.wait()
+        signal.signal(signal.SIGINT, before)
 
 
 def look(copy: Copy, changes: Sequence[Change]) -> None:

@@ -120,6 +120,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("json", "output", "one JSON object on stdout", "command", example="membrane plan --json"),
     Option("stat", "output", "lines added and deleted, by file", "command", example="membrane diff --stat"),
     Option("name-status", "output", "names with the kind of change", "command", example="membrane diff --name-status"),
+    Option("html", "output", "one page that loads and runs nothing", "command", example="membrane diff --html"),
     Option(
         "all", "apply", "also what outside programs would execute or obey", "command", example="membrane apply --all"
     ),
@@ -332,10 +333,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "diff",
-        "[NAME] [PATH ...] [--stat|--name-status|--json]",
+        "[NAME] [PATH ...] [--stat|--name-status|--html|--json]",
         "what a reviewed command changed, as a patch that git applies",
         ("membrane diff fix-login", "membrane diff src --stat"),
-        options=("stat", "name-status", "json"),
+        options=("stat", "name-status", "html", "json"),
         words="changes",
         rare=True,
     ),

@@ -97,6 +97,14 @@ def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: 
         if invocation.has("json"):
             print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
             return 0
+        if invocation.has("html"):
+            import sys
+
+            from ..changes import page
+
+            for piece in page.page(copy, held.name, changes):
+                sys.stdout.buffer.write(piece)
+            return 0
         terminal.page(pieces(invocation, copy, changes))
     return 0
 

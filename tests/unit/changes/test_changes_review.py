@@ -166,6 +166,8 @@ def test_diff_apply_and_undo_as_they_are_typed(typed: Session, capfdbinary: pyte
     assert capfdbinary.readouterr().out == b"M\ta\n"
     assert cli.main(["diff", "--stat", "a"]) == 0
     assert b" a | 2 +-" in capfdbinary.readouterr().out
+    assert cli.main(["diff", "--html"]) == 0
+    assert capfdbinary.readouterr().out.startswith(b"<!DOCTYPE html>")
     assert cli.main(["apply", "--dry-run"]) == 1
     assert b"would be put in place: 1 changed" in capfdbinary.readouterr().out
     assert tree(typed.workspace) == before

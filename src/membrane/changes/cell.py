@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import islice
 
 from ..errors import HostError, PolicyError
+from ..escaping import escape
 from ..host.facts import file_system, mount_point
 from ..host.private import make_private
 from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 APPLIED = "applied"  # a file there: all of it was put in place
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
+_MOST_LOOKED = 1024  # names at the top of a workspace whose owner is looked at
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
 _GLOB = frozenset("*?[\\")
 
@@ -118,6 +121,32 @@ def refuse_mounts(workspace: str) -> None:
                     f"{place} is mounted in the workspace, and an overlay would show what lies below it",
                     fix=(f"umount {place}", "use the workspace live: --live"),
                 )
+
+
+def unwritable(workspace: str, uid: int, gid: int) -> str:
+    """What to say of files that a plain user's command cannot change in a copy; empty: none was seen.
+
+    overlayfs gives a copy the owner and group of the original, and a user namespace has only the caller's
+    (user_namespaces(7)), so writing to others fails with EOVERFLOW, which does not say what is wrong.  The
+    workspace and the first names in it are looked at; what the caller cannot write either is no loss.
+    """
+    with os.scandir(workspace) as names:
+        places = [workspace, *(each.path for each in islice(names, _MOST_LOOKED) if not each.is_symlink())]
+    found = []
+    for path in places:
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except OSError:
+            continue  # it has just gone
+        if (status.st_uid, status.st_gid) != (uid, gid) and os.access(path, os.W_OK):
+            found.append(escape(path))
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (
+        f"of another owner or group: {', '.join(found[:3])}{more}; a reviewed command cannot change what is not all "
+        'yours (EOVERFLOW, "Value too large"). chgrp it to your own group, or run with --live'
+    )
 
 
 def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:

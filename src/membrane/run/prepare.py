@@ -104,6 +104,10 @@ class PreparedRun:
                 self.changes, self.facts = cell.begin(policy, self.facts, self.id)
                 if self.facts.reviewed != would:
                     self.plan = backend.plan(policy, self.facts)
+                if not self.facts.root and (
+                    said := cell.unwritable(self.facts.workspace, self.facts.uid, self.facts.gid)
+                ):
+                    self.warnings = (*self.warnings, said)
             else:
                 self.plan = backend.plan(policy, self.facts)
             self._begin(backend, policy, commands)

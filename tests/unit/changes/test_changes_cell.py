@@ -181,3 +181,15 @@ def test_an_empty_file_and_an_empty_directory(facts: HostFacts, tmp_path: Path) 
             cell.confirm(root, "", ("directory",), ())
     finally:
         os.close(root)
+
+
+def test_files_of_another_group_are_named_before_a_command_meets_eoverflow(tmp_path: Path) -> None:
+    workspace = tmp_path / "w"
+    workspace.mkdir()
+    for name in ("a", "b\x1b[1m", "c", "d"):
+        (workspace / name).write_text("")
+    (workspace / "link").symlink_to("/etc/passwd")
+    status = workspace.stat()
+    assert cell.unwritable(str(workspace), status.st_uid, status.st_gid) == ""  # the control
+    said = cell.unwritable(str(workspace), status.st_uid, status.st_gid + 1)
+    assert f"{workspace}, " in said and "and 2 more; " in said and "EOVERFLOW" in said and "\x1b" not in said

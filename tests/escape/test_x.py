@@ -246,7 +246,7 @@ def clone(flags, real=launcher.sc.clone):
         os.close(alive[1])
         launcher.init = lambda *rest, init=launcher.init: (os.read(alive[0], 1), init(*rest))
     return pid
-launcher.sc.clone, launcher.{where} = clone, lambda *_: os.kill(os.getpid(), 9)
+launcher.sc.clone, launcher.{where} = clone, lambda *_, **__: os.kill(os.getpid(), 9)
 """
     arguments = box.arguments(("sleep", "1000"), ("--quiet",))
     at = next(number for number, word in enumerate(arguments) if "membrane.ui.cli" in word)

@@ -45,6 +45,7 @@ SUBSTITUTES = {
     ("native", "seccomp notify"): "no record of files and processes without eBPF",
     ("native", "private kuid range"): "the command runs as uid 0 itself",
     ("native", "idmapped mounts"): "the command runs as uid 0 itself",
+    ("native", "subordinate ids"): "no containers run inside",
     ("native", "cgroup v2 delegation"): "limits hold for each process, not for the whole sandbox",
 }
 # What takes the place of a whole group: another group's feature.

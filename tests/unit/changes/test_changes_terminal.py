@@ -76,7 +76,8 @@ _SLOW_PAGER = "sh -c 'trap \"\" INT; cat; echo UP; read -r word < /dev/tty; echo
 
 def paged(pair: tuple[int, int], program: str) -> subprocess.Popen[bytes]:
     """In a session of its own, whose terminal is the pair's."""
-    setup = "import fcntl, os, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    setup = "import fcntl, os, signal, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    setup += "signal.signal(2, signal.default_int_handler); "  # a background job of a shell has it ignored
     return subprocess.Popen(
         [sys.executable, "-c", f"{setup}{program}; print('AFTER')"],
         stdin=pair[1],
@@ -97,7 +98,7 @@ def test_an_interrupt_is_the_pagers(pair: tuple[int, int]) -> None:
 
 
 def test_after_the_pager_an_interrupt_is_ours_again(pair: tuple[int, int]) -> None:
-    process = paged(pair, f"{_PAGE}; import signal; print(signal.getsignal(2) is signal.default_int_handler)")
+    process = paged(pair, f"{_PAGE}; print(signal.getsignal(2) is signal.default_int_handler)")
     read_until(pair[0], b"UP\r\n")
     os.write(pair[0], b"q\n")
     assert b"True" in read_until(pair[0], b"AFTER")

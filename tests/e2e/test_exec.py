@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -143,6 +144,41 @@ def test_a_reviewed_one_is_joined_by_the_name_of_its_change_set(box: Box) -> Non
     names = box.run("diff", "one", "--name-status").stdout
     assert ".vscode/tasks.json" in names
     assert "+more" in box.run("diff", "one").stdout
+
+
+PAIRS = """
+import os
+files = [os.open(name, os.O_RDWR | os.O_CREAT, 0o600) for name in ("first", "last")]
+number = 0
+while True:
+    number += 1
+    for file in files:
+        os.pwrite(file, b"%020d" % number, 0)
+    if number == 1:
+        print("writes", flush=True)
+"""
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_a_checkpoint_is_of_one_moment_for_it_as_well(box: Box) -> None:
+    """It writes one number to two files; they are never apart by more than one."""
+    script = "i=0; while [ $i -lt 300 ]; do echo x > between$i; i=$((i + 1)); done"
+    command = ("exec", "one", "--", "/usr/bin/python3", "-c", PAIRS)
+    with running(box, "--review=one", script=script), box.popen(*command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout and writer.stdout.readline() == b"writes\n"
+        for label in ("a", "b", "c"):
+            done = box.run("checkpoint", "one", label)
+            assert done.returncode == 0, done
+        assert writer.poll() is None
+        writer.kill()
+    seen = []
+    for label in ("a", "b", "c"):
+        assert box.run("restore", "one", label).returncode == 0
+        diff = box.run("diff", "one").stdout
+        first, last = map(int, re.findall(r"^\+(\d{20})$", diff, re.MULTILINE))
+        assert first - last in (0, 1), label
+        seen.append(first)
+    assert seen == sorted(set(seen))  # the control: it wrote all the time
 
 
 def test_a_terminal(box: Box) -> None:

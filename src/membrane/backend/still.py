@@ -172,18 +172,27 @@ def standing(still: Still) -> Iterator[None]:
 
 @contextmanager
 def _heir(still: Still) -> Iterator[None]:
-    """A child that lets everything go on when this process ends in the block."""
+    """A child that lets everything go on when this process ends in the block.
+
+    In a session of its own, before anything is stopped: ``timeout -k`` and shells kill the whole process group.
+    """
     ours, theirs = os.pipe()
+    ready, apart = os.pipe()
     child = os.fork()
     if not child:
         try:
             os.close(theirs)
+            os.setsid()
+            os.close(apart)
             if not os.read(ours, 1):
                 still.release()
         finally:
             os._exit(0)
     os.close(ours)
+    os.close(apart)
     try:
+        os.read(ready, 1)  # its end
+        os.close(ready)
         yield
     finally:
         os.write(theirs, b".")

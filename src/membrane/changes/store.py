@@ -257,6 +257,10 @@ class Held:
         with _Telling("lock the change set", self.path):
             os.pwrite(self.fd, "\n".join(lines).encode(), 0)
 
+    def last(self) -> tuple[int, ...]:
+        """What ``keep_until`` has written, of processes that run."""
+        return tuple(pid for pid, _started in _kept_until(self.fd))
+
     def leave(self) -> None:
         """Close our descriptor of the lock, which somebody else holds as well and goes on holding."""
         fd, self.fd = self.fd, -1

@@ -229,6 +229,8 @@ def _plain(name: str, data: Any) -> None:
     """
     if type(data) is not dict or type(data.get("port", 0)) is not int or type(data.get("pid", 0)) is not int:
         raise ValueError(f"{name} has another form")
+    if type(data.get("names", [])) is not list:
+        raise ValueError(f"names of {name} are no list")
     for value in data.values():
         if type(value) not in (str, int) and not (type(value) is list and all(type(each) is str for each in value)):
             raise ValueError(f"{name} has another form")

@@ -111,6 +111,7 @@ class Door:
         tracer: of the session, if it has one.
         plan: what the view is, with the environment of the command.
         watch, unwatch: of the session's loop; on_cell: what it does with news of the cell.
+        write_last: writes down the last processes of the cell, by which a checkpoint finds all that may write.
     """
 
     def __init__(
@@ -122,9 +123,11 @@ class Door:
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
         on_cell: Callable[[int], None],
+        write_last: Callable[[], None],
     ) -> None:
         self._cell, self._tracer, self._plan = cell, tracer, plan
         self._watch, self._unwatch, self._on_cell = watch, unwatch, on_cell
+        self._write_last = write_last
         self._guests: dict[int, _Guest] = {}
         self._joined = False
         self._syncs: dict[int, _Guest] = {}
@@ -209,6 +212,7 @@ class Door:
             raise HostError("join the session", "it takes a command and three streams")
         if not self._joined:
             self._join()
+        self._write_last()  # before there is a command: a checkpoint stops what is below them
         terminal = tuple(number for number, fd in enumerate(asked.streams) if os.isatty(fd))
         command = guest.command = self._cell.fork(terminal)
         self._watch(command.fileno(), lambda: self._on_news(guest, command))

@@ -120,8 +120,13 @@ class Session(Boundary):
 
             assert self._listening is not None
             tools = (self._watch, self._unwatch, self._on_cell)
-            self._door = Door(self._listening, self.cell, self._tracer, self.plan, *tools)
+            self._door = Door(self._listening, self.cell, self._tracer, self.plan, *tools, self._write_last)
         self._door.on_caller()
+
+    def _write_last(self) -> None:
+        """With commands of ``membrane exec`` there are processes that are not below pid 1; they end before it does."""
+        if self.prepared.changes is not None:
+            self.prepared.changes.keep_until(self.cell.last())
 
     def _turn(self) -> None:
         """Nothing is held back."""

@@ -15,6 +15,7 @@ import time
 from .. import backend, clock
 from ..backend.still import standing
 from ..changes import store
+from ..errors import HostError
 from ..escaping import escape
 from ..record.summary import shorten, tilde
 from . import show
@@ -74,11 +75,17 @@ def _beside(command: str, state: str, name: str, word: str) -> None:
     held, processes = store.beside(state, name)
     try:
         still = backend.default().stand_still(processes)
+
+        def confirm() -> None:
+            still.confirm()
+            if held.last() != processes:  # written before the first command of ``membrane exec`` is there
+                raise HostError("hold the processes of the sandbox", "others began meanwhile", fix=("try it again",))
+
         with standing(still):
             if command == "checkpoint":
-                held.checkpoint(word, mounted=still.confirm)
+                held.checkpoint(word, mounted=confirm)
             else:
-                held.fork(word, mounted=still.confirm)
+                held.fork(word, mounted=confirm)
     finally:
         held.leave()
     print(_told(command, name, word))

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -128,12 +128,17 @@ def test_it_takes_so_long_only_and_leaves_nothing_stopped(
         Stillness((process.pid,), ()).step()
 
 
-def test_who_stops_them_may_be_killed(hostile: tuple[subprocess.Popen[bytes], Path]) -> None:
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_who_stops_them_may_be_killed(
+    hostile: tuple[subprocess.Popen[bytes], Path], kill: Callable[[int, int], None]
+) -> None:
+    """Alone, or with its process group, as ``timeout -k`` does it."""
     process, written = hostile
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
         try:
+            os.setpgid(0, 0)
             with still.standing(Stillness((process.pid,), ())):
                 os.write(theirs, b".")
                 while True:
@@ -146,6 +151,6 @@ def test_who_stops_them_may_be_killed(hostile: tuple[subprocess.Popen[bytes], Pa
     size = written.stat().st_size
     os.kill(child, signal.SIGTERM)  # it waits until the work is done
     assert written.stat().st_size == size
-    os.kill(child, signal.SIGKILL)
+    kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     _until(lambda: written.stat().st_size > size)

@@ -9,9 +9,10 @@ import pytest
 from membrane.errors import MembraneError, PolicyError
 from membrane.gateway.approvals import HELD, OPEN, Approvals
 from membrane.gateway.dns import Names
-from membrane.gateway.messages import Asked, Withdrawn
+from membrane.gateway.messages import FROM_GATEWAY, Asked, Withdrawn
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Router
+from membrane.messages import Frames, Malformed
 from membrane.policy.decide import Decider
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Ask, Connect, Deny, HttpRequest, NameQuery, Origin, Policy, SocketAccess
@@ -146,6 +147,16 @@ def test_questions_and_those_who_wait_are_bounded() -> None:
 
 def asked(number: int) -> Asked:
     return Asked(number, "connection", {"kind": "Connect", "host": "a"}, "r", True, None, 1.0)
+
+
+def test_a_question_whose_names_are_no_list_is_no_message() -> None:
+    """It would end the supervisor where it is shown."""
+    frame = FROM_GATEWAY.frame(asked(1).replace(access={"names": ["a"]}))
+    assert [*Frames(FROM_GATEWAY).feed(frame)]  # the control
+    short = frame.replace(b'["a"]', b"12345")
+    assert short != frame
+    with pytest.raises(Malformed, match="names of access are no list"):
+        [*Frames(FROM_GATEWAY).feed(short)]
 
 
 class Outside:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -189,13 +190,15 @@ def test_it_is_hardened_and_holds_nothing_of_its_caller() -> None:
     read, write = os.pipe()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, write)
-        gateway = stack.enter_context(contextlib.closing(Gateway(read)))
+        high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 500)  # above what it is to keep, as the other is below
+        gateway = stack.enter_context(contextlib.closing(Gateway(read, high)))
         os.close(read)
+        os.close(high)
         gateway.send(m.Begin(setup()))
         assert gateway.next() == m.Ready()
         status = Path(f"/proc/{gateway.process.pid}/status").read_text()
         assert "\nNoNewPrivs:\t1\n" in status
-        with pytest.raises(BrokenPipeError):  # its copy was the last reader
+        with pytest.raises(BrokenPipeError):  # its copies were the last readers
             os.write(write, b"x")
 
 

@@ -88,10 +88,12 @@ def test_what_it_becomes_is_shown_from_then_on(world: World) -> None:
 @pytest.mark.parametrize(("program", "code"), [("sys.stdin.read()", 0), ("sys.stdin.read(); sys.exit(7)", 7)])
 def test_its_end_is_reported_once_and_its_number_is_free(program: str, code: int, world: World) -> None:
     child = world.start(program)
+    before = len(os.listdir("/proc/self/fd"))
     assert world.processes.of(child.pid) is not None
     assert list(world.processes.ended()) == []
     finish(child)
     ((number, status),) = world.ended()
+    assert len(os.listdir("/proc/self/fd")) == before - 2  # the ends of its pipes are closed, and the pidfd
     assert number == child.pid and (status is None or os.waitstatus_to_exitcode(status) == code)
     assert world.processes.alive() == 0 and list(world.processes.ended()) == []
     assert world.processes.of(child.pid) is None  # nothing has that number now

@@ -6,6 +6,9 @@ The sandbox has an event loop in a thread of its own; every method hands a corou
 be used from any number of threads at once, and from within a running loop as well (where it blocks that loop).
 Callbacks are called in that thread (``on_event``) or in a worker thread (``on_ask``).  The thread ends with the
 sandbox; it is a daemon, so a program that forgets to close a sandbox still ends, and the sandbox with it.
+
+What is handed over is queued under the lock under which the end of the loop is queued: so it comes before that end,
+which cancels what has not finished then, or it is refused.  No caller waits for ever: HostError.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import asyncio
 import os
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
@@ -23,6 +26,7 @@ from .streams import close_all, standard_stream
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from typing import Literal
 
     from .changesets import Report, ReviewedChange
@@ -183,8 +187,13 @@ class Sandbox:
         """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
         if self._thread is None or self._owner != os.getpid():
             return
+        future = self._queue(self._core.close())
+        if future is None:
+            return  # another thread has closed it
         try:
-            self._call(self._core.close())
+            future.result()
+        except CancelledError:
+            pass  # by another thread's close, which came to its end first
         finally:
             self._stop()
 
@@ -192,8 +201,9 @@ class Sandbox:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None:
             thread.join()
 
     def run(
@@ -269,13 +279,11 @@ class Sandbox:
         stream = self._call(_first(self._core))
 
         async def pump() -> None:
-            try:
-                async for event in stream:
-                    taken.put(event)
-            finally:
-                taken.put(None)
+            async for event in stream:
+                taken.put(event)
 
-        asyncio.run_coroutine_threadsafe(pump(), self._running())
+        # Also when it is cancelled before its first step.
+        self._queued(pump()).add_done_callback(lambda _future: taken.put(None))
 
         def read() -> Iterator[Event]:
             while (event := taken.get()) is not None:
@@ -354,32 +362,52 @@ class Sandbox:
 
     def _work(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """As ``_call``, also when it is closed."""
-        if self._loop is not None:
-            return self._call(coroutine)
+        future = self._queue(coroutine)
+        if future is not None:
+            return _answer(future)
         with ThreadPoolExecutor(1) as pool:  # this thread may have a loop
             return pool.submit(asyncio.run, coroutine).result()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        refuse_fork(self._owner)
-        loop = self._loop
-        if loop is None:
-            raise HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))
-        return loop
-
-    def _tell(self, function: Any, *arguments: Any) -> None:
-        self._running().call_soon_threadsafe(function, *arguments)
-
-    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def _queue(self, coroutine: Coroutine[Any, Any, T]) -> Future[T] | None:
+        """Hand it to the loop; None: the sandbox is not open, and the coroutine is still the caller's."""
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
+            refuse_fork(self._owner)  # before the lock, which a thread may have held that is not in the fork
+            with self._lock:
+                return None if self._loop is None else asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except BaseException:
             coroutine.close()
             raise
-        try:
-            return future.result(timeout)
-        except BaseException:  # KeyboardInterrupt as well: what waits is ended
-            future.cancel()
-            raise
+
+    def _queued(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        future = self._queue(coroutine)
+        if future is None:
+            coroutine.close()
+            raise _not_open()
+        return future
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        return _answer(self._queued(coroutine), timeout)
+
+    def _tell(self, function: Any, *arguments: Any) -> None:
+        refuse_fork(self._owner)
+        with self._lock:
+            if self._loop is None:
+                raise _not_open()
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _not_open() -> HostError:
+    return HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))
+
+
+def _answer(future: Future[T], timeout: float | None = None) -> T:
+    try:
+        return future.result(timeout)
+    except CancelledError:
+        raise HostError("use the sandbox", "it was closed before this came to its end") from None
+    except BaseException:  # KeyboardInterrupt as well: what waits is ended
+        future.cancel()
+        raise
 
 
 async def _first(core: AsyncSandbox) -> Any:
@@ -391,6 +419,11 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:

@@ -39,7 +39,7 @@ def main(invocation: Invocation, state: str) -> int:
         HostError: the machine refused a step.
     """
     command = invocation.command.name
-    name, words = _chosen(invocation.words, state, os.path.realpath(os.getcwd()))
+    name, words = _chosen(invocation.words, state, _here())
     with store.take(state, name, f"membrane {command}") as held:
         only = [_relative(word, held.meta.workspace) for word in words]
         if command == "diff":
@@ -47,6 +47,13 @@ def main(invocation: Invocation, state: str) -> int:
         if command == "undo":
             return _undo(invocation, held)
         return _apply(invocation, held, only, state)
+
+
+def _here() -> str:
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError:
+        return "/"  # it is gone: in no workspace
 
 
 def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
@@ -76,8 +83,16 @@ def _rules(held: store.Held, state: str) -> tuple[PathRule, ...]:
 
 
 def _relative(word: str, workspace: str) -> str:
-    """A path that was typed, relative to the workspace; the last name is not followed."""
-    parent, name = os.path.split(os.path.abspath(word))
+    """A path that was typed, relative to the workspace; the last name is not followed.
+
+    Raises:
+        PolicyError: it is elsewhere, or starts from a current directory that is gone.
+    """
+    try:
+        parent, name = os.path.split(os.path.abspath(word))
+    except OSError as error:
+        cause = f"{escape(word)} starts from the current directory: {error.strerror}"
+        raise PolicyError("choose the changes", cause, fix=("cd into a directory that exists",)) from None
     path = os.path.normpath(os.path.join(os.path.realpath(parent), name))
     if path == workspace:
         return ""

@@ -124,26 +124,7 @@ def _bounded(chosen: query.Filter, path: str) -> query.Filter:
 
 
 def _list(invocation: Invocation, state: str, home: str) -> int:
-    rows: list[dict[str, Any]] = []
-    for entry in reader.sessions(state):
-        started, ended = reader.Record(entry.path).ends()
-        rows.append(
-            {
-                "id": entry.id,
-                "started": clock.iso(entry.started),
-                "running": entry.running,
-                "command": list(started.command) if started else [],
-                "workspace": started.workspace if started else "",
-                "trace_source": started.trace_source if started else "",
-                "exit_code": ended.exit_code if ended else None,
-                "denied": ended.denied if ended else 0,
-                "lost": ended.lost if ended else 0,
-                "bytes": sum(
-                    os.stat(os.path.join(entry.path, name), follow_symlinks=False).st_size
-                    for name in os.listdir(entry.path)
-                ),
-            }
-        )
+    rows = [row for row in map(_row, reader.sessions(state)) if row is not None]
     if invocation.has("json"):
         for row in rows:
             print(json.dumps(row))
@@ -158,6 +139,34 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
             f"{shorten(tilde(row['workspace'], home), 40)}  {shorten(' '.join(row['command']), 60)}"
         )
     return 0
+
+
+def _row(entry: reader.Entry) -> dict[str, Any] | None:
+    """What the list says of a record; None: it was removed since it was listed."""
+    try:
+        names = os.listdir(entry.path)
+    except FileNotFoundError:
+        return None
+    started, ended = reader.Record(entry.path).ends()
+    taken = 0
+    for name in names:
+        try:
+            taken += os.stat(os.path.join(entry.path, name), follow_symlinks=False).st_size
+        except FileNotFoundError:  # of a running session: its writer packed a segment, or made room
+            if not entry.running or not os.path.isdir(entry.path):
+                return None
+    return {
+        "id": entry.id,
+        "started": clock.iso(entry.started),
+        "running": entry.running,
+        "command": list(started.command) if started else [],
+        "workspace": started.workspace if started else "",
+        "trace_source": started.trace_source if started else "",
+        "exit_code": ended.exit_code if ended else None,
+        "denied": ended.denied if ended else 0,
+        "lost": ended.lost if ended else 0,
+        "bytes": taken,
+    }
 
 
 def _show(invocation: Invocation, entry: reader.Entry, _home: str) -> int:

@@ -235,3 +235,26 @@ def test_git_writes_its_locks_though_a_rule_keeps_lock_files() -> None:
     assert (
         locked("yarn.lock") and locked("yarn.lock/x") and not locked(".git/refs/heads/x.lock") and not hidden("x.lock")
     )
+
+
+def test_a_current_directory_that_is_gone(
+    made: Session, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A set that is named is shown, and so is an absolute path; only what starts from there cannot be found."""
+    made.held.close()
+    monkeypatch.setenv("MEMBRANE_HOME", made.state)
+    gone = made.workspace / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert cli.main(["diff", "--name-status", "a"]) == 0  # the control: a word that is below the workspace
+    gone.rmdir()
+    capfd.readouterr()
+    assert cli.main(["diff", "--name-status", "work", str(made.workspace / "a")]) == 0
+    assert capfd.readouterr().out == "M\ta\n"
+    assert cli.main(["diff", "work", "a"]) == 78
+    assert capfd.readouterr().err == (
+        "membrane: a starts from the current directory: No such file or directory\n"
+        "  try: cd into a directory that exists\n"
+    )
+    assert cli.main(["diff"]) == 78
+    assert "there is none of /\n" in capfd.readouterr().err

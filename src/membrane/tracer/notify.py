@@ -928,12 +928,14 @@ class Notifications:
         return is_git_config(path)
 
     def _prevention(self, root: str) -> Prevention:
+        from ..workspace.beside import Beside
         from ..workspace.prevent import Prevention  # a short run makes no name
 
         fd = notify.sc_openat2(self._root, os.fsencode(root), False)
         if fd < 0:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
-        return Prevention(fd, dict(self._scope.tips).get(root, b""))
+        beside = next((Beside(names, trees) for tree, names, trees in self._scope.beside if tree == root), None)
+        return Prevention(fd, dict(self._scope.tips).get(root, b""), beside)
 
     def _rules(self) -> list[tuple[str, CreationRules]]:
         """The path rules of each tree, by the beginning of its paths."""

@@ -1,0 +1,63 @@
+"""Names that git obeys beside the ``.git`` of whatever work tree it is in: also of one that the command makes.
+
+Theory of operation
+-------------------
+``core.hooksPath = hooks`` of the caller holds in each repository, and that of a repository in each work tree that is
+linked to it: a relative name begins at the top of the work tree that git is in (git-config(1), core.hooksPath).  What
+was a work tree at the start is covered there (``programs.named``).  ``Beside`` knows the names and those trees, and
+says of a path which name it is or lies in, seen from each directory above it.  Whether that directory is a work tree
+is asked when it matters, for it can become one later: a ``.git`` in it, or the layout of a bare repository.
+
+Lexical, and folded as all protected names.  Names with a part that is a ``.git`` are left out: in there only what git
+writes is made (``gitdir``).  So are those that lead up out of the work tree.
+"""
+
+from __future__ import annotations
+
+from .protect import GIT_NAMES, fold
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+REASON = "git's configuration names it, and git runs or obeys it in this work tree"
+
+
+class Beside:
+    """The relative names of one workspace.
+
+    Args:
+        names: relative to a work tree, normal (os.path.normpath).
+        trees: what was a work tree at the start, relative to the workspace.
+    """
+
+    __slots__ = ("_keys", "names", "trees")
+
+    def __init__(self, names: Iterable[str], trees: Iterable[str]) -> None:
+        keys = {name: tuple(fold(part) for part in name.split("/")) for name in names}
+        self._keys = {name: key for name, key in keys.items() if not GIT_NAMES.intersection(key)}
+        self.names = tuple(self._keys)
+        self.trees = frozenset(trees)
+
+    def places(self, path: str) -> Iterator[tuple[str, str, str]]:
+        """(work tree that it may be, the protected name, what is left of the way to it from ``path``).
+
+        The last is empty where ``path`` is that name or lies below it.
+        """
+        if not self._keys:
+            return
+        parts = path.split("/")
+        folded = [fold(part) for part in parts]
+        for key in self._keys.values():
+            for at, part in enumerate(folded):
+                if part != key[0] or folded[at : at + len(key)] != list(key[: len(folded) - at]):
+                    continue
+                tree = "/".join(parts[:at])
+                if tree not in self.trees and not GIT_NAMES.intersection(folded[:at]):
+                    yield tree, "/".join(parts[: at + len(key)]), "/".join(key[len(folded) - at :])
+
+    def of(self, tree: str) -> list[str]:
+        """The protected names of a directory, were it a work tree."""
+        if tree in self.trees or any(fold(part) in GIT_NAMES for part in tree.split("/")):
+            return []
+        return [f"{tree}/{name}" if tree else name for name in self.names]

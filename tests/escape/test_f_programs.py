@@ -117,9 +117,16 @@ write("other")()
 attempt("rename", lambda: os.rename("other", "tools/fsm.sh"))
 attempt("link", lambda: os.link("tools/other", "tools/fsm.sh"))
 attempt("symbolic link", lambda: os.symlink("other", "tools/fsm.sh"))
+os.rename("tools", "moved")
+os.mkdir("else")
+write("else/fsm.sh")()
+attempt("directory", lambda: os.rename("else", "tools"))
+attempt("link on the way", lambda: os.symlink("else", "tools"))
+os.unlink("else/fsm.sh")
+os.rename("moved", "tools")
 """
     )
-    refused = dict.fromkeys(("make", "rename", "link", "symbolic link"), "EACCES")
+    refused = dict.fromkeys(("make", "rename", "link", "symbolic link", "directory", "link on the way"), "EACCES")
     assert found == {**refused, "control": "ok"}
     assert not os.path.lexists(box.workspace / "tools/fsm.sh")
     assert box.refused("tools/fsm.sh") and not box.moved()
@@ -320,3 +327,36 @@ attempt("chmod", lambda: os.chmod("hooks/pre-commit", 0o755))
     assert not caller.ran(*commit)
     assert set(box.control(script).values()) == {"ok"}
     assert caller.ran(*commit)
+
+
+def test_F51_a_link_on_the_way_is_put_aside(box: Box, outside: Outside) -> None:
+    """Without the tracer; in the work tree of the start and in one that is made."""
+    (box.home / ".gitconfig").write_text("[core]\n\thooksPath = tools/hooks\n")
+    script = (
+        f"evil = {outside.evil!r}\n"
+        + GIT_INSIDE
+        + """
+os.makedirs("other/hooks")
+write("other/hooks/pre-commit", evil)()
+os.chmod("other/hooks/pre-commit", 0o755)
+attempt("top", lambda: os.symlink("other", "tools"))
+git("init", "-q", "tree")
+attempt("tree", lambda: os.symlink("../other", "tree/tools"))
+git("init", "-q", "--bare", "bare")
+attempt("bare", lambda: os.symlink("../other", "bare/tools"))
+attempt("gone", lambda: wait_for(lambda: not any(map(os.path.lexists, ("tools", "tree/tools", "bare/tools")))))
+"""
+    )
+    refused = dict.fromkeys(("top", "tree", "bare"), "EACCES")
+    found = box.attack(script)
+    assert found == {**refused, "gone": "ok"}
+    shutil.rmtree(box.workspace / "tree")
+    shutil.rmtree(box.workspace / "bare")
+    shutil.rmtree(box.workspace / "other")
+    found = box.attack(script, "--no-trace")
+    assert found == {**dict.fromkeys(refused, "ok"), "gone": "ok"}
+    assert box.moved() >= {"tools", "tree/tools", "bare/tools"}
+    commit = ("commit", "--allow-empty", "-m", "x")
+    assert not outside.ran(*commit) and not outside.ran("-C", "tree", *commit)
+    (box.workspace / "tree/tools").symlink_to("../other")
+    assert outside.ran("-C", "tree", *commit)

@@ -14,6 +14,8 @@ writes is made (``gitdir``).  So are those that lead up out of the work tree.
 
 from __future__ import annotations
 
+import os
+
 from .protect import GIT_NAMES, fold
 
 TYPE_CHECKING = False
@@ -61,3 +63,18 @@ class Beside:
         if tree in self.trees or any(fold(part) in GIT_NAMES for part in tree.split("/")):
             return []
         return [f"{tree}/{name}" if tree else name for name in self.names]
+
+
+def seen(prefix: str, name: str, start: int = 0) -> str:
+    """A symbolic link on the way to ``name``, or else that; empty: nothing is there.
+
+    Args:
+        prefix: the tree, with a slash at its end.
+        start: characters of ``name`` that are a directory, known not to be a link.
+    """
+    at = name.find("/", start + 1)
+    while at > 0:
+        if os.path.islink(prefix + name[:at]):
+            return name[:at]
+        at = name.find("/", at + 1)
+    return name if os.path.lexists(prefix + name) else ""

@@ -32,6 +32,7 @@ from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy import reasons
 from ..policy.model import PathAccess
+from .beside import seen
 from .judge import (
     LONGEST_PATH,
     Holder,
@@ -492,7 +493,7 @@ class Guard(Holder, Watching):
             if time.monotonic() > until:
                 self._is_late()
                 break
-            names += [name for name in beside.of(tree) if os.path.lexists(self._prefix + name)]
+            names += [there for name in beside.of(tree) if (there := seen(self._prefix, name, len(tree)))]
         return self._look_beside(names)
 
     def _is_bad(self, path: str) -> bool:

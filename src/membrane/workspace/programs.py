@@ -136,7 +136,7 @@ def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[st
     for file in own_files(os.environ):
         rows += _read("/", file, budget, 0)
     targets = (target for row in rows for _tree, target, kind in _targets("", *row) if kind != "there")
-    return _plain(targets), frozenset(trees)
+    return _plain(targets), frozenset(tree for tree in trees if os.path.isdir(f"{root}/{tree}"))
 
 
 def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from ..errors import HostError
 from ..plan.model import ScanHit
 from ..value import Value
 from . import protect, sockets
+from .beside import Beside, seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from ..policy.globs import PatternSet
     from ..policy.model import PathRule
-    from .beside import Beside
 
     Effect: TypeAlias = Literal["hide", "readonly", "protect", "socket"]
     # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
@@ -271,8 +271,6 @@ def _beside(root: str, gits: list[str]) -> Beside | None:
     names, trees = beside(root, gits)
     if not names:
         return None
-    from .beside import Beside
-
     return Beside(names, trees)
 
 
@@ -303,7 +301,10 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
                 new = appeared(path, entry, old, hit)
                 if new is not None:
                     hits.setdefault(new.path, new)
-    for path in index.missing:
+    for name in index.missing:
+        path = seen(f"{index.root}/", name)
+        if not path:
+            continue
         try:
             mode = os.lstat(f"{index.root}/{path}").st_mode
         except OSError:

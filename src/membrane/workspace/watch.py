@@ -43,6 +43,7 @@ from ..host.syscalls import (
 )
 from ..value import Value
 from . import protect
+from .beside import seen
 from .scan import CLOSED, DATA, EFFECTS, UNREADABLE, appeared, list_directory
 
 TYPE_CHECKING = False
@@ -123,6 +124,8 @@ class Watcher:
         self._known = {hit[0] for entry in index.entries.values() for hit in entry[6] if hit[1] != "s"}
         self._known.update(index.also)
         self._also = frozenset((*index.also, *index.missing))
+        # On the way to what is not there yet nothing was a link; one would lead git to what has another name.
+        self._ways = {path[:at] for path in index.missing for at in range(len(path)) if path[at] == "/"}
         self._names = beside
         self.beside: dict[str, None] = {}  # where one of them was seen; the caller takes them out
         self._first = self._lay_out_first()
@@ -317,8 +320,9 @@ class Watcher:
             if not way:
                 self.beside[name] = None
         for name in self._names.of(path):
-            if os.path.lexists(self._prefix + name):
-                self.beside[name] = None
+            there = seen(self._prefix, name, len(path))
+            if there:
+                self.beside[there] = None
 
     def _take(self, watch: int, mask: int, raw: bytes) -> None:
         """One event."""
@@ -346,7 +350,7 @@ class Watcher:
         directory = bool(mask & IN_ISDIR)
         if self._names is not None:
             for _tree, named, way in self._names.places(full):
-                if not way:
+                if not way or os.path.islink(self._prefix + full):
                     self.beside[named] = None
             if key in protect.GIT_NAMES or key in protect.LAYOUT:
                 self._look_beside(path)
@@ -366,7 +370,7 @@ class Watcher:
             code = "k"
         if code:
             self._hit(path, entry, self._index.entries.get(path), (full, code, directory, link), event=True)
-        elif full in self._also:
+        elif full in self._also or (full in self._ways and os.path.islink(self._prefix + full)):
             self._appeared(full, "protect", event=True)
         for pointer in self._followed.get(full, ()):
             self._return(pointer, "protect", False)

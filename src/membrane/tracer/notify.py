@@ -942,7 +942,7 @@ class Notifications:
         fd = notify.sc_openat2(self._root, os.fsencode(root), False)
         if fd < 0:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
-        beside = next((Beside(names, trees) for tree, names, trees in self._scope.beside if tree == root), None)
+        beside = next((Beside(*rest) for tree, *rest in self._scope.beside if tree == root), None)
         return Prevention(fd, dict(self._scope.tips).get(root, b""), beside)
 
     def _rules(self) -> list[tuple[str, CreationRules]]:

@@ -110,8 +110,8 @@ class Scope(Value):
     set_ids: bool = False  # the command may make set-group-ID files
     strips: bool = False  # set-user-ID files are made without the bit (``setids``)
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
-    # Tree, what configuration names in each work tree below it, its work trees of the start (``workspace.beside``).
-    beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+    # Tree, and what ``workspace.beside.Beside`` takes for it.
+    beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()
 
 
 class Tracer:
@@ -139,7 +139,7 @@ class Tracer:
         self.on_synced: Callable[[int], None] | None = None
         self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
         self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
-        self.beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()  # as well
+        self.beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()  # as well
         self.on_edit: Callable[[m.CallWaits], None] | None = None
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)

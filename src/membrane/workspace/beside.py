@@ -30,39 +30,44 @@ class Beside:
 
     Args:
         names: relative to a work tree, normal (os.path.normpath).
+        linked: more of them, of a repository's own configuration: in force where ``.git`` is no directory, and so may
+            lead to that.  A repository that is made has a configuration of its own, which is judged.
         trees: what was a work tree at the start, relative to the workspace.
     """
 
-    __slots__ = ("_keys", "names", "trees")
+    __slots__ = ("_keys", "linked", "names", "trees")
 
-    def __init__(self, names: Iterable[str], trees: Iterable[str]) -> None:
-        keys = {name: tuple(fold(part) for part in name.split("/")) for name in names}
+    def __init__(self, names: Iterable[str], linked: Iterable[str], trees: Iterable[str]) -> None:
+        names = frozenset(names)
+        keys = {name: tuple(fold(part) for part in name.split("/")) for name in (*names, *linked)}
         self._keys = {name: key for name, key in keys.items() if not GIT_NAMES.intersection(key)}
-        self.names = tuple(self._keys)
+        self.names = tuple(name for name in self._keys if name in names)
+        self.linked = tuple(name for name in self._keys if name not in names)
         self.trees = frozenset(trees)
 
-    def places(self, path: str) -> Iterator[tuple[str, str, str]]:
-        """(work tree that it may be, the protected name, what is left of the way to it from ``path``).
+    def places(self, path: str) -> Iterator[tuple[str, str, str, bool]]:
+        """(work tree that it may be, the protected name, what is left of the way to it from ``path``, of ``linked``).
 
-        The last is empty where ``path`` is that name or lies below it.
+        The way is empty where ``path`` is that name or lies below it.
         """
         if not self._keys:
             return
         parts = path.split("/")
         folded = [fold(part) for part in parts]
-        for key in self._keys.values():
+        for name, key in self._keys.items():
             for at, part in enumerate(folded):
                 if part != key[0] or folded[at : at + len(key)] != list(key[: len(folded) - at]):
                     continue
                 tree = "/".join(parts[:at])
                 if tree not in self.trees and not GIT_NAMES.intersection(folded[:at]):
-                    yield tree, "/".join(parts[: at + len(key)]), "/".join(key[len(folded) - at :])
+                    way = "/".join(key[len(folded) - at :])
+                    yield tree, "/".join(parts[: at + len(key)]), way, name in self.linked
 
-    def of(self, tree: str) -> list[str]:
-        """The protected names of a directory, were it a work tree."""
+    def of(self, tree: str, *, linked: bool = True) -> list[str]:
+        """The protected names of a directory, were it a work tree; with those of ``linked`` or without."""
         if tree in self.trees or any(fold(part) in GIT_NAMES for part in tree.split("/")):
             return []
-        return [f"{tree}/{name}" if tree else name for name in self.names]
+        return [f"{tree}/{name}" if tree else name for name in (*self.names, *(self.linked if linked else ()))]
 
 
 def seen(prefix: str, name: str, start: int = 0) -> str:

@@ -293,8 +293,8 @@ class Guard(Holder, Watching):
         beside, found = self._index.beside, []
         for name in names if beside is not None else ():
             assert beside is not None
-            for tree, whole, _way in beside.places(name):
-                if whole == name and self._is_work_tree(tree, name):
+            for tree, whole, _way, linked in beside.places(name):
+                if whole == name and self._is_work_tree(tree, name, linked):
                     self._beside[name] = f"{tree}/" if tree else ""
                     found.append(name)
                     break
@@ -302,11 +302,13 @@ class Guard(Holder, Watching):
                 self._beside.pop(name, None)
         return found
 
-    def _is_work_tree(self, tree: str, name: str) -> bool:
+    def _is_work_tree(self, tree: str, name: str, linked: bool) -> bool:
         first = fold(name[len(tree) :].strip("/").partition("/")[0])
         base = f"{self._prefix}{tree}/" if tree else self._prefix
         if os.path.lexists(f"{base}.git"):
-            return True
+            return not linked or not os.path.isdir(f"{base}.git")
+        if linked:
+            return False
         # A bare repository: what git obeys in one anyway is judged by rules of its own.
         keys = {each for each in LAYOUT if os.path.lexists(base + (each.upper() if each == "head" else each))}
         return is_git_layout(keys) and first not in BY_LAYOUT

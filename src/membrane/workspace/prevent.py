@@ -183,9 +183,9 @@ class Prevention:
 
     def _named(self, beside: Beside, path: str, kind: str, source: str, *, likely: bool) -> str:
         """``likely``: it is made as git makes a file or a directory of a work tree."""
-        for tree, name, way in beside.places(path):
+        for tree, name, way, linked in beside.places(path):
             rest = path[len(tree) + 1 :] if tree else path
-            if not self._is_work_tree(tree, rest):
+            if not self._is_work_tree(tree, rest, linked):
                 continue
             if way:
                 if kind == "symlink" or (source and self._is_there(f"{source}/{way}")):
@@ -196,15 +196,18 @@ class Prevention:
         key = fold(name)
         layout = key in LAYOUT and is_git_layout({*self._layout(parent), key})
         if key in GIT_NAMES or layout:
-            for there in beside.of(parent):
+            for there in beside.of(parent, linked=not layout and kind != "directory"):
                 own = layout and fold(there[len(parent) :].strip("/").partition("/")[0]) in BY_LAYOUT
                 if not own and self._is_there(there):
                     return f"it would become a work tree with {there}: {REASON}"
         return ""
 
-    def _is_work_tree(self, tree: str, rest: str) -> bool:
-        if self._is_there(f"{tree}/.git" if tree else ".git"):
-            return True
+    def _is_work_tree(self, tree: str, rest: str, linked: bool) -> bool:
+        git = f"{tree}/.git" if tree else ".git"
+        if self._is_there(git):
+            return not linked or not stat.S_ISDIR(_stat(self._root_fd, git).st_mode)
+        if linked:
+            return False
         # What git obeys in a bare repository anyway has rules of its own.
         return fold(rest.partition("/")[0]) not in BY_LAYOUT and is_git_layout(self._layout(tree))
 

@@ -118,11 +118,11 @@ def _plain(targets: Iterable[str]) -> frozenset[str]:
     return frozenset(each for each in found if each != "." and not each.startswith(".."))
 
 
-def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """(names as of ``relative``, what is a work tree now), for what is made while the command runs.
+def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """(the caller's names as of ``relative``, those of the repositories, what is a work tree now), for ``Beside``.
 
     The names are those that count where they are not there yet: any word of a command is too much to keep from being
-    made.  What a repository's configuration names counts in all work trees that are made, not only in its own.
+    made.
     """
     gits = tuple(gits)
     budget = [MOST_FILES]
@@ -133,10 +133,12 @@ def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[st
         own = [row for name in ("config", "config.worktree") for row in _read(place, name, budget, 0)]
         rows += own
         trees.update(work_trees(root, git, own))
-    for file in own_files(os.environ):
-        rows += _read("/", file, budget, 0)
-    targets = (target for row in rows for _tree, target, kind in _targets("", *row) if kind != "there")
-    return _plain(targets), frozenset(tree for tree in trees if os.path.isdir(f"{root}/{tree}"))
+    callers = [row for file in own_files(os.environ) for row in _read("/", file, budget, 0)]
+    mine, theirs = (
+        _plain(target for row in each for _tree, target, kind in _targets("", *row) if kind != "there")
+        for each in (callers, rows)
+    )
+    return mine, theirs, frozenset(tree for tree in trees if os.path.isdir(f"{root}/{tree}"))
 
 
 def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:

@@ -268,10 +268,10 @@ def scan(
 def _beside(root: str, gits: list[str]) -> Beside | None:
     from .programs import beside
 
-    names, trees = beside(root, gits)
-    if not names:
+    names, linked, trees = beside(root, gits)
+    if not names and not linked:
         return None
-    return Beside(names, trees)
+    return Beside(names, linked, trees)
 
 
 def rescan(index: Index, *, until: float = 0.0) -> ScanResult:

@@ -316,7 +316,7 @@ class Watcher:
         """A directory was listed: is it, or does it hold, what configuration names in each work tree?"""
         if self._names is None:
             return
-        for _tree, name, way in self._names.places(path) if path else ():
+        for _tree, name, way, _linked in self._names.places(path) if path else ():
             if not way:
                 self.beside[name] = None
         for name in self._names.of(path):
@@ -349,7 +349,7 @@ class Watcher:
         key = protect.fold(name)
         directory = bool(mask & IN_ISDIR)
         if self._names is not None:
-            for _tree, named, way in self._names.places(full):
+            for _tree, named, way, _linked in self._names.places(full):
                 if not way or os.path.islink(self._prefix + full):
                     self.beside[named] = None
             if key in protect.GIT_NAMES or key in protect.LAYOUT:

@@ -22,18 +22,20 @@ from membrane.workspace.programs import beside
         ("a/tools/other", []),
         ("a/hooks/b/hooks", [("a", "a/hooks", ""), ("a/hooks/b", "a/hooks/b/hooks", "")]),
         ("known/hooks/x", []),
+        ("a/own", [("a", "a/own", "")]),
         ("a/.git/hooks/x", []),
         ("a/myhooks", []),
     ],
 )
 def test_places(path: str, places: list[tuple[str, str, str]]) -> None:
-    names = Beside(["hooks", "tools/fsm.sh", ".git/own"], ["known"])
-    assert sorted(names.places(path)) == sorted(places)
+    names = Beside(["hooks", "tools/fsm.sh", ".git/own"], ["own", "hooks"], ["known"])
+    assert sorted(names.places(path)) == sorted((*place, path.endswith("own")) for place in places)
 
 
 def test_of() -> None:
-    names = Beside(["hooks", ".git/own"], ["known"])
-    assert (names.of(""), names.of("a"), names.of("known"), names.of("a/.git")) == (["hooks"], ["a/hooks"], [], [])
+    names = Beside(["hooks", ".git/own"], ["own"], ["known"])
+    assert (names.of(""), names.of("a", linked=False)) == (["hooks", "own"], ["a/hooks"])
+    assert names.of("known") == names.of("a/.git") == []
 
 
 def test_what_configuration_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,5 +48,5 @@ def test_what_configuration_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     (home / ".gitconfig").write_text("[core]\n\thooksPath = ./.mine/\n[alias]\n\tx = !make build\n")
     (root / ".git/config").write_text("[core]\n\thooksPath = ../up\n\tfsmonitor = tools/fsm.sh\n\teditor = ~/x/y\n")
-    assert beside(str(root), [".git"]) == ({".mine", "tools/fsm.sh"}, {""})
-    assert beside(str(root), []) == ({".mine"}, frozenset())
+    assert beside(str(root), [".git"]) == ({".mine"}, {"tools/fsm.sh"}, {""})
+    assert beside(str(root), []) == ({".mine"}, frozenset(), frozenset())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -116,9 +117,16 @@ write("other")()
 attempt("rename", lambda: os.rename("other", "tools/fsm.sh"))
 attempt("link", lambda: os.link("tools/other", "tools/fsm.sh"))
 attempt("symbolic link", lambda: os.symlink("other", "tools/fsm.sh"))
+os.rename("tools", "moved")
+os.mkdir("else")
+write("else/fsm.sh")()
+attempt("directory", lambda: os.rename("else", "tools"))
+attempt("link on the way", lambda: os.symlink("else", "tools"))
+os.unlink("else/fsm.sh")
+os.rename("moved", "tools")
 """
     )
-    refused = dict.fromkeys(("make", "rename", "link", "symbolic link"), "EACCES")
+    refused = dict.fromkeys(("make", "rename", "link", "symbolic link", "directory", "link on the way"), "EACCES")
     assert found == {**refused, "control": "ok"}
     assert not os.path.lexists(box.workspace / "tools/fsm.sh")
     assert box.refused("tools/fsm.sh") and not box.moved()
@@ -184,3 +192,173 @@ attempt("chmod", lambda: os.chmod("tree/hooks/pre-commit", 0o755))
     # The control: outside the same makes git run it.
     assert box.control(script) == dict.fromkeys(("mkdir", "write", "chmod"), "ok")
     assert caller.ran(*commit)
+
+
+# What makes ``tree`` a work tree, and what puts a hook beside it.
+MADE = {
+    "init": """
+attempt("tree", lambda: git("init", "-q", "tree"))
+attempt("mkdir", lambda: os.makedirs("tree/hooks", exist_ok=True))
+attempt("write", write("tree/hooks/pre-commit", evil))
+attempt("chmod", lambda: os.chmod("tree/hooks/pre-commit", 0o755))
+""",
+    "worktree": """
+attempt("tree", lambda: git("worktree", "add", "-q", "tree"))
+attempt("mkdir", lambda: os.makedirs("tree/hooks", exist_ok=True))
+attempt("write", write("tree/hooks/pre-commit", evil))
+attempt("chmod", lambda: os.chmod("tree/hooks/pre-commit", 0o755))
+""",
+    "first": """
+os.makedirs("tree/hooks")
+attempt("write", write("tree/hooks/pre-commit", evil))
+attempt("chmod", lambda: os.chmod("tree/hooks/pre-commit", 0o755))
+attempt("tree", lambda: git("init", "-q", "tree"))
+""",
+    "renamed": """
+os.makedirs("tree/other")
+write("tree/other/pre-commit", evil)()
+os.chmod("tree/other/pre-commit", 0o755)
+attempt("tree", lambda: git("init", "-q", "tree"))
+attempt("rename", lambda: os.rename("tree/other", "tree/hooks"))
+""",
+    "linked": """
+os.makedirs("other")
+write("other/pre-commit", evil)()
+os.chmod("other/pre-commit", 0o755)
+attempt("tree", lambda: git("init", "-q", "tree"))
+attempt("link", lambda: os.symlink("../other", "tree/hooks"))
+""",
+    "moved .git": """
+os.makedirs("tree/hooks")
+write("tree/hooks/pre-commit", evil)()
+os.chmod("tree/hooks/pre-commit", 0o755)
+git("init", "-q", "other")
+attempt("move", lambda: os.rename("other/.git", "tree/.git"))
+""",
+    "a .git file": """
+os.makedirs("tree/hooks")
+write("tree/hooks/pre-commit", evil)()
+os.chmod("tree/hooks/pre-commit", 0o755)
+git("init", "-q", "other")
+attempt("pointer", write("tree/.git", "gitdir: ../other/.git"))
+""",
+}
+GIT_INSIDE = """
+import subprocess
+def git(*words):
+    done = subprocess.run(["git", *words], capture_output=True)
+    if done.returncode:
+        raise OSError(errno.EACCES, done.stderr.decode())
+"""
+
+
+@pytest.mark.parametrize("tracer", [True, False], ids=["tracer", "guard"])
+@pytest.mark.parametrize("how", MADE)
+def test_F48_hooks_beside_a_work_tree_that_is_made_inside(outside: Outside, how: str, tracer: bool) -> None:
+    """A relative ``core.hooksPath`` of the caller holds in each repository, so in one that the command makes."""
+    box, caller = outside.box, outside
+    (box.home / ".gitconfig").write_text('[core]\n\thooksPath = hooks\n[protocol "file"]\n\tallow = always\n')
+    script = f"evil = {caller.evil!r}\n" + GIT_INSIDE + MADE[how]
+    found = box.attack(script, *(() if tracer else ("--no-trace",)))
+    commit = ("-C", "tree", "commit", "-q", "--allow-empty", "-m", "y")
+    if tracer:
+        assert "EACCES" in found.values(), found
+        assert not os.path.exists(box.workspace / "tree/.git") or not os.path.lexists(box.workspace / "tree/hooks")
+    assert not caller.ran(*commit)
+    # The control: outside the same makes git run it.
+    for name in ("tree", "other"):
+        shutil.rmtree(box.workspace / name, ignore_errors=True)
+    caller.git("worktree", "prune")
+    caller.git("branch", "-D", "tree")
+    assert set(box.control(script).values()) == {"ok"}
+    assert caller.ran(*commit)
+
+
+@pytest.mark.parametrize("where", ["repository", "caller"])
+@pytest.mark.parametrize("path", [".husky", "tools/hooks"])
+def test_F49_a_work_tree_with_hooks_that_are_committed_can_be_made(outside: Outside, where: str, path: str) -> None:
+    box, caller = outside.box, outside
+    box.file(f"{path}/pre-commit", "#!/bin/sh\nexit 0\n", 0o755)
+    box.file(f"{path}/sub/common.sh", "true\n")
+    caller.git("add", ".", check=True)
+    caller.git("commit", "-q", "-m", "hooks", check=True)
+    if where == "repository":
+        caller.git("config", "core.hooksPath", path, check=True)
+    else:
+        (box.home / ".gitconfig").write_text(f"[core]\n\thooksPath = {path}\n")
+    script = (
+        f"evil, path = {caller.evil!r}, {path!r}\n"
+        + GIT_INSIDE
+        + """
+attempt("add", lambda: git("worktree", "add", "-q", "tree"))
+attempt("clone", lambda: git("clone", "-q", ".", "clone"))
+for tree in ("tree", "clone"):
+    attempt(tree + " another", write(f"{tree}/{path}/post-commit", evil))
+    attempt(tree + " change", write(f"{tree}/{path}/pre-commit", evil))
+    attempt(tree + " file", write(f"{tree}/file", "other"))
+"""
+    )
+    found = box.attack(script)
+    assert found["add"] == "ok" and found["clone"] == "ok", found
+    for tree in ("tree", "clone"):
+        # A clone has a configuration of its own, in which the setting of this repository is not.
+        held = tree == "tree" or where == "caller"
+        assert found[f"{tree} another"] == ("EACCES" if held else "ok") and found[f"{tree} file"] == "ok", found
+        assert (box.workspace / tree / path / "sub/common.sh").read_text() == "true\n"
+        hook = box.workspace / tree / path / "pre-commit"
+        assert not held or not hook.exists() or hook.read_text() == "#!/bin/sh\nexit 0\n"
+        assert not caller.ran("-C", tree, "commit", "--allow-empty", "-m", "x")
+
+
+@pytest.mark.parametrize("value", ["~/projects/app/hooks", "{workspace}/hooks"])
+def test_F50_hooks_of_every_repository_that_lie_in_a_workspace_without_one(box: Box, value: str) -> None:
+    caller = Outside(box)
+    other = box.home / "other"
+    subprocess.run(["git", "init", "-q", other], check=True)
+    if value.startswith("~"):
+        value = f"~/{os.path.relpath(box.workspace, box.home)}/hooks"
+    (box.home / ".gitconfig").write_text(f"[core]\n\thooksPath = {value.format(workspace=box.workspace)}\n")
+    script = f"""
+attempt("mkdir", lambda: os.makedirs("hooks", exist_ok=True))
+attempt("write", write("hooks/pre-commit", {caller.evil!r}))
+attempt("chmod", lambda: os.chmod("hooks/pre-commit", 0o755))
+"""
+    found = box.attack(script)
+    assert found["mkdir"] == "EACCES", found
+    commit = ("-C", str(other), "commit", "-q", "--allow-empty", "-m", "y")
+    assert not caller.ran(*commit)
+    assert set(box.control(script).values()) == {"ok"}
+    assert caller.ran(*commit)
+
+
+def test_F51_a_link_on_the_way_is_put_aside(box: Box, outside: Outside) -> None:
+    """Without the tracer; in the work tree of the start and in one that is made."""
+    (box.home / ".gitconfig").write_text("[core]\n\thooksPath = tools/hooks\n")
+    script = (
+        f"evil = {outside.evil!r}\n"
+        + GIT_INSIDE
+        + """
+os.makedirs("other/hooks")
+write("other/hooks/pre-commit", evil)()
+os.chmod("other/hooks/pre-commit", 0o755)
+attempt("top", lambda: os.symlink("other", "tools"))
+git("init", "-q", "tree")
+attempt("tree", lambda: os.symlink("../other", "tree/tools"))
+git("init", "-q", "--bare", "bare")
+attempt("bare", lambda: os.symlink("../other", "bare/tools"))
+attempt("gone", lambda: wait_for(lambda: not any(map(os.path.lexists, ("tools", "tree/tools", "bare/tools")))))
+"""
+    )
+    refused = dict.fromkeys(("top", "tree", "bare"), "EACCES")
+    found = box.attack(script)
+    assert found == {**refused, "gone": "ok"}
+    shutil.rmtree(box.workspace / "tree")
+    shutil.rmtree(box.workspace / "bare")
+    shutil.rmtree(box.workspace / "other")
+    found = box.attack(script, "--no-trace")
+    assert found == {**dict.fromkeys(refused, "ok"), "gone": "ok"}
+    assert box.moved() >= {"tools", "tree/tools", "bare/tools"}
+    commit = ("commit", "--allow-empty", "-m", "x")
+    assert not outside.ran(*commit) and not outside.ran("-C", "tree", *commit)
+    (box.workspace / "tree/tools").symlink_to("../other")
+    assert outside.ran("-C", "tree", *commit)

@@ -434,6 +434,10 @@ class Boundary(ABC):
             self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
         if self._tracer is not None:
             self._tracer.tips = tuple(tips.items())
+            named = ((root, found.index.beside) for root, found in scans if root != reviewed)
+            self._tracer.beside = tuple(
+                (root, one.names, one.linked, tuple(one.trees)) for root, one in named if one is not None
+            )
         source, why_not = self._attach_tracer(handle, roots, reviewed)
         if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
             said = "new names are not refused, as nothing here reports that they are made; they are held back by apply"

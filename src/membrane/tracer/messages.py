@@ -21,6 +21,7 @@ class Watched(Value):
     roots: tuple[tuple[str, tuple[Row, ...]], ...]
     awaited: tuple[str, ...]
     tips: tuple[tuple[str, bytes], ...]
+    beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]
 
 
 # ---------------------------------------------------------------- to the tracer

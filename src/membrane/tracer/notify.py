@@ -842,7 +842,7 @@ class Notifications:
         ``to``: what a link would lead to; ``source``: what is renamed; ``fresh``: as ``objection``.
         """
         path = os.fsdecode(name)
-        if path in self._scope.awaited:
+        if path in self._scope.awaited or (kind in ("directory", "symlink") and self._leads(path, kind, source)):
             self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
             return errno.EACCES
         for root in self._guarded:
@@ -879,6 +879,14 @@ class Notifications:
                 self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
         return 0
+
+    def _leads(self, path: str, kind: str, source: bytes) -> bool:
+        """Would there be what may not be made, by a directory that is renamed or a link on the way to it?"""
+        below = [awaited[len(path) :] for awaited in self._scope.awaited if awaited.startswith(path + "/")]
+        if kind == "symlink":
+            return bool(below)
+        places = (self._view.resolve(self._thread, b"", source + os.fsencode(rest), follow=False) for rest in below)
+        return bool(source) and any(place.status is not None for place in places)
 
     def _is_passed(self, place: notify.Place) -> bool:
         """Is it a file of tools that was let be made as a commit has it?"""
@@ -928,12 +936,14 @@ class Notifications:
         return is_git_config(path)
 
     def _prevention(self, root: str) -> Prevention:
+        from ..workspace.beside import Beside
         from ..workspace.prevent import Prevention  # a short run makes no name
 
         fd = notify.sc_openat2(self._root, os.fsencode(root), False)
         if fd < 0:
             raise HostError("look into the workspace", os.strerror(-fd), target=root)  # the command is killed
-        return Prevention(fd, dict(self._scope.tips).get(root, b""))
+        beside = next((Beside(*rest) for tree, *rest in self._scope.beside if tree == root), None)
+        return Prevention(fd, dict(self._scope.tips).get(root, b""), beside)
 
     def _rules(self) -> list[tuple[str, CreationRules]]:
         """The path rules of each tree, by the beginning of its paths."""

@@ -110,6 +110,8 @@ class Scope(Value):
     set_ids: bool = False  # the command may make set-group-ID files
     strips: bool = False  # set-user-ID files are made without the bit (``setids``)
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
+    # Tree, and what ``workspace.beside.Beside`` takes for it.
+    beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()
 
 
 class Tracer:
@@ -137,6 +139,7 @@ class Tracer:
         self.on_synced: Callable[[int], None] | None = None
         self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
         self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
+        self.beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()  # as well
         self.on_edit: Callable[[m.CallWaits], None] | None = None
         supervisor = os.getpid()
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
@@ -172,7 +175,7 @@ class Tracer:
             HostError: it failed.
         """
         optional = [None if fd < 0 else fd for fd in (listener, table)]
-        watched = m.Watched(roots, self.awaited, self.tips)
+        watched = m.Watched(roots, self.awaited, self.tips, self.beside)
         try:
             self._channel.send(m.Attach(watched, process, self.on_edit is not None, optional[0], root, optional[1]))
         except OSError:
@@ -511,7 +514,9 @@ class _Loop:
         if attach.listener is not None:
             sources.append("notify")
             watched = attach.watched
-            scope = self._scope.replace(roots=watched.roots, awaited=watched.awaited, tips=watched.tips)
+            scope = self._scope.replace(
+                roots=watched.roots, awaited=watched.awaited, tips=watched.tips, beside=watched.beside
+            )
             quiet = self._spans is not None
             table = None
             if attach.table is not None:

@@ -144,24 +144,29 @@ class Committed:
     def close(self) -> None:
         self._objects.close()
 
-    def may_be(self, path: str, kind: str) -> bool:
-        """Does a commit hold this path as a "file" or a "directory"?"""
-        wanted = (DIRECTORY,) if kind == "directory" else (FILE, EXECUTABLE)
-        return is_tool(path) and any(mode in wanted for mode, _name in self._at(path))
+    def may_be(self, path: str, kind: str, *, named: bool = False) -> bool:
+        """Does a commit hold this path as a "file" or a "directory"?
 
-    def objection(self, path: str, *, partly: bool = False) -> str:
+        ``named``: git's configuration names it, so it need not be of the table of tools.
+        """
+        wanted = (DIRECTORY,) if kind == "directory" else (FILE, EXECUTABLE)
+        counts = _is_plain(path) if named else is_tool(path)
+        return counts and any(mode in wanted for mode, _name in self._at(path))
+
+    def objection(self, path: str, *, partly: bool = False, place: str = "") -> str:
         """Why the regular file at ``path`` is not as a commit has it; empty: it is.
 
-        ``partly``: it is being written, and may be the beginning of one.
+        ``partly``: it is being written, and may be the beginning of one.  ``place``: where commits have it, when git's
+        configuration names it and it lies in another work tree.
 
         Raises:
             OSError: it cannot be looked at.
         """
-        if not is_tool(path):
+        if not (_is_plain(place) if place else is_tool(path)):
             return "no commit from before this run counts here"
         fd = open_file(self._root_fd, path)
         try:
-            return self.differs(fd, path, partly=partly)
+            return self.differs(fd, place or path, partly=partly)
         finally:
             os.close(fd)
 
@@ -299,6 +304,9 @@ class Committed:
 def is_tool(path: str) -> bool:
     """Is it, or is it below, a name of tools, and no part of it git's own?"""
     parts = path.split("/")
-    if any(fold(part) in GIT_NAMES or fold(part) in LAYOUT for part in parts):
-        return False
-    return any(tree_row("/".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
+    return _is_plain(path) and any(tree_row("/".join(parts[:count])) is not None for count in range(1, len(parts) + 1))
+
+
+def _is_plain(path: str) -> bool:
+    """No part of it is git's own."""
+    return not any(fold(part) in GIT_NAMES or fold(part) in LAYOUT for part in path.split("/"))

@@ -32,6 +32,7 @@ from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy import reasons
 from ..policy.model import PathAccess
+from .beside import seen
 from .judge import (
     LONGEST_PATH,
     Holder,
@@ -45,20 +46,20 @@ from .judge import (
     quarantine,
     tree_row,
 )
-from .protect import GIT_NAMES, fold
+from .protect import BY_LAYOUT, GIT, GIT_NAMES, KIND, LAYOUT, fold, is_git_layout
 from .scan import rescan
 from .sockets import Appeared
 from .watch import SLICE, Watcher, Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ..events import Event
     from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
     from .commits import Committed
-    from .scan import ScanResult
+    from .scan import Entry, ScanResult
 
 DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
 MOST_MOVED = 500  # times that names are taken away in one session before the command is ended
@@ -113,8 +114,9 @@ class Guard(Holder, Watching):
         self._committed: Committed | None = None
         self._good: dict[str, tuple[bytes, bytes]] = {}  # files of tools: what of a commit they were seen to be last
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._watcher = Watcher(result.index)
+        self._watcher = Watcher(result.index, beside=result.index.beside)
         self._waiting: dict[str, None] = {}  # protected names to judge
+        self._beside: dict[str, str] = {}  # names of ``beside`` in new work trees, and what comes before them
         self._judged = ""  # the name that is looked at, and
         self._since = 0.0  # since when it is known to be open for writing
         self._written: dict[str, float] = {}  # benign names that a process has open for writing: since when
@@ -128,6 +130,7 @@ class Guard(Holder, Watching):
         self._benign: dict[str, tuple[int, int, int, int]] = {}  # large files that were judged, as they were
         self._hidden: frozenset[str] | None = None  # what rules hid at the start
         self._ended = False
+        self._last: dict[str, Entry] = {}  # directories as the last walk found them
         self.overrun = ""  # why the command must be ended
         self.unfinished = ""  # why the final sweep is not whole
         self._sockets = Appeared(self._root_fd, self._prefix, table)
@@ -150,7 +153,11 @@ class Guard(Holder, Watching):
     def on_change(self) -> None:
         """One turn: masks for what appeared, then judgements as far as the budget goes."""
         ops: list[MountOp] = []
-        for name in self._watcher.read():
+        found = self._watcher.read()
+        if self._watcher.beside:
+            self._waiting.update(dict.fromkeys(self._look_beside(self._watcher.beside)))
+            self._watcher.beside = {}
+        for name in found:
             target = self._prefix + name.path
             if name.effect == "socket":
                 self._sockets.add(name.path)
@@ -248,6 +255,13 @@ class Guard(Holder, Watching):
     def _judge(self, path: str) -> None:
         self._judged = path
         self._since = self._written.pop(path, 0.0)
+        if path in self._beside:
+            like = self._is_right_beside(path, self._beside[path])
+            if like is None:
+                self._waiting[path] = None
+            elif not like:
+                self._put_aside(path)
+            return
         if self._is_kept(path):
             return
         if not self._ended and self._watcher.is_original(path):
@@ -274,8 +288,43 @@ class Guard(Holder, Watching):
         elif not there and tree_row(path) is not None:
             self._report_refusal(path)  # it was there for a moment, and nothing that it could have held is benign
 
-    def _is_as_committed(self, path: str) -> bool | None:
-        """Is a name of tools, with all below it, as commits from before the run have it?  None: not known yet."""
+    def _look_beside(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that lie in what is a work tree now; they are judged as such from now on."""
+        beside, found = self._index.beside, []
+        for name in names if beside is not None else ():
+            assert beside is not None
+            for tree, whole, _way, linked in beside.places(name):
+                if whole == name and self._is_work_tree(tree, name, linked):
+                    self._beside[name] = f"{tree}/" if tree else ""
+                    found.append(name)
+                    break
+            else:
+                self._beside.pop(name, None)
+        return found
+
+    def _is_work_tree(self, tree: str, name: str, linked: bool) -> bool:
+        first = fold(name[len(tree) :].strip("/").partition("/")[0])
+        base = f"{self._prefix}{tree}/" if tree else self._prefix
+        if os.path.lexists(f"{base}.git"):
+            return not linked or not os.path.isdir(f"{base}.git")
+        if linked:
+            return False
+        # A bare repository: what git obeys in one anyway is judged by rules of its own.
+        keys = {each for each in LAYOUT if os.path.lexists(base + (each.upper() if each == "head" else each))}
+        return is_git_layout(keys) and first not in BY_LAYOUT
+
+    def _is_right_beside(self, name: str, tree: str) -> bool | None:
+        """Is what configuration names in a new work tree as commits from before the run have it there?"""
+        if not os.path.lexists(self._prefix + name):
+            del self._beside[name]
+            return True
+        return self._is_as_committed(name, tree) if self._tips else False
+
+    def _is_as_committed(self, path: str, tree: str | None = None) -> bool | None:
+        """Is a name of tools, with all below it, as commits from before the run have it?  None: not known yet.
+
+        ``tree``: what comes before the path that it has in the commits, where git's configuration names it.
+        """
         from .commits import Committed, Later
 
         if self._committed is None:
@@ -293,7 +342,7 @@ class Guard(Holder, Watching):
                         return self._committed.may_be(path, "file") or self._committed.may_be(path, "directory")
                     continue
                 try:
-                    below = self._below(fd, one, left)
+                    below = self._below(fd, one, left, tree)
                 finally:
                     os.close(fd)
                 if below is None:
@@ -306,20 +355,21 @@ class Guard(Holder, Watching):
             return False
         return True
 
-    def _below(self, fd: int, path: str, most: int) -> list[str] | None:
+    def _below(self, fd: int, path: str, most: int, tree: str | None) -> list[str] | None:
         """What else is to be looked at; None: this is not as a commit has it."""
         assert self._committed is not None
+        place = path if tree is None else path[len(tree) :]
         mode = os.fstat(fd).st_mode
         if not stat.S_ISDIR(mode):
             if not stat.S_ISREG(mode) or self.hold(fd, path):
                 return None
             partly = not self._ended and (self._judged in self._written or self._judged in self._unwatched)
-            if not self._committed.differs(fd, path, partly=partly):
+            if not self._committed.differs(fd, place, partly=partly):
                 if self._committed.found is not None and len(self._good) < MOST_UNWATCHED:
                     self._good[path] = self._committed.found
                 return []
             return [] if self._is_mended(path) else None
-        if not self._committed.may_be(path, "directory"):
+        if not self._committed.may_be(place, "directory", named=tree is not None):
             return None
         if not self._ended:
             self._watcher.watch_listing(fd, self._judged)
@@ -418,7 +468,8 @@ class Guard(Holder, Watching):
         self._watcher.close()
         # Masks of a dead sandbox need no mending; only protected names are still a danger.
         paths = dict.fromkeys(hit.path for hit in self._what_appeared(until) if hit.effect == "protect")
-        for path in (*touched, *paths):
+        beside = self._beside_at_end(until)
+        for path in (*beside, *touched, *paths):
             if time.monotonic() > until:
                 self._is_late()
                 break
@@ -430,6 +481,22 @@ class Guard(Holder, Watching):
         if self._committed is not None:
             self._committed.close()
         os.close(self._root_fd)
+
+    def _beside_at_end(self, until: float) -> list[str]:
+        """What configuration names in the work trees that are there now."""
+        beside = self._index.beside
+        if beside is None:
+            return []
+        names: list[str] = []
+        for tree, entry in self._last.items():
+            below = [path for path, _context in entry[5]] + [hit[0] for hit in entry[6]]
+            if entry[4] & KIND != GIT and not any(fold(path.rpartition("/")[2]) in GIT_NAMES for path in below):
+                continue
+            if time.monotonic() > until:
+                self._is_late()
+                break
+            names += [there for name in beside.of(tree) if (there := seen(self._prefix, name, len(tree)))]
+        return self._look_beside(names)
 
     def _is_bad(self, path: str) -> bool:
         try:
@@ -480,6 +547,7 @@ class Guard(Holder, Watching):
         for _round in range(DEEPEST_CLOSED):
             found = rescan(self._index, until=until)
             hits = found.hits
+            self._last = found.index.entries
             if not found.whole:
                 self._is_late()
                 break

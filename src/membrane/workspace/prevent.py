@@ -14,6 +14,9 @@ are let through then, and the guard judges each write.
 What a commit from before the run holds under a name of tools may be made (``commits``), and is remembered as passed:
 ``unlike`` says of one whether it has become something else.
 
+What git's configuration names in whatever work tree it is in (``beside``) is made in one of this session only as a
+commit from before the run has it at that place; and nothing becomes a work tree where such a name is there already.
+
 In a repository that was made below the top in this session the names of tools stay: a clone brings them, and taking
 them away would have the next ``git commit -a`` delete them.  They are reported at the end.
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 import os
 import stat
 
+from .beside import REASON
 from .gitdir import REFUSED
 from .judge import (
     _open,
@@ -40,6 +44,7 @@ from .judge import (
 )
 from .names import HOOK
 from .protect import (
+    BY_LAYOUT,
     CHECKED,
     DATA,
     GIT,
@@ -59,6 +64,7 @@ from .protect import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .beside import Beside
     from .commits import Committed
 
 _MOST_CONTEXTS = 4096
@@ -67,7 +73,6 @@ _MOST_MADE = 16_384  # directories of this session that are remembered
 _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
 _EMPTY = -11  # context of a directory in which nothing is made
-_BY_LAYOUT = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir", "remotes", "branches"})
 _BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never opens them to make them
 
 
@@ -77,13 +82,16 @@ class Prevention:
     Args:
         root_fd: O_PATH descriptor of it, as the command sees it; owned from now on.
         tips: the commits that its repository had before the run (``commits.remember``).
+        beside: what configuration names in each work tree that is made.
     """
 
-    def __init__(self, root_fd: int, tips: bytes = b"") -> None:
+    def __init__(self, root_fd: int, tips: bytes = b"", beside: Beside | None = None) -> None:
         self._root_fd = root_fd
         self._tips = tips
+        self._beside = beside
         self._committed: Committed | None = None
-        self.passed: dict[str, None] = {}  # names of tools that were let be made since a commit holds them
+        # Names that were let be made since a commit holds them: where it does, if that is another place.
+        self.passed: dict[str, str] = {}
         self._top = (root_context(_own_path(root_fd)), "", "")
         self._contexts: dict[str, tuple[int, str, str]] = {"": self._top}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
@@ -105,24 +113,26 @@ class Prevention:
         """A name that was let be made and is not as a commit has it; empty: there is none."""
         if self._committed is None:
             return ""
-        for path in self.passed:
+        for path, place in self.passed.items():
             try:
-                if not stat.S_ISDIR(_stat(self._root_fd, path).st_mode) and self._committed.objection(path):
+                directory = stat.S_ISDIR(_stat(self._root_fd, path).st_mode)
+                if not directory and self._committed.objection(path, place=place):
                     return path
             except OSError:
                 return path  # not removed by the command: the guard has put it aside
         return ""
 
-    def _is_committed(self, path: str, kind: str) -> bool:
+    def _is_committed(self, path: str, kind: str, place: str = "") -> bool:
+        """``place``: where a commit would have it, if it is in another work tree."""
         if self._committed is None:
             from .commits import Committed  # most sessions never need it
 
             self._committed = Committed(self._root_fd, self._tips)
-        if not self._committed.may_be(path, kind):
+        if not self._committed.may_be(place or path, kind, named=bool(place)):
             return False
         if len(self.passed) >= _MOST_PASSED and path not in self.passed:
             return False
-        self.passed[path] = None
+        self.passed[path] = place
         return True
 
     def objection(
@@ -148,6 +158,11 @@ class Prevention:
         parent, _, name = path.rpartition("/")
         key = fold(name)
         directory, link = kind == "directory", kind == "symlink"
+        if self._beside is not None:
+            likely = not source and not hard and (fresh or directory)
+            why = self._named(self._beside, path, kind, source, likely=likely)
+            if why:
+                return why
         context, above, why = self._context(parent)
         why = why or self._name(path, context, above, key, kind, target, source, hard)
         if why and self._tips and not source and not hard and (fresh or kind == "directory"):
@@ -163,6 +178,38 @@ class Prevention:
         if directory or key in GIT_NAMES:
             self._note(path, parent, key, directory)
         return ""
+
+    # ------------------------------------------------------------ what configuration names in a work tree
+
+    def _named(self, beside: Beside, path: str, kind: str, source: str, *, likely: bool) -> str:
+        """``likely``: it is made as git makes a file or a directory of a work tree."""
+        for tree, name, way, linked in beside.places(path):
+            rest = path[len(tree) + 1 :] if tree else path
+            if not self._is_work_tree(tree, rest, linked):
+                continue
+            if way:
+                if kind == "symlink" or (source and self._is_there(f"{source}/{way}")):
+                    return f"{name}: {REASON}"
+            elif not (likely and self._tips and self._is_committed(path, kind, rest)):
+                return REASON
+        parent, _, name = path.rpartition("/")
+        key = fold(name)
+        layout = key in LAYOUT and is_git_layout({*self._layout(parent), key})
+        if key in GIT_NAMES or layout:
+            for there in beside.of(parent, linked=not layout and kind != "directory"):
+                own = layout and fold(there[len(parent) :].strip("/").partition("/")[0]) in BY_LAYOUT
+                if not own and self._is_there(there):
+                    return f"it would become a work tree with {there}: {REASON}"
+        return ""
+
+    def _is_work_tree(self, tree: str, rest: str, linked: bool) -> bool:
+        git = f"{tree}/.git" if tree else ".git"
+        if self._is_there(git):
+            return not linked or not stat.S_ISDIR(_stat(self._root_fd, git).st_mode)
+        if linked:
+            return False
+        # What git obeys in a bare repository anyway has rules of its own.
+        return fold(rest.partition("/")[0]) not in BY_LAYOUT and is_git_layout(self._layout(tree))
 
     # ------------------------------------------------------------ one name
 
@@ -282,7 +329,7 @@ class Prevention:
 
     def _by_layout(self, parent: str, above: str, key: str, kind: str) -> bool:
         """Would git obey it because the directory above is a repository by its layout?"""
-        if key in _BY_LAYOUT and is_git_layout(self._layout(parent)):
+        if key in BY_LAYOUT and is_git_layout(self._layout(parent)):
             return True
         if above in ("hooks", "remotes", "branches") and not (kind == "file" and key.endswith(".sample")):
             return is_git_layout(self._layout(parent.rpartition("/")[0]))

@@ -100,18 +100,45 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         for base, key, value in rows:
             for tree in own:
                 yield from _targets(tree, base, key, value)
-    if not gits:
-        return
     for place in own_files(os.environ):
         for base, key, value in _read("/", place, budget, 0):
-            for tree in trees:
-                yield from _targets(tree, base, key, value)
+            for tree in trees if gits else ("",):
+                for row in _targets(tree, base, key, value):
+                    if gits or row[1].startswith("/"):  # else there is no work tree in which it begins
+                        yield row
 
 
 def relative(root: str, gits: Iterable[str]) -> frozenset[str]:
     """The names of ``named`` that begin in whatever work tree git is in: so also in one that is made later."""
-    found = {os.path.normpath(target) for _tree, target, _kind in named(root, gits) if target[:1] not in ("", "/")}
+    return _plain(target for _tree, target, _kind in named(root, gits))
+
+
+def _plain(targets: Iterable[str]) -> frozenset[str]:
+    found = {os.path.normpath(target) for target in targets if target[:1] not in ("", "/", "~")}
     return frozenset(each for each in found if each != "." and not each.startswith(".."))
+
+
+def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """(the caller's names as of ``relative``, those of the repositories, what is a work tree now), for ``Beside``.
+
+    The names are those that count where they are not there yet: any word of a command is too much to keep from being
+    made.
+    """
+    gits = tuple(gits)
+    budget = [MOST_FILES]
+    rows: list[tuple[str, str, str]] = []
+    trees = {""} if gits else set()
+    for git in gits:
+        place = f"{root}/{git}" if git else root
+        own = [row for name in ("config", "config.worktree") for row in _read(place, name, budget, 0)]
+        rows += own
+        trees.update(work_trees(root, git, own))
+    callers = [row for file in own_files(os.environ) for row in _read("/", file, budget, 0)]
+    mine, theirs = (
+        _plain(target for row in each for _tree, target, kind in _targets("", *row) if kind != "there")
+        for each in (callers, rows)
+    )
+    return mine, theirs, frozenset(tree for tree in trees if os.path.isdir(f"{root}/{tree}"))
 
 
 def own_files(environ: os._Environ[str] | dict[str, str]) -> tuple[str, ...]:

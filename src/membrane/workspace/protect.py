@@ -76,7 +76,7 @@ NAMED = 0x100
 
 GIT_NAMES = frozenset({".git", "git~1"})  # the second is the 8.3 alias (git path.c is_ntfs_dotgit)
 GIT_DIRECTORIES = (GIT, GIT_LINKED)
-_BY_LAYOUT = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir", "remotes", "branches"})
+BY_LAYOUT = frozenset({"hooks", "config", "config.worktree", "commondir", "gitdir", "remotes", "branches"})
 _PLACES = {
     "info": GIT_INFO,
     "modules": GIT_MODULES,
@@ -247,7 +247,7 @@ def _in_git(kind: int, key: str, directory: bool, link: bool) -> int:
 def _by_layout(kind: int, key: str, directory: bool, link: bool) -> int:
     """In a repository that is one by its layout only: the names that git obeys, and ``TREE`` for all else."""
     if kind in GIT_DIRECTORIES:
-        if key in _BY_LAYOUT:
+        if key in BY_LAYOUT:
             return PROTECT
         if key in _PLACES and (directory or link):
             return PROTECT if link else _PLACES[key]

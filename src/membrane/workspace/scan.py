@@ -31,6 +31,7 @@ from ..errors import HostError
 from ..plan.model import ScanHit
 from ..value import Value
 from . import protect, sockets
+from .beside import Beside, seen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _compile(texts: tuple[str, ...]) -> PatternSet | None:
 class Index:
     """What one walk saw; the base of the next one, of ``rescan`` and of the watcher."""
 
-    __slots__ = ("also", "entries", "first", "missing", "patterns", "root")
+    __slots__ = ("also", "beside", "entries", "first", "missing", "patterns", "root")
 
     def __init__(
         self,
@@ -165,6 +166,7 @@ class Index:
         also: tuple[str, ...] = (),
         missing: tuple[str, ...] = (),
         first: tuple[str, ...] = (),
+        beside: Beside | None = None,
     ) -> None:
         self.root = root
         self.patterns = patterns
@@ -172,6 +174,7 @@ class Index:
         self.first = first  # directories with protected names, and those of repositories: to be watched first
         self.also = also  # protected because configuration or a link names it
         self.missing = missing  # named in the same way, but not there: protected when it appears
+        self.beside = beside  # named in whatever work tree is made; None: nothing is
 
 
 class ScanResult(Value):
@@ -253,11 +256,22 @@ def scan(
     return ScanResult(
         tuple(hits),
         tuple(warnings),
-        Index(root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first)),
+        Index(
+            root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first), _beside(root, gits)
+        ),
         protect.pins(pinned, [path for path in gits if path]),
         linked=tuple(reported),
         named=frozenset(named),
     )
+
+
+def _beside(root: str, gits: list[str]) -> Beside | None:
+    from .programs import beside
+
+    names, linked, trees = beside(root, gits)
+    if not names and not linked:
+        return None
+    return Beside(names, linked, trees)
 
 
 def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
@@ -287,7 +301,10 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
                 new = appeared(path, entry, old, hit)
                 if new is not None:
                     hits.setdefault(new.path, new)
-    for path in index.missing:
+    for name in index.missing:
+        path = seen(f"{index.root}/", name)
+        if not path:
+            continue
         try:
             mode = os.lstat(f"{index.root}/{path}").st_mode
         except OSError:

@@ -43,6 +43,7 @@ from ..host.syscalls import (
 )
 from ..value import Value
 from . import protect
+from .beside import seen
 from .scan import CLOSED, DATA, EFFECTS, UNREADABLE, appeared, list_directory
 
 TYPE_CHECKING = False
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Literal, TypeAlias
 
+    from .beside import Beside
     from .scan import Effect, Entry, Hit, Index
 
     Holding: TypeAlias = Literal["held", "written", "unknown"]
@@ -96,12 +98,13 @@ class Watcher:
 
     Args:
         index: from the scan of the start.
+        beside: what configuration names in whatever work tree is made, if that is to be looked for.
 
     Raises:
         OSError: the workspace cannot be opened.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, beside: Beside | None = None) -> None:
         self.warnings: list[str] = []
         self._index = index
         self._patterns = index.patterns
@@ -121,6 +124,10 @@ class Watcher:
         self._known = {hit[0] for entry in index.entries.values() for hit in entry[6] if hit[1] != "s"}
         self._known.update(index.also)
         self._also = frozenset((*index.also, *index.missing))
+        # On the way to what is not there yet nothing was a link; one would lead git to what has another name.
+        self._ways = {path[:at] for path in index.missing for at in range(len(path)) if path[at] == "/"}
+        self._names = beside
+        self.beside: dict[str, None] = {}  # where one of them was seen; the caller takes them out
         self._first = self._lay_out_first()
         self._poll_at = 0.0  # 0: everything is watched
         self._poll_began = 0.0
@@ -176,7 +183,7 @@ class Watcher:
 
     def timeout(self) -> float | None:
         """Seconds after which ``read`` must be called even if ``fileno`` is not readable; None: no need."""
-        if self._found or self._urgent:
+        if self._found or self._urgent or self.beside:
             return 0.0
         return max(0.0, self._poll_at - time.monotonic()) if self._poll_at else None
 
@@ -269,6 +276,7 @@ class Watcher:
         for hit in entry[6]:
             self._hit(path, entry, start, hit, event=False)
         below = f"{path}/" if path else ""
+        self._look_beside(path)
         for name in self._also:
             if name.startswith(below) and "/" not in name[len(below) :]:
                 self._appeared(name, "protect", event=False)
@@ -304,6 +312,18 @@ class Watcher:
 
     # ------------------------------------------------------------ names
 
+    def _look_beside(self, path: str) -> None:
+        """A directory was listed: is it, or does it hold, what configuration names in each work tree?"""
+        if self._names is None:
+            return
+        for _tree, name, way, _linked in self._names.places(path) if path else ():
+            if not way:
+                self.beside[name] = None
+        for name in self._names.of(path):
+            there = seen(self._prefix, name, len(path))
+            if there:
+                self.beside[there] = None
+
     def _take(self, watch: int, mask: int, raw: bytes) -> None:
         """One event."""
         if mask & IN_Q_OVERFLOW:
@@ -328,6 +348,12 @@ class Watcher:
         full = f"{path}/{name}" if path else name
         key = protect.fold(name)
         directory = bool(mask & IN_ISDIR)
+        if self._names is not None:
+            for _tree, named, way, _linked in self._names.places(full):
+                if not way or os.path.islink(self._prefix + full):
+                    self.beside[named] = None
+            if key in protect.GIT_NAMES or key in protect.LAYOUT:
+                self._look_beside(path)
         if key in protect.LAYOUT and protect.settled(entry[3], set(protect.LAYOUT)) != entry[4]:
             self._urgent.append((path, entry[3], False))  # it may have become a repository
         # A link is distinguished from a file only for names where it matters.
@@ -344,7 +370,7 @@ class Watcher:
             code = "k"
         if code:
             self._hit(path, entry, self._index.entries.get(path), (full, code, directory, link), event=True)
-        elif full in self._also:
+        elif full in self._also or (full in self._ways and os.path.islink(self._prefix + full)):
             self._appeared(full, "protect", event=True)
         for pointer in self._followed.get(full, ()):
             self._return(pointer, "protect", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -319,29 +320,115 @@ print(json.dumps([served(any_), served(unbound), c.recv(4).decode()]))
 def test_descriptors_from_outside_open_no_way(world: World) -> None:
     """An unconnected socket as standard input: what it may still do is the sandbox's business."""
     with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        told = []
-        for each in (tcp, udp):
-            done = world.membrane(
-                "/usr/bin/python3",
-                "-c",
-                PRELUDE
-                + """
+        program = """
 s = socket.socket(fileno=0)
 print(outcome(lambda: s.connect(("127.0.0.1", W["evil"]))), outcome(lambda: s.sendto(b"x", ("127.0.0.1", W["udp"]))))
-""",
-                stdin=each,
-            )
-            told.append(done.stdout.split())
-        assert told == [["EACCES", "EACCES"], ["EACCES", "EACCES"]]
+"""
+        done = world.membrane("/usr/bin/python3", "-c", PRELUDE + program, stdin=tcp)
+        assert done.stdout.split() == ["EACCES", "EACCES"]
+        # sendmsg(2) has its address in memory, so a datagram socket is not passed on at all.
+        done = world.membrane("/usr/bin/python3", "-c", "", stdin=udp)
+        assert done.returncode == 125 and "standard input" in done.stderr and "datagram" in done.stderr
         tcp.connect(("127.0.0.1", world.evil.port))  # the control: it can be connected
         udp.sendto(b"x", ("127.0.0.1", world.udp.getsockname()[1]))
         assert world.udp.recv(1) == b"x"
+
+
+OPTIONS = """
+def option(level, name, value):
+    with socket.socket() as s:
+        s.setsockopt(level, name, value)
+def share():
+    with socket.socket() as s:
+        outcome(lambda: s.setsockopt(1, 15, 1))
+        s.bind(("127.0.0.1", W["shared"]))
+group = socket.inet_aton("239.1.2.3") + socket.inet_aton("127.0.0.1")
+print(json.dumps({
+    "reuseport": outcome(lambda: option(1, 15, 1)),
+    "share": outcome(share),
+    "device": outcome(lambda: option(1, 25, b"lo")),
+    "interface": outcome(lambda: option(1, 62, 1)),
+    "ip options": outcome(lambda: option(0, 4, bytes((1, 1, 1, 1)))),
+    "hidden port": outcome(lambda: option(0, 24, 1)),
+    "ttl": outcome(lambda: option(0, 2, 9)),
+    "reuseaddr": outcome(lambda: option(1, 2, 1)),
+    "nodelay": outcome(lambda: option(6, 1, 1)),
+}))
+"""
+
+
+def test_no_option_of_a_socket_shares_a_port_with_a_server_outside_or_leaves_loopback(world: World) -> None:
+    with socket.socket() as shared:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind(("127.0.0.1", 0))
+        shared.listen(1)
+        world.facts["shared"] = shared.getsockname()[1]
+        outside, found = world.both(OPTIONS)
+    assert set(outside.values()) == {"ok"}
+    assert found["share"] == "EADDRINUSE"
+    assert {errno.EOPNOTSUPP} == {getattr(errno, found[name]) for name in ("reuseport", "device", "interface")}
+    assert found["ip options"] == found["hidden port"] == "ENOPROTOOPT"
+    assert found["ttl"] == found["reuseaddr"] == found["nodelay"] == "ok"
+
+
+TERMINALS = """
+import pty
+def write():
+    fd = os.open(W["terminal"], os.O_RDWR | os.O_NOCTTY)
+    os.write(fd, b"forged")
+    os.close(fd)
+def own():
+    master, slave = pty.openpty()
+    os.write(slave, b"mine")
+    return os.read(master, 9).decode()
+def by_link():
+    os.symlink("/proc/%d/fd/%d" % (W["pid"], W["pipe"]), "l")
+    os.chmod("l", 0o622)
+def peer(fd):
+    return lambda: check(L.ioctl(fd, 0x5441, os.O_RDWR | os.O_NOCTTY)) and None
+print(json.dumps({
+    "other": outcome(write),
+    "own": outcome(own),
+    "none": outcome(peer(os.open("/dev/null", os.O_RDWR))),
+    "closed": outcome(peer(99)),
+    "pipe": outcome(lambda: os.chmod("/proc/%d/fd/%d" % (W["pid"], W["pipe"]), 0o622)),
+    "pipe by link": outcome(by_link),
+    "own pipe": outcome(lambda: os.fchmod(os.pipe()[0], 0o600)),
+}))
+os.unlink("l")
+"""
+
+
+def test_terminals_and_pipes_of_the_same_user_outside_are_closed(world: World) -> None:
+    master, slave = os.openpty()
+    reader, writer = os.pipe()
+    os.set_blocking(master, False)
+    world.facts.update(terminal=os.ttyname(slave), pipe=reader)
+    mode = os.fstat(reader).st_mode
+    try:
+        found = world.python(TERMINALS)
+        assert os.fstat(reader).st_mode == mode
+        with pytest.raises(BlockingIOError):
+            os.read(master, 9)
+        outside = world.python(TERMINALS, outside=True)
+        assert os.read(master, 9) == b"forged"
+        assert os.fstat(reader).st_mode != mode
+    finally:
+        for fd in (master, slave, reader, writer):
+            os.close(fd)
+    assert found["other"] == found["pipe"] == found["pipe by link"] == "EACCES"
+    assert found["own"] == "mine" and found["own pipe"] == "ok"
+    assert found["none"] == "ENOTTY" and found["closed"] == "EBADF"
+    assert outside["other"] == outside["pipe"] == outside["pipe by link"] == "ok"
 
 
 FILES = """
 def read(path): return open(path).read()
 def write(path): open(path, "w").write("x")
 inside = bool(os.environ.get("MEMBRANE"))
+def mount():
+    check(L.mount(b"none", b"/mnt", b"tmpfs", 0, None))
+    check(L.umount2(b"/mnt", 2))  # of a control as root
 print(json.dumps({
     "read outside": outcome(lambda: read(W["outside"])),
     "write outside": outcome(lambda: write(W["outside"] + ".new")),
@@ -359,7 +446,7 @@ print(json.dumps({
     "signal": outcome(lambda: os.kill(W["pid"], 0)),
     "limit": outcome(lambda: check(L.prlimit(W["pid"], 7, None, ctypes.create_string_buffer(16)))),
     "shared memory": outcome(lambda: check(L.shmget(0, 4096, 0o1600)) and None),
-    "mount": outcome(lambda: check(L.mount(b"none", b"/mnt", b"tmpfs", 0, None))),
+    "mount": outcome(mount),
     "namespace": outcome(lambda: check(L.unshare(0x10000000))),
     "ptrace": outcome(lambda: check(L.ptrace(16, W["pid"], None, None))),
     "device": outcome(lambda: os.mknod("d/dev", 0o20600, 0x103)),

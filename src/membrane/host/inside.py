@@ -21,6 +21,7 @@ import _socket
 import array
 import os
 import select
+import stat
 import struct
 
 from ..errors import HostError
@@ -48,7 +49,7 @@ else:
 
 MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule names
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 
 
@@ -172,6 +173,8 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
         rules = grants((*start.plan.mounts, *fill.late.ops), made.directory)
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
     slave = _terminal(channel) if any(start.terminal) else -1
+    if slave >= 0:  # and no other one: those beside it are terminals of the same user outside
+        rules.append((os.readlink(f"/proc/self/fd/{slave}"), landlock.DEVICE))
     failed_exec, exec_status = os.pipe()
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     pid = os.fork()
@@ -306,6 +309,8 @@ def _command(
             if own:
                 os.dup2(slave, fd)
     plan = start.plan
+    with Step(channel, "take standard input and output"):
+        _judge_streams()
     with Step(channel, "enter the workspace"):
         os.chdir(plan.cwd)
     with Step(channel, "close descriptors"):
@@ -339,6 +344,27 @@ def _command(
     environment["MEMBRANE_SESSION"] = start.session
     os.umask(start.umask)
     execute(start.argv, environment, exec_status)
+
+
+def _judge_streams() -> None:
+    """No datagram socket is inherited: sendmsg(2) on one has its address in memory, which neither filter nor Landlock
+    judges.
+
+    Raises:
+        HostError: one is.
+    """
+    for fd, name in enumerate(("input", "output", "error")):
+        try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue
+            stream = _socket.socket(fileno=os.dup(fd))
+            kind = stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)
+            stream.close()
+        except OSError:
+            continue  # closed
+        if kind not in (_socket.SOCK_STREAM, _socket.SOCK_SEQPACKET):
+            cause = "it is a datagram socket, by which the command could send anywhere"
+            raise HostError("start the command", cause, target=f"standard {name}", fix=("use a pipe", "</dev/null"))
 
 
 def _try_network() -> None:

@@ -280,6 +280,11 @@ _OTHER_METADATA = ("fchmodat2", "utime", "utimes", "futimesat", "setxattrat", "r
 # FS_IOC_SETFLAGS, SETVERSION, FSSETXATTR, ENABLE_VERITY, SET_ENCRYPTION_POLICY: on what is open for reading only.
 _FILE_REQUESTS = (0x40086602, 0x40087602, 0x401C5820, 0x40806685, 0x800C6613)
 _SO_LEVELS_OF_IP = (0, 41, 17)  # IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP
+_SOL_SOCKET = 1
+# SO_REUSEPORT shares a port with a server outside, whose connections then come in here and ours there;
+# SO_BINDTODEVICE and SO_BINDTOIFINDEX send what is meant for loopback out of another interface.
+_SHARED_OPTIONS = (15, 25, 62)
+_TIOCGPTPEER = 0x5441
 
 
 def supervised_program(machine: str) -> bytes:
@@ -310,6 +315,7 @@ def supervised_program(machine: str) -> bytes:
     labels["ioctl"] = len(code)
     code.append(_load(1)[1])
     code += [(_EQUAL, request, "EPERM", "") for request in _FILE_REQUESTS]
+    code.append((_EQUAL, _TIOCGPTPEER, "notify", ""))
     code.append((_RETURN, _ALLOW, "", ""))
     # A datagram socket of a pair takes another address with each datagram: by a path to a service of the container.
     labels["socketpair"] = len(code)
@@ -325,6 +331,10 @@ def supervised_program(machine: str) -> bytes:
     labels["setsockopt"] = len(code)
     code.append(_load(1)[1])
     code += [(_EQUAL, level, "notify", "") for level in _SO_LEVELS_OF_IP]
+    code += [(_EQUAL, _SOL_SOCKET, "option", ""), (_RETURN, _ALLOW, "", "")]
+    labels["option"] = len(code)
+    code.append(_load(2)[1])
+    code += [(_EQUAL, option, "EOPNOTSUPP", "") for option in _SHARED_OPTIONS]
     code.append((_RETURN, _ALLOW, "", ""))
     for name in ("sendmsg", "sendmmsg"):
         labels[name] = len(code)
@@ -348,7 +358,7 @@ def supervised_program(machine: str) -> bytes:
 def supervised_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``supervised_program`` may tell of."""
     column = _column(machine)
-    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt")
+    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt", "ioctl")
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 

@@ -57,6 +57,17 @@ _TYPE, _CLOEXEC, _NONBLOCK = 0xF, 0o2000000, 0o4000
 _AF_UNSPEC, _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 0, 1, 2, 10, 16
 _STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 _IPV6_V6ONLY = 26
+# Options of level IPPROTO_IP and IPPROTO_IPV6 that may be set.  Not among them: source routes (a connection to loopback
+# would leave for the first hop), multicast groups (joining one sends packets), IP_BIND_ADDRESS_NO_PORT (hides the port
+# that the gateway is told).
+_OPTIONS = frozenset(
+    (
+        *((0, name) for name in (1, 2, 8, 10, 11, 12, 13, 21)),  # TOS TTL PKTINFO MTU_DISCOVER RECV{ERR,TTL,TOS} MINTTL
+        *(
+            (41, name) for name in (16, 23, 25, 26, 49, 51, 62, 66, 67)
+        ),  # HOPS MTU_ RECVERR V6ONLY RECV* DONTFRAG TCLASS
+    )
+)
 _MSG_PEEK, _MSG_DONTWAIT, _MSG_FASTOPEN = 0x2, 0x40, 0x20000000
 _DNS = 53
 _LISTENS = b"0A"  # TCP_LISTEN, in /proc/net/tcp
@@ -440,8 +451,40 @@ class Sockets:
 
     def _on_setsockopt(self, call: Call) -> int | None:
         held = self._known(call)
-        # glibc gives up asking when IP_RECVERR fails
-        return 0 if held is not None and held.kind == "udp" else None
+        if held is not None and held.kind == "udp":
+            return 0  # glibc gives up asking when IP_RECVERR fails
+        # By level and name alone, which are not in memory: whatever the descriptor is by then, this is harmless.
+        if (call[4] & 0xFFFFFFFF, call[5] & 0xFFFFFFFF) not in _OPTIONS:
+            raise _Refused(errno.ENOPROTOOPT)
+        return None
+
+    def _on_ioctl(self, call: Call) -> int:
+        """TIOCGPTPEER: the other end of a terminal whose master the process holds (ioctl_tty(2)).
+
+        Landlock shows no slave but the run's own, as those of other terminals of the same user lie beside it.
+        """
+        flags = call[5] & 0xFFFFFFFF
+        number = self._terminal(call)
+        wanted = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | flags & _NONBLOCK
+        slave = os.open(f"/dev/pts/{number}", wanted)
+        try:
+            if self._terminal(call) != number:  # closed meanwhile: the number may have been another's
+                raise _Refused(errno.EIO)
+            self._listener.inject(call[0], slave, close_on_exec=bool(flags & _CLOEXEC))
+        finally:
+            os.close(slave)
+        return -1  # answered
+
+    def _terminal(self, call: Call) -> int:
+        """The number of the terminal whose master the first argument names; only a master's fdinfo tells one."""
+        try:
+            with open(f"/proc/{call[1]}/fdinfo/{call[3] & 0x7FFFFFFF}", "rb") as lines:
+                found = lines.read(4096).partition(b"\ntty-index:")[2].split(None, 1)
+        except FileNotFoundError:
+            raise _Refused(errno.EBADF) from None
+        if not found or not self._listener.valid(call[0]):
+            raise _Refused(errno.ENOTTY)
+        return int(found[0])
 
     # ------------------------------------------------------------ unix sockets
 
@@ -660,6 +703,8 @@ def bound_to(place: int) -> int:
                     if what == _UNIX_DIAG_VFS and part >= 12:
                         file, device = struct.unpack_from("=II", data, rest + 4)
                         if file == status.st_ino & 0xFFFFFFFF and device in devices:
+                            if found not in (0, inode):
+                                return 0  # two that look alike: which one is dialled is not known
                             found = inode
                     rest += max(4, part + 3 & ~3)
                 at += length + 3 & ~3

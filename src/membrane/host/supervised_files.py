@@ -145,6 +145,9 @@ class Metadata:
         directory &= 0xFFFFFFFF
         if not path and flags & _AT_EMPTY_PATH and directory != _AT_FDCWD:
             return self._opened(call, directory)
+        own = path.removeprefix(_SELF + b"fd/")
+        if own != path and own.isdigit() and not flags & _AT_SYMLINK_NOFOLLOW and follow:
+            return self._opened(call, int(own))
         if path.startswith(_SELF):
             path = b"/proc/%d/%b" % (call[1], path[len(_SELF) :])
         if not path:
@@ -153,13 +156,23 @@ class Metadata:
         if not follow or flags & _AT_SYMLINK_NOFOLLOW:
             wanted |= os.O_NOFOLLOW
         if path.startswith(b"/"):
-            return os.open(path, wanted)
+            return self._named(os.open(path, wanted))
         name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
         base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return os.open(path, wanted, dir_fd=base)
+            return self._named(os.open(path, wanted, dir_fd=base))
         finally:
             os.close(base)
+
+    def _named(self, place: int) -> int:
+        """What a path led to has to be a file of the view: /proc/PID/fd, which we may look into and the command may
+        not, leads to pipes, sockets and memory of processes outside.
+        """
+        path = os.readlink(f"/proc/self/fd/{place}")
+        if path.startswith("/") and self._may(path):
+            return place
+        os.close(place)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _text(self, call: Call, at: int, longest: int) -> bytes:
         out = b""

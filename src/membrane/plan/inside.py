@@ -31,6 +31,11 @@ WEAKER = (
     ("scratch", "TMPDIR is private; /tmp, /var/tmp, /run and /dev/shm are closed"),
     ("home", "by HOME only: programs that ask passwd(5) for it find the real one closed"),
     ("names", "size, times and owner of hidden files can be asked for (stat(2)); contents cannot be read"),
+    ("terminals", "of /dev/pts only its own; more by openpty(3) of glibc, not by their names"),
+    (
+        "sockets",
+        "no SO_REUSEPORT, SO_BINDTODEVICE, IP options or multicast; no datagram socket as standard input or output",
+    ),
     ("udp", "only DNS, which is answered here; other datagrams go nowhere, without an event"),
     ("record", "of the network and the session; not of files and programs"),
 )

@@ -60,7 +60,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "Job": st.just(Job(("a", "b"), (("A", "b"),), "/", 0o22)),
     "Setup": st.just(SETUP),
     "Policy": st.just(SETUP.policy),
-    "Watched": st.just(tracer.Watched((("/w", (("a", "b"),)),), ("/x",), (("/w", b"\xff"),))),
+    "Watched": st.just(
+        tracer.Watched((("/w", (("a", "b"),)),), ("/x",), (("/w", b"\xff"),), (("/w", ("hooks",), (), ("", "x")),))
+    ),
 }
 PLAIN = st.dictionaries(st.text(max_size=9), st.text(max_size=9) | st.integers(0, 99) | st.lists(st.text(max_size=9)))
 PLAIN = PLAIN.map(lambda data: {name: value for name, value in data.items() if name not in ("port", "pid")})

@@ -653,6 +653,24 @@ def _content(path: Path) -> bytes:
         return b""
 
 
+def test_a_supervisor_that_is_killed_leaves_no_directory(world: World) -> None:
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", "echo $TMPDIR; exec cat"]
+    run = subprocess.Popen(
+        argv, cwd=world.workspace, env=world.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    made = Path(run.stdout.readline().strip()).parent
+    assert made.name.startswith(".membrane-") and made.is_dir()
+    run.kill()
+    run.wait()
+    for _ in range(3000):
+        if not made.exists():
+            break
+        threading.Event().wait(0.01)
+    assert not made.exists()
+    run.communicate()
+
+
 def test_statuses_are_those_of_a_shell(world: World) -> None:
     assert world.membrane("sh", "-c", "kill -9 $$").returncode == 137
     assert world.membrane("/no/such").returncode == 127

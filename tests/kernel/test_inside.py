@@ -125,12 +125,12 @@ class World:
         }
 
     def membrane(
-        self, *command: str, options: Sequence[str] = (), stdin: Any = None
+        self, *command: str, options: Sequence[str] = (), stdin: Any = None, before: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
         allow = f"host.internal:{self.good.port}"
         argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "-a", allow, "--env", "W"]
         return subprocess.run(  # noqa: PLW1510
-            [*argv, *options, "--", *command],
+            [*before, *argv, *options, "--", *command],
             cwd=self.workspace,
             env=self.environment,
             capture_output=True,
@@ -295,6 +295,28 @@ print(json.dumps(sorted(errno.errorcode.get(each, "") for each in told)))
     assert world.evil.socket.getsockname()  # it was there to be reached
     with pytest.raises(BlockingIOError):
         world.udp.recv(1)
+
+
+WAITING = """
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for _ in range(400):
+    child = os.fork()
+    if child == 0:
+        try: s.recvfrom(10)
+        finally: os._exit(0)
+    while open("/proc/%d/stat" % child).read().rpartition(")")[2].split()[0] != "S":
+        pass
+    s.getsockname()  # is answered after the call of the child has been taken
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print(outcome(lambda: socket.socket().close()))
+"""
+
+
+def test_calls_that_wait_and_are_killed_hold_no_descriptor_outside(world: World) -> None:
+    """With 300 descriptors at most; each call held one until a datagram came."""
+    done = world.membrane("/usr/bin/python3", "-c", PRELUDE + WAITING, before=("prlimit", "--nofile=300:300"))
+    assert (done.returncode, done.stdout) == (0, "ok\n")
 
 
 def test_servers_of_the_command_are_on_loopback_and_can_be_dialled_by_it(world: World) -> None:
@@ -629,6 +651,24 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_a_supervisor_that_is_killed_leaves_no_directory(world: World) -> None:
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", "echo $TMPDIR; exec cat"]
+    run = subprocess.Popen(
+        argv, cwd=world.workspace, env=world.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    made = Path(run.stdout.readline().strip()).parent
+    assert made.name.startswith(".membrane-") and made.is_dir()
+    run.kill()
+    run.wait()
+    for _ in range(3000):
+        if not made.exists():
+            break
+        threading.Event().wait(0.01)
+    assert not made.exists()
+    run.communicate()
 
 
 def test_statuses_are_those_of_a_shell(world: World) -> None:

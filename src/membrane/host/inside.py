@@ -213,7 +213,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 else:
                     sockets.on[fd](events)
             elif fd == parent:
-                _end(1)
+                _abandoned(made.directory)
             elif fd == failed_exec:  # until now the channel was the command's own
                 epoll.unregister(failed_exec)
                 os.close(failed_exec)
@@ -238,12 +238,19 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 elif isinstance(message, m.Resume):
                     _to_group(pid, SIGCONT)
                 else:
-                    _end(1)
+                    _abandoned(made.directory)
 
 
 def _end(status: int) -> NoReturn:
     end_all(os.getpid())
     os._exit(status)
+
+
+def _abandoned(directory: str) -> NoReturn:
+    """The supervisor, who would have removed the directory, has ended."""
+    end_all(os.getpid())
+    remove(directory)
+    os._exit(1)
 
 
 def _to_group(pid: int, number: int) -> None:

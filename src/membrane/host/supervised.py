@@ -84,9 +84,10 @@ class Held:
         peer: the address that it was connected to, as the command wrote it.
         ours: of a stand-in, the other end.
         way: of a stand-in, a real socket that is connected to the answerer.
+        waiting: of a stand-in, the calls that wait for a datagram; one duplicate waits for all of them (``watched``).
     """
 
-    __slots__ = ("family", "inode", "kind", "ours", "peer", "socket", "way")
+    __slots__ = ("family", "inode", "kind", "ours", "peer", "socket", "waiting", "watched", "way")
 
     def __init__(self, socket: _socket.socket, family: int, kind: str) -> None:
         self.socket: _socket.socket | None = socket
@@ -95,6 +96,8 @@ class Held:
         self.peer = b""
         self.ours: _socket.socket | None = None
         self.way: _socket.socket | None = None
+        self.waiting: list[Call] = []
+        self.watched = False
 
 
 class _Refused(Exception):
@@ -581,31 +584,45 @@ class Sockets:
         return self._receive(call, held, held.socket)
 
     def _receive(self, call: Call, held: Held, socket: _socket.socket) -> int:
-        number, _thread, _call, _fd, buffer, size, flags, at, length_at = call
+        _number, _thread, _call, _fd, buffer, size, flags, at, length_at = call
         try:
             data = socket.recv(LONGEST_DATAGRAM, _MSG_DONTWAIT | flags & _MSG_PEEK)
         except BlockingIOError:
             if flags & _MSG_DONTWAIT or not os.get_blocking(socket.fileno()):
                 raise
+            # Those whose process was killed are dropped, so that no more wait than there are processes.
+            held.waiting = [each for each in held.waiting if self._listener.valid(each[0])]
+            held.waiting.append(call)
+            if held.watched:
+                return -1
             fd = os.dup(socket.fileno())
+            held.watched = True
 
             def readable(_events: int) -> None:
                 self._unwatch(fd)
                 os.close(fd)
-                try:
-                    value = self._receive(call, held, socket)
-                    if value >= 0:
-                        self._listener.finish(number, value)
-                except _Refused as refused:
-                    self._listener.answer(number, refused.number)
-                except OSError as error:
-                    self._listener.answer(number, error.errno or errno.EACCES)
+                held.watched = False
+                calls, held.waiting = held.waiting, []
+                for each in calls:
+                    self._received(each, held, socket)
 
             self._watch(fd, readable)
             return -1
         self._write(call, buffer, data[:size])
         self._put_address(call, held.peer or _own(held), at, length_at)
         return min(len(data), size)
+
+    def _received(self, call: Call, held: Held, socket: _socket.socket) -> None:
+        if not self._listener.valid(call[0]):
+            return  # it takes no datagram from those that still wait
+        try:
+            value = self._receive(call, held, socket)
+            if value >= 0:
+                self._listener.finish(call[0], value)
+        except _Refused as refused:
+            self._listener.answer(call[0], refused.number)
+        except OSError as error:
+            self._listener.answer(call[0], error.errno or errno.EACCES)
 
     # ------------------------------------------------------------ waiting
 

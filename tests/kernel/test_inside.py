@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from membrane.host import landlock
 
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
-    pytest.mark.skipif(landlock.abi() < landlock.SUPERVISED, reason="needs_kernel: Landlock ABI 4"),
+    pytest.mark.needs_kernel("landlock without TCP"),
 ]
 SCOPED = landlock.abi() >= 6
 
@@ -535,6 +536,25 @@ def test_nothing_outlives_the_run(world: World) -> None:
     lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     assert not [path for path in lines if path.exists() and mark.encode() in _content(path)]
     assert not list(Path("/tmp").glob(".membrane-*")) or not os.listdir(world.home / ".membrane" / "run")
+
+
+def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reader(world: World) -> None:
+    mark = f"{os.getpid()}{world.path.stat().st_ino}"
+    script = f'echo "$PPID $TMPDIR"; (setsid sleep 1000{mark} &); exec sleep 2000{mark}'
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        keeper, scratch = run.stdout.readline().decode().split()
+        directory, handle = Path(scratch).parent, os.pidfd_open(int(keeper))
+        assert directory.name.startswith(".membrane-") and directory.is_dir()
+        run.kill()
+        assert select.select([handle], [], [], 60)[0], "the keeper stays"
+        os.close(handle)
+        assert select.select([run.stdout], [], [], 60)[0], "a process holds stdout"
+        assert not run.stdout.read()
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [path for path in lines if mark.encode() in _content(path)]
+    assert not directory.exists()
 
 
 def _content(path: Path) -> bytes:

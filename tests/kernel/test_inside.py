@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -555,6 +556,23 @@ def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reade
     lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     assert not [path for path in lines if mark.encode() in _content(path)]
     assert not directory.exists()
+
+
+def test_a_keeper_that_is_killed_ends_the_run_with_a_sentence_and_the_command(world: World) -> None:
+    mark = f"{os.getpid()}{world.path.stat().st_ino}"
+    script = f'echo "$PPID $TMPDIR"; (setsid sleep 4000{mark} &); exec sleep 5000{mark}'
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+        assert run.stdout is not None
+        keeper, scratch = run.stdout.readline().decode().split()
+        os.kill(int(keeper), signal.SIGKILL)
+        _out, said = run.communicate(timeout=60)
+    assert run.returncode == 125, said
+    assert b"the keeper of the command was killed" in said
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [path for path in lines if mark.encode() in _content(path)]
+    assert not Path(scratch).parent.exists()
 
 
 def _content(path: Path) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from membrane.host import landlock
+from membrane.plan.inside import WEAKER
 
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
@@ -527,6 +528,21 @@ print(json.dumps([get("/ok"), get("/other"), open(os.environ["SSL_CERT_FILE"]).r
         options=("-a", f"{url}/ok", "--deny", f"{url}/other"),
     )
     assert found[1:] == ["403", "-----BEGIN CERTIFICATE-----"] and found[0] == "good"
+
+
+def test_a_watch_tells_names_outside_of_the_view_as_the_receipt_says_and_fanotify_is_refused(world: World) -> None:
+    outside = world.path / "elsewhere"
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+    script = f"""{PRELUDE}
+place = {str(outside)!r}.encode()
+print(outcome(lambda: check(L.inotify_add_watch(check(L.inotify_init1(0)), place, 0xFFF)) and "watched"))
+print(outcome(lambda: os.listdir(place)), outcome(lambda: open(place + b"/secret").read()))
+print(outcome(lambda: check(L.fanotify_init(0x200, 0))))
+"""
+    done = world.membrane("python3", "-c", script)
+    assert done.stdout.split() == ["watched", "EACCES", "EACCES", "EPERM"], done
+    assert "inotify" in dict(WEAKER)["watches"]
 
 
 def test_nothing_outlives_the_run(world: World) -> None:

@@ -31,6 +31,10 @@ WEAKER = (
     ("scratch", "TMPDIR is private; /tmp, /var/tmp, /run and /dev/shm are closed"),
     ("home", "by HOME only: programs that ask passwd(5) for it find the real one closed"),
     ("names", "size, times and owner of hidden files can be asked for (stat(2)); contents cannot be read"),
+    (
+        "watches",
+        "inotify(7) on directories outside of the view tells the names that change in them, not their contents",
+    ),
     ("udp", "only DNS, which is answered here; other datagrams go nowhere, without an event"),
     ("record", "of the network and the session; not of files and programs"),
 )

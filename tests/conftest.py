@@ -37,6 +37,11 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
     ),
     # landlock_create_ruleset(2), asked for its version; the number is the same on every architecture since 5.13.
     "landlock": (sys.executable, "-c", "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 1)"),
+    "landlock without TCP": (
+        sys.executable,
+        "-c",
+        "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 4)",
+    ),
     "cgroups for containers": (
         "sh",
         "-c",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 
 from membrane.host import landlock
+from membrane.plan.inside import WEAKER
 
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
-    pytest.mark.skipif(landlock.abi() < landlock.SUPERVISED, reason="needs_kernel: Landlock ABI 4"),
+    pytest.mark.needs_kernel("landlock without TCP"),
 ]
 SCOPED = landlock.abi() >= 6
 
@@ -636,6 +639,21 @@ print(json.dumps([get("/ok"), get("/other"), open(os.environ["SSL_CERT_FILE"]).r
     assert found[1:] == ["403", "-----BEGIN CERTIFICATE-----"] and found[0] == "good"
 
 
+def test_a_watch_tells_names_outside_of_the_view_as_the_receipt_says_and_fanotify_is_refused(world: World) -> None:
+    outside = world.path / "elsewhere"
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+    script = f"""{PRELUDE}
+place = {str(outside)!r}.encode()
+print(outcome(lambda: check(L.inotify_add_watch(check(L.inotify_init1(0)), place, 0xFFF)) and "watched"))
+print(outcome(lambda: os.listdir(place)), outcome(lambda: open(place + b"/secret").read()))
+print(outcome(lambda: check(L.fanotify_init(0x200, 0))))
+"""
+    done = world.membrane("python3", "-c", script)
+    assert done.stdout.split() == ["watched", "EACCES", "EACCES", "EPERM"], done
+    assert "inotify" in dict(WEAKER)["watches"]
+
+
 def test_nothing_outlives_the_run(world: World) -> None:
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f"setsid sleep 1000{mark} & (setsid sh -c 'sleep 2000{mark} & sleep 3000{mark}' &); exit 5"
@@ -644,6 +662,42 @@ def test_nothing_outlives_the_run(world: World) -> None:
     lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     assert not [path for path in lines if path.exists() and mark.encode() in _content(path)]
     assert not list(Path("/tmp").glob(".membrane-*")) or not os.listdir(world.home / ".membrane" / "run")
+
+
+def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reader(world: World) -> None:
+    mark = f"{os.getpid()}{world.path.stat().st_ino}"
+    script = f'echo "$PPID $TMPDIR"; (setsid sleep 1000{mark} &); exec sleep 2000{mark}'
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        keeper, scratch = run.stdout.readline().decode().split()
+        directory, handle = Path(scratch).parent, os.pidfd_open(int(keeper))
+        assert directory.name.startswith(".membrane-") and directory.is_dir()
+        run.kill()
+        assert select.select([handle], [], [], 60)[0], "the keeper stays"
+        os.close(handle)
+        assert select.select([run.stdout], [], [], 60)[0], "a process holds stdout"
+        assert not run.stdout.read()
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [path for path in lines if mark.encode() in _content(path)]
+    assert not directory.exists()
+
+
+def test_a_keeper_that_is_killed_ends_the_run_with_a_sentence_and_the_command(world: World) -> None:
+    mark = f"{os.getpid()}{world.path.stat().st_ino}"
+    script = f'echo "$PPID $TMPDIR"; (setsid sleep 4000{mark} &); exec sleep 5000{mark}'
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+        assert run.stdout is not None
+        keeper, scratch = run.stdout.readline().decode().split()
+        os.kill(int(keeper), signal.SIGKILL)
+        _out, said = run.communicate(timeout=60)
+    assert run.returncode == 125, said
+    assert b"the keeper of the command was killed" in said
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [path for path in lines if mark.encode() in _content(path)]
+    assert not Path(scratch).parent.exists()
 
 
 def _content(path: Path) -> bytes:

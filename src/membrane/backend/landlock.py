@@ -30,7 +30,7 @@ from ..host.start import Late
 from ..messages import Failure
 from ..plan.model import File, Listen
 from ..plan.mounts import MASK_SOURCE
-from . import Backend, Cell, Ended
+from . import Backend, Broken, Cell, Ended
 from .native import Native, NativeCommand
 
 TYPE_CHECKING = False
@@ -106,6 +106,20 @@ class Inside(Backend):
         return self._cell
 
 
+class InsideCommand(NativeCommand):
+    """The one command, by the channel of its keeper.
+
+    No pid namespace ends the command with its keeper: what is left is ended by ``InsideCell.reap``, so this is no end
+    by a signal that the command got, but a failure of ours.
+    """
+
+    def read(self) -> News:
+        news = super().read()
+        return (
+            Broken("the keeper of the command was killed; the command was ended") if isinstance(news, Ended) else news
+        )
+
+
 class InsideCell(Cell):
     """The keeper of one command.
 
@@ -139,7 +153,7 @@ class InsideCell(Cell):
             self._doors.append(door.detach())
         ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         self._channel = ours
-        self.command = NativeCommand(ours)
+        self.command = InsideCommand(ours)
         self._command_pid = 0
         self._closed: list[str] = []
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)

@@ -9,7 +9,8 @@ It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_I
 No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
 (PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so a walk over the children finds everybody.  ``end_all``
 kills by pidfd and walks again until two walks find nobody.  The supervisor is a subreaper as well, for the case that
-the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has ended (its pidfd).
+the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has ended (its
+pidfd), and removes the sandbox's directory.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what lies beside it on the way is listed
 instead.  So in a directory that holds such a name no new one can be made; that is what the receipt says.
@@ -168,7 +169,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
-        os._exit(1)
+        _end(1, made.directory)
     with Step(channel, "bind a file rule"):
         rules = grants((*start.plan.mounts, *fill.late.ops), made.directory)
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
@@ -213,7 +214,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 else:
                     sockets.on[fd](events)
             elif fd == parent:
-                _abandoned(made.directory)
+                _end(1, made.directory)
             elif fd == failed_exec:  # until now the channel was the command's own
                 epoll.unregister(failed_exec)
                 os.close(failed_exec)
@@ -230,7 +231,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                         channel.send(m.CommandExited(status))
                     except OSError:
                         pass  # the supervisor has ended as well
-                    _end(0)
+                    _end(0, made.directory)
             elif fd == channel.fileno():
                 message = channel.receive()
                 if isinstance(message, m.SendSignal):
@@ -238,19 +239,14 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 elif isinstance(message, m.Resume):
                     _to_group(pid, SIGCONT)
                 else:
-                    _abandoned(made.directory)
+                    _end(1, made.directory)
 
 
-def _end(status: int) -> NoReturn:
-    end_all(os.getpid())
+def _end(status: int, directory: str) -> NoReturn:
+    """End the descendants, then remove the sandbox's directory: a supervisor that was killed does not."""
+    if end_all(os.getpid()):
+        remove(directory)
     os._exit(status)
-
-
-def _abandoned(directory: str) -> NoReturn:
-    """The supervisor, who would have removed the directory, has ended."""
-    end_all(os.getpid())
-    remove(directory)
-    os._exit(1)
 
 
 def _to_group(pid: int, number: int) -> None:

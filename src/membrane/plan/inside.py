@@ -36,6 +36,10 @@ WEAKER = (
         "sockets",
         "no SO_REUSEPORT, SO_BINDTODEVICE, IP options or multicast; no datagram socket as standard input or output",
     ),
+    (
+        "watches",
+        "inotify(7) on directories outside of the view tells the names that change in them, not their contents",
+    ),
     ("udp", "only DNS, which is answered here; other datagrams go nowhere, without an event"),
     ("record", "of the network and the session; not of files and programs"),
 )

@@ -18,7 +18,7 @@ import os
 import select
 import time
 
-from ..backend import Ended, Exited, Failed, Stopped
+from ..backend import Broken, Ended, Exited, Failed, Stopped
 from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
@@ -146,7 +146,7 @@ class Session(Boundary):
             # It ends after the command does; if that sent its status first, the news is already waiting.
             if select.select([self.cell.command], [], [], 1)[0]:
                 self._on_command()
-            if self.wait_status is None:
+            if self.wait_status is None and not self.failure:
                 self.failure = "the launcher died; the command was killed"
 
     def _after_processes(self) -> None:
@@ -268,6 +268,8 @@ class Session(Boundary):
         elif isinstance(news, Ended) and self.wait_status is None:
             # What keeps it was killed (out of memory, or by a process outside), and everything else with it.
             self.wait_status = SIGKILL
+        elif isinstance(news, Broken) and self.wait_status is None:
+            self.failure = news.why
 
     def _on_hook(self) -> None:
         self.hooks.readable(self)

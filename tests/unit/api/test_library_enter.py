@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from membrane.api import enter, wire
-from membrane.api.sandbox import _own_program
+from membrane.api.spawning import own_program
 from membrane.errors import HostError
 from membrane.host.channel import Channel
 
@@ -52,7 +52,7 @@ class Door:
         self.channels: list[Channel] = []
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-        argv = [*_own_program("membrane.api.enter"), self.path, *words]
+        argv = [*own_program("membrane.api.enter"), self.path, *words]
         process = subprocess.Popen(argv, stderr=subprocess.PIPE, **options)
         self.processes.append(process)
         return process
@@ -109,7 +109,7 @@ def test_signals_are_passed_on(door: Door) -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_an_empty_one_and_none_of_ours(door: Door, closed: str) -> None:
-    argv = [*_own_program("membrane.api.enter"), door.path, "--", "prog"]
+    argv = [*own_program("membrane.api.enter"), door.path, "--", "prog"]
     process = subprocess.Popen(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *argv], stdout=subprocess.PIPE)
     door.processes.append(process)
     channel, run = door.take(keep=True)
@@ -153,7 +153,7 @@ def test_without_a_sandbox_it_says_so_and_leaves_nothing_open(tmp_path: Path) ->
 def test_a_current_directory_that_is_gone_is_an_error(door: Door, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    argv = [*_own_program("membrane.api.enter"), door.path, "--", "prog"]
+    argv = [*own_program("membrane.api.enter"), door.path, "--", "prog"]
     line = 'cd "$0" && rmdir "$0" && exec "$@"'
     done = subprocess.run(["/bin/sh", "-c", line, str(gone), *argv], check=False, capture_output=True, timeout=30)
     assert done.returncode == HostError.exit_code

@@ -187,9 +187,11 @@ class Sandbox:
         """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
         if self._thread is None or self._owner != os.getpid():
             return
-        future = self._queue(self._core.close())
+        closing = self._core.close()
+        future = self._queue(closing)
         if future is None:
-            return  # another thread has closed it
+            closing.close()  # another thread has closed it
+            return
         try:
             future.result()
         except CancelledError:
@@ -282,14 +284,14 @@ class Sandbox:
             async for event in stream:
                 taken.put(event)
 
-        # Also when it is cancelled before its first step.
-        self._queued(pump()).add_done_callback(lambda _future: taken.put(None))
+        running = self._queued(pump())
+        running.add_done_callback(lambda _future: taken.put(None))  # also when it is cancelled before its first step
 
-        def read() -> Iterator[Event]:
+        def read(_running: Future[None]) -> Iterator[Event]:  # a loop itself does not keep tasks (asyncio.create_task)
             while (event := taken.get()) is not None:
                 yield event
 
-        return read()
+        return read(running)
 
     def update(self, policy: Policy) -> None:
         """Decide by the network rules of ``policy`` from now on (``AsyncSandbox.update``)."""

@@ -67,11 +67,11 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
         if not gits.repository(change.path) and not base.is_same(copy, change)
     ]
     judged = judge.all(paired(copy, found))
-    told = []
+    result = []
     for change in judged:
         why = base.conflict(copy, change)
-        told.append(change.replace(conflict=why) if why else change)
-    return sorted((*told, *in_git), key=lambda change: os.fsencode(change.path))
+        result.append(change.replace(conflict=why) if why else change)
+    return sorted((*result, *in_git), key=lambda change: os.fsencode(change.path))
 
 
 def choose(
@@ -364,7 +364,7 @@ class Engine:
         return choose(marked, only, red=red)
 
     def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
-        """Make everything ready that is to stand in the workspace; its slot by its path."""
+        """Make everything ready that is to be in the workspace; its slot by its path."""
         slots: dict[str, str] = {}
         self._digests.clear()
         for change in chosen:

@@ -3,13 +3,13 @@
 Theory of operation
 -------------------
 A walk of the whole workspace at every start would cost more than the start itself, so nothing is recorded then but the
-time.  What the kernel keeps tells the rest: a file whose change time (stat(2), ``st_ctime``; no program can set it) is
+time.  What the kernel keeps says the rest: a file whose change time (stat(2), ``st_ctime``; no program can set it) is
 older than the change set has not been written, replaced, renamed or deleted since.  When a command has ended, and
-whenever the changes are looked at, ``keep`` writes down for each changed name what stands there in the workspace, with
+whenever the changes are looked at, ``keep`` writes down for each changed name what is there in the workspace, with
 a hash of its content, if it still is what it was at the start.  From then on the content decides and not the time: what
 was only touched is no conflict, and what was changed and changed back is none either.
 
-What cannot be told is a conflict: a file that was changed or touched after the set was made and before anybody looked.
+What cannot be known is a conflict: a file that was changed or touched after the set was made and before the first look.
 The time is compared with a margin, since files get the time of the last tick of the kernel's clock.
 
 Of files of up to ``LARGEST_COPY`` bytes a copy is kept beside, so that a conflict can be merged in three ways.
@@ -41,7 +41,7 @@ _FORMAT = 1
 
 
 class Row(Value):
-    """What stood at a name: ``what`` is empty for nothing; ``content``: the hash of a file, or the target of a link."""
+    """What was at a name: ``what`` is empty for nothing; ``content``: the hash of a file, or the target of a link."""
 
     what: str
     mode: int
@@ -101,7 +101,7 @@ class Base:
     # ------------------------------------------------------------ writing down
 
     def keep(self, copy: Copy, changes: Iterable[Change]) -> None:
-        """Write down what stands in the workspace at each changed name, where it is what it was at the start."""
+        """Write down what is in the workspace at each changed name, where it is what it was at the start."""
         os.makedirs(f"{self._place}/copies", 0o700, exist_ok=True)
         left = MOST_COPIED - sum(entry.stat().st_size for entry in os.scandir(f"{self._place}/copies"))
         new = False
@@ -163,7 +163,7 @@ class Base:
         return content
 
     def copy_of(self, path: str) -> str:
-        """The path of the copy of what stood at a name at the start; empty: none is kept."""
+        """The path of the copy of what was at a name at the start; empty: none is kept."""
         row = self.rows.get(path)
         place = f"{self._place}/copies/{row.content}" if row is not None and row.what == "file" else ""
         return place if place and os.path.exists(place) else ""
@@ -193,11 +193,11 @@ class Base:
     # ------------------------------------------------------------ asking
 
     def is_new(self, there: Side) -> bool:
-        """May what stands there have been changed, or made, since the change set was made?"""
+        """May what is there have been changed, or made, since the change set was made?"""
         return there.ctime >= self._before
 
     def is_same(self, copy: Copy, change: Change) -> bool:
-        """Does the copy hold what stood there at the start, so that the difference is the host's doing?"""
+        """Does the copy hold what was there at the start, so that the difference is the host's doing?"""
         row = self.rows.get(change.path)
         if row is None:
             return False
@@ -251,7 +251,7 @@ class Base:
 
 
 def now(copy: Copy, path: str, before: Side) -> Row:
-    """The row of what stands in the workspace at ``path``.
+    """The row of what is in the workspace at ``path``.
 
     Raises:
         OSError: it cannot be read, or it is something else by now.

@@ -6,15 +6,15 @@ The view shows an overlay in the place of the workspace (``plan.model.Overlay``)
 the frozen layers of the change set; then the *masks*, a layer of ours; the host's workspace at the bottom.  What the
 masks have under a name hides what the workspace has there, whatever that is by then: also after an editor's atomic
 save.  It is an empty file or directory, as in a live workspace, with which programs go on; under a name that nothing
-has yet it is a whiteout.  The command may write a file of its own there; that lies in the change set.
+has yet it is a whiteout.  The command may write a file of its own there; that is in the change set.
 
 Which names are hidden so is known when the workspace was scanned, which goes on while the overlay is already mounted.
-Nothing has looked up a name in it by then, and nothing can before the masks stand, so the kernel has nothing cached
+Nothing has looked up a name in it by then, and nothing can before the masks are made, so the kernel has nothing cached
 of what they cover.  They are made anew at each start: rules change, and so do files.
 
 Not all that is hidden can be so.  Where git tracks a name, the emptiness would be committed, so such names are
 covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
-to.  Patterns for names that nobody has made yet bind by name where they name one file at the top of the workspace;
+to.  Patterns for names that do not exist yet bind by name where they name one file at the top of the workspace;
 what the host makes elsewhere later is hidden when it appears (``late``).
 """
 
@@ -106,7 +106,7 @@ def _layers(found: store.ChangeSet, state: str) -> Reviewed:
 
 
 def refuse_mounts(workspace: str) -> None:
-    """Stop when something is mounted in the workspace: overlayfs shows what lies below it.
+    """Stop when something is mounted in the workspace: overlayfs shows what is below it.
 
     Raises:
         PolicyError: with the place.
@@ -203,7 +203,7 @@ def confirm(root: int, workspace: str, names: Iterable[str], uppers: Sequence[st
     Args:
         root: of the view (O_PATH).
         names: relative to ``workspace``.
-        uppers: layers of the set: under a name that they have stands what a command made.
+        uppers: layers of the set: under a name that they have is what a command made.
 
     Raises:
         HostError: one of them is there.
@@ -295,7 +295,7 @@ class Masks:
             try:
                 os.fchown(fd, like.st_uid, like.st_gid)
             except PermissionError:
-                pass  # a directory of somebody else's: what is made in it is the caller's
+                pass  # a directory of another user: what is made in it is the caller's
 
     def _enter(self, directory: int, name: str, path: str) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""A second copy of the layer that a command writes, made while its processes stand still.
+"""A second copy of the layer that a command writes, made while its processes are stopped.
 
 Theory of operation
 -------------------
@@ -7,7 +7,7 @@ copies it, with what overlayfs keeps in it (whiteouts, ``user.overlay.*``), hard
 The content of a file is shared where the file system can (FICLONE, ioctl_ficlonerange(2)) and copied elsewhere, so the
 time is in proportion to what was changed, not to the workspace.
 
-The names in the layer are hostile, and nobody can change them meanwhile (``run.still``).  Every directory is opened
+The names in the layer are hostile, and no process can change them meanwhile (``run.still``).  Every directory is opened
 below the layer all the same, through no link.  What the command closed for its owner is opened for the time of the
 copy and closed again.
 """
@@ -58,12 +58,12 @@ def duplicate(source: str, target: str) -> int:
 class _Copying:
     def __init__(self, source: int, target: int) -> None:
         self._source, self._target = source, target
-        self._links: dict[tuple[int, int], str] = {}  # of files with more than one name: where the first copy stands
+        self._links: dict[tuple[int, int], str] = {}  # of files with more than one name: where the first copy is
         self._closed: list[tuple[str, int]] = []  # what is open for us only now, with its own mode
         self._count = 0
 
     def close(self) -> None:
-        """Put back the modes of what the command had closed; what lies below first."""
+        """Put back the modes of what the command had closed; what is below first."""
         while self._closed:
             path, mode = self._closed.pop()
             self._chmod(path, mode)
@@ -76,7 +76,7 @@ class _Copying:
             inner, status = self._directory(path)
             todo += inner
             done.append((path, status))
-        for path, status in reversed(done):  # a directory's time and mode stand when nothing more is made in it
+        for path, status in reversed(done):  # a directory's time and mode last when nothing more is made in it
             fd = open_below(self._target, path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 _dress(fd, status)

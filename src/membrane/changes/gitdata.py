@@ -299,7 +299,7 @@ class Repositories:
     # ------------------------------------------------------------ all else
 
     def _has_moved(self, place: str) -> bool:
-        """Did the host's HEAD, or the branch that it names, move since the set was made, so far as can be told?"""
+        """Did the host's HEAD, or the branch that it names, move since the set was made, so far as can be known?"""
         path = f"{place}/HEAD"
         there = look(self._copy.base_fd, path)
         if there is None:
@@ -545,7 +545,7 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
 
 
 class _Refs:
-    """The refs of one repository in one view: ``values``, by name; where they lie."""
+    """The refs of one repository in one view: ``values``, by name; where they are."""
 
     def __init__(self, copy: Copy, place: str) -> None:
         self._copy = copy

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The command does not write the workspace, so there is nothing to judge and nothing to take away: what appears there is
-somebody's outside.  A name that a rule hides is told by inotify, as in a live workspace, and so milliseconds after it
+made outside.  A name that a rule hides is reported by inotify, as in a live workspace, and so milliseconds after it
 is there.  It gets a whiteout, by which it is hidden from then on, and a mask over it for who has looked it up before:
 the kernel keeps what it has found.  A name that a rule makes read-only is bound onto itself.
 """

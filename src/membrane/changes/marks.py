@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A checkpoint is made by whoever asks for it: the program that the sandbox belongs to, or ``membrane checkpoint`` beside
-a run (``store.beside``).  Both replace the set's file by a rename, which inotify(7) tells the supervisor; what is new
-in it becomes an event.
+A checkpoint is made by the process that asks for it: the program that the sandbox belongs to, or ``membrane
+checkpoint`` beside a run (``store.beside``).  Both replace the set's file by a rename, which inotify(7) reports to the
+supervisor; what is new in it becomes an event.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The three texts are what stood there at the start (the copy that ``base`` keeps), what the host has now, and what the
+The three texts are what was there at the start (the copy that ``base`` keeps), what the host has now, and what the
 command made.  Only a merge without conflicts counts: no file with markers is ever put in place.  git runs with an
 empty environment in a private directory, on names of ours.
 """

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A ``Change`` is one name at which the copy differs from the workspace: what stood there, what stands there now, and why
-a person should look at it.  Paths are relative to the workspace, with undecodable bytes as surrogate escapes
+A ``Change`` is one name at which the copy differs from the workspace: what was there, what is there now, and why a
+person should look at it.  Paths are relative to the workspace, with undecodable bytes as surrogate escapes
 (``os.fsdecode``); they are hostile and go through ``escaping`` before a person reads them.
 
 Three answers are kept apart.  ``red``: something outside of the sandbox would execute or obey it; it is put in place
@@ -40,7 +40,7 @@ _WHAT = {
 
 
 class Side(Value):
-    """What stands at a name.
+    """What is at a name.
 
     ``what``: "file", "directory", "link", "fifo", "socket" or "device"; ``mode``: permission bits (12); ``size``:
     bytes; ``target``: of a link; the rest as stat(2) gives it, times in nanoseconds; ``number`` is that of a device.
@@ -86,7 +86,7 @@ def side(status: os.stat_result, target: str = "") -> Side:
 class Change(Value):
     """One name at which the copy differs from the workspace.
 
-    ``before`` and ``after`` are None where nothing stands; of a renamed file ``before`` is what stands at ``source``.
+    ``before`` and ``after`` are None where nothing is; of a renamed file ``before`` is what is at ``source``.
     ``layer`` is the number of the layer that holds ``after``, -1 for a deleted name.  ``content``: bytes or target
     differ.  ``attributes``: names of extended attributes that differ.
     """
@@ -105,7 +105,7 @@ class Change(Value):
 
     @property
     def what(self) -> str:
-        """What stands there now; of a deleted name what stood there."""
+        """What is there now; of a deleted name what was there."""
         found = self.after or self.before
         return found.what if found is not None else ""
 

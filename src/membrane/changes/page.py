@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The page loads nothing and runs nothing: its policy (CSP3, ``default-src 'none'``) admits one style sheet by its hash.
 Each text from inside (names, contents, reasons) passes ``diff.shown`` or ``escaping.escape``, as for a terminal, and
-then ``html.escape``; it stands only as text of an element, never in an attribute.  Red ones come first, marked in words
+then ``html.escape``; it is only ever text of an element, never in an attribute.  Red ones come first, marked in words
 and in colour.  Each change and the whole page are bounded; what was cut is said.
 """
 

@@ -9,7 +9,7 @@ Besides those a change is red when it
 
 * can be executed, or written by everybody, and could not before, or has the bits set-user-id or set-group-id;
 * makes a git repository of a directory by its layout (``HEAD``, ``objects``, ``refs``), where something that git obeys
-  lies already;
+  is already;
 * is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
   command has made on the way or the host has there (a part of the changes may stay behind), or has ``..`` behind a
   name: where that leads is said by what a later set puts under the name;
@@ -64,7 +64,7 @@ class Judge:
     Args:
         copy: the copy.
         root: the workspace, resolved.
-        read: opens the bytes of a change that stands in the copy; the caller of it closes them.
+        read: opens the bytes of a change that is in the copy; the caller of it closes them.
     """
 
     def __init__(self, copy: Copy, root: str, read: Callable[[Change], int] | None = None) -> None:
@@ -113,7 +113,7 @@ class Judge:
                 red[why] = None
         return change if len(red) == len(change.red) else change.replace(red=tuple(red))
 
-    # ------------------------------------------------------------ where it stands
+    # ------------------------------------------------------------ where it is
 
     def context(self, path: str) -> int:
         """The context (``protect.classify``) of the directory ``path`` in the copy."""
@@ -205,7 +205,7 @@ class Judge:
         return reason(first)
 
     def _programs(self, path: str) -> str:
-        """Does configuration of a repository of the host, wherever that lies, name it or what holds it?"""
+        """Does configuration of a repository of the host, wherever that is, name it or what holds it?"""
         if self._obeyed is None:
             gits = repositories(self._copy.base_fd)
             if gits is not None:
@@ -517,7 +517,7 @@ def is_plain(name: str) -> bool:
 
 
 def repositories(base_fd: int) -> tuple[str, ...] | None:
-    """The git directories of a tree, wherever they lie in it, relative: named, bare by their layout, and of submodules.
+    """The git directories of a tree, wherever they are in it, relative: named, bare by their layout, and of submodules.
 
     Links are not followed.  None: it has more directories than are looked at.
     """

@@ -89,12 +89,12 @@ def _remove_at(parent: int, name: str) -> list[str]:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """Mode 0700 for a directory of ours; it is one, and nobody else can put a link in its place."""
+    """Mode 0700 for a directory of ours; it is one, and no other user can put a link in its place."""
     os.chmod(name, 0o700, dir_fd=parent)
 
 
 def link_tree(source: str, target: str) -> None:
-    """A second tree of the same files, for a layer of masks, which nobody writes: hard links, and directories anew.
+    """A second tree of the same files, for a layer of masks, which nothing writes: hard links, and directories anew.
 
     Raises:
         OSError: a part of it cannot be made.

@@ -89,9 +89,9 @@ def opened(
 
 
 def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
-    """(is this name hidden?, is it, or what it lies in, read-only?), by the rules of a policy.
+    """(is this name hidden?, is it, or what it is in, read-only?), by the rules of a policy.
 
-    A name of which a rule speaks as a directory only counts whatever it is: what stands there can be replaced.
+    A name of which a rule speaks as a directory only counts whatever it is: what is there can be replaced.
     """
     hides, readonly, readonly_in_git = Patterns(paths).compiled()
 
@@ -196,7 +196,7 @@ def _listing(rows: Sequence[tuple[Change, str]], heading: str, *, colour: bool) 
     return lines
 
 
-def told(name: str, report: Report) -> list[str]:
+def outcome(name: str, report: Report) -> list[str]:
     """What an apply did, for a person."""
     lines = [f"put in place: {counted(report.applied)}"]
     if report.refused:
@@ -263,7 +263,7 @@ def finish(
                     say(line)
                 return "kept"
             applied(held, report, changes)
-            for line in told(held.name, report):
+            for line in outcome(held.name, report):
                 say(line)
             return "applied"
     held.discard()

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A *change set* is what commands changed in one workspace and nobody has applied yet.  It is a name with a stack of
+A *change set* is what commands changed in one workspace, until it is applied.  It is a name with a stack of
 *layers*, and each layer is the upper directory of an overlay mount (Documentation/filesystems/overlayfs.rst)::
 
     STATE/changes/NAME/meta          what ``ChangeSet`` holds; replaced by rename
@@ -17,7 +17,7 @@ a sandbox is writing the last layer is copied for them (``duplicate``).  A layer
 more is removed.
 
 The lock is the proof that a set is in use: the kernel drops it whatever ends its holder.  Its file says who took it,
-for people.  When that one is killed, what it ran ends after it: its last processes stand in the file as well, and
+for people.  When that one is killed, what it ran ends after it: its last processes are in the file as well, and
 the next holder waits for them.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer
 that is about to be named is not taken for one that nothing names.
 
@@ -212,7 +212,7 @@ def read(state: str, name: str) -> ChangeSet:
 
 def _write(path: str, data: bytes, *, lasting: bool = True) -> None:
     """Replace a file of ours.  ``lasting``: it is on the disk before the old one goes."""
-    temporary = f"{path}.new"  # under the set's lock: nobody else writes it
+    temporary = f"{path}.new"  # under the set's lock: no other process writes it
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
@@ -229,7 +229,7 @@ def _write(path: str, data: bytes, *, lasting: bool = True) -> None:
 
 
 class Held:
-    """A change set whose lock we hold; nobody else runs, applies or removes it.  A context manager.
+    """A change set whose lock we hold; no other process runs, applies or removes it.  A context manager.
 
     ``meta`` is the set as it is on disk; ``new``: ``begin`` has made it.
     Descriptor ``fd`` is the lock: it goes when the last copy is closed.
@@ -248,13 +248,13 @@ class Held:
         self.close()
 
     def keep_until(self, processes: Iterable[int]) -> None:
-        """Whoever gets the lock when we are killed waits for the end of ``processes``: they may still write.
+        """The process that gets the lock when we are killed waits for the end of ``processes``: they may still write.
 
         Raises:
             HostError: that cannot be written down.
         """
         lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := started_at(pid)))]
-        with _Telling("lock the change set", self.path):
+        with _Reporting("lock the change set", self.path):
             os.pwrite(self.fd, "\n".join(lines).encode(), 0)
 
     def last(self) -> tuple[int, ...]:
@@ -262,12 +262,12 @@ class Held:
         return tuple(pid for pid, _started in _kept_until(self.fd))
 
     def leave(self) -> None:
-        """Close our descriptor of the lock, which somebody else holds as well and goes on holding."""
+        """Close our descriptor of the lock, which another process holds as well and goes on holding."""
         fd, self.fd = self.fd, -1
         os.close(fd)
 
     def look_again(self) -> None:
-        """Read ``meta`` anew, after somebody else with a descriptor of the lock has changed it.
+        """Read ``meta`` anew, after another process with a descriptor of the lock has changed it.
 
         Raises:
             ChangeSetError: it cannot be read.
@@ -290,7 +290,7 @@ class Held:
             HostError: it cannot be written; the set is as before.
         """
         changed = self.meta.replace(**changes)
-        with _Telling("write the change set", self.path):
+        with _Reporting("write the change set", self.path):
             # Who ran last is no loss when the machine goes down.
             _write(f"{self.path}/meta", encode(changed), lasting=set(changes) != {"session"})
         self.meta = changed
@@ -312,13 +312,13 @@ class Held:
         Raises:
             HostError: it cannot be made.
         """
-        with _Telling("prepare the change set", self.top):
+        with _Reporting("prepare the change set", self.top):
             remove_tree(f"{self.top}/work")
             os.mkdir(f"{self.top}/work", 0o700)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the set holds no change and no checkpoint, also none that somebody made meanwhile (``beside``)."""
+        """Whether the set holds no change and no checkpoint, also none that was made meanwhile (``beside``)."""
         self.look_again()
         return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
 
@@ -327,7 +327,7 @@ class Held:
 
         Args:
             replace: an earlier checkpoint of that label is given up.
-            mounted: the last layer is that of an overlay, whose writers stand still; it is copied.  Called after the
+            mounted: the last layer is that of an overlay, whose writers are stopped; it is copied.  Called after the
                 copy, before anything names it; raises where they did not.
 
         Raises:
@@ -382,7 +382,7 @@ class Held:
         with _Pool(self.state) as pool:
             frozen, stack = self._adopted(pool, copied) if mounted else self._freeze(pool)
             self._refuse_layers(len(frozen) + 1)
-            self.update(layers=stack)  # first: what the other one has as frozen is written by nobody any more
+            self.update(layers=stack)  # first: what the other one has as frozen is not written any more
             meta = self.meta.replace(
                 name=_checked(name),
                 session="",  # ``made`` stays: what the host changed since then is a conflict of the fork as well
@@ -447,7 +447,7 @@ class Held:
             )
 
     def _copied(self, confirm: Callable[[], None]) -> str:
-        """Copy the last layer to a place where nobody takes it for one that nothing names; empty: it holds nothing.
+        """Copy the last layer to a place where it is not taken for one that nothing names; empty: it holds nothing.
 
         Raises:
             HostError: it cannot be copied, or is not confirmed; nothing is left of it.
@@ -459,7 +459,7 @@ class Held:
             return ""
         making = f"{self.path}/{COPYING}{os.urandom(4).hex()}"
         try:
-            with _Telling("copy the changes", self.path):
+            with _Reporting("copy the changes", self.path):
                 for name in ("", "/upper", "/work"):
                     os.mkdir(making + name, 0o700)
                 duplicate(f"{self.top}/upper", f"{making}/upper")
@@ -476,7 +476,7 @@ class Held:
             ChangeSetError: the set has other layers than when it was copied.
         """
         stack = self.meta.layers
-        self.look_again()  # somebody else may have made a checkpoint
+        self.look_again()  # another process may have made a checkpoint
         if self.meta.layers != stack:
             if copied:
                 remove_tree(copied)
@@ -486,7 +486,7 @@ class Held:
         return (*stack[:-1], pool.adopt(copied)), stack
 
     def forget_copies(self) -> None:
-        """Remove what one that was killed has left of a copy; nobody but the caller works on the set."""
+        """Remove what one that was killed has left of a copy; only the caller works on the set."""
         for name in os.listdir(self.path):
             if name.startswith(COPYING):
                 remove_tree(f"{self.path}/{name}")
@@ -502,7 +502,7 @@ def beside(state: str, name: str) -> tuple[Held, tuple[int, ...]]:
         InUse: something else works on it.
     """
     path = f"{place(state, name)}/lock"
-    with _Telling("use the change set", path):
+    with _Reporting("use the change set", path):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         processes = tuple(pid for pid, _started in _kept_until(fd))
@@ -535,14 +535,14 @@ def _discard(state: str, name: str) -> None:
     gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
     path = place(state, name)
     with _Pool(state) as pool:
-        with _Telling("discard the change set", path):
+        with _Reporting("discard the change set", path):
             os.rename(path, gone)  # in one step: what is half removed cannot be continued
         pool.collect()
     remove_tree(gone)
 
 
 class _Pool:
-    """The layers of all sets, while nobody else makes or removes one."""
+    """The layers of all sets, while no other process makes or removes one."""
 
     def __init__(self, state: str) -> None:
         self.state = state
@@ -563,7 +563,7 @@ class _Pool:
         Args:
             like: the directory whose mode, owner and times the overlay's own root has from now on.
         """
-        with _Telling("make a layer", self.path):
+        with _Reporting("make a layer", self.path):
             while True:
                 layer = os.urandom(4).hex()
                 try:
@@ -579,14 +579,14 @@ class _Pool:
                 try:
                     os.chown(upper, details.st_uid, details.st_gid)
                 except PermissionError:
-                    pass  # a workspace of somebody else's: what is made in it is the caller's
+                    pass  # a workspace of another user: what is made in it is the caller's
             os.chmod(upper, stat.S_IMODE(details.st_mode))
             os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
         return layer
 
     def adopt(self, path: str) -> str:
         """Make a layer of a directory with ``upper`` and ``work``; its id, which a set has to name, as of ``make``."""
-        with _Telling("make a layer", self.path):
+        with _Reporting("make a layer", self.path):
             while True:
                 layer = os.urandom(4).hex()
                 if not os.path.lexists(f"{self.path}/{layer}"):
@@ -619,7 +619,7 @@ def _is_empty(upper: str) -> bool:
         return next(entries, None) is None
 
 
-class _Telling:
+class _Reporting:
     """An OSError of the block becomes a HostError that says what was tried, and on what."""
 
     def __init__(self, tried: str, target: str) -> None:
@@ -662,7 +662,7 @@ def begin(state: str, name: str, workspace: str, doing: str, session: str = "") 
                     held = _make(state, ChangeSet(name, workspace, *fields), doing)
                 except NameTaken:
                     pool.collect()
-                    continue  # somebody made it meanwhile
+                    continue  # it was made meanwhile
                 held.new = True
                 return held
         try:
@@ -714,7 +714,7 @@ def _lock(state: str, name: str, doing: str) -> int:
             # Discarded between our open and our lock, and perhaps made again: then the name leads to another file.
             if ours := _is_still(path, fd):
                 _wait(fd, name)
-                with _Telling("use the change set", path):
+                with _Reporting("use the change set", path):
                     os.ftruncate(fd, 0)
                     os.pwrite(fd, doing.encode("utf-8", "surrogateescape"), 0)
         except BaseException:
@@ -729,7 +729,7 @@ _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux (asm-generic/fcntl.h)
 
 
 def _lock_file(fd: int) -> bool:
-    """Take the lock of an open file description (fcntl(2), F_OFD_SETLK); False: somebody else has it."""
+    """Take the lock of an open file description (fcntl(2), F_OFD_SETLK); False: another process has it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     except (BlockingIOError, PermissionError):  # fcntl(2): EAGAIN or EACCES
@@ -779,7 +779,7 @@ def _kept_until(fd: int) -> list[tuple[int, str]]:
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether somebody has it.  It is not taken for that: who takes it at this moment would be refused."""
+    """Whether a process has it.  It is not taken for that: who takes it at this moment would be refused."""
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
     return kind != fcntl.F_UNLCK
@@ -864,7 +864,7 @@ def _is_still(path: str, fd: int) -> bool:
 
 
 def _workspace(path: str) -> os.stat_result:
-    with _Telling("use the workspace", path):
+    with _Reporting("use the workspace", path):
         return os.stat(path)
     raise AssertionError  # for the type checker: the block returns or raises
 
@@ -898,7 +898,7 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "
     making = f"{directory(state)}/.new-{os.urandom(8).hex()}"
     fd = -1
     try:
-        with _Telling("make the change set", path):
+        with _Reporting("make the change set", path):
             os.mkdir(making, 0o700)
             fd = os.open(f"{making}/lock", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             _lock_file(fd)

@@ -8,21 +8,21 @@ Then the *journal* is written, which lists the operations, and is given its name
 the workspace has been touched, from there on everything can be done or undone by it.  There are four operations:
 
     new     the staged thing gets a name that is not there (renameat2(2) RENAME_NOREPLACE)
-    put     the staged thing and what stands there change places (RENAME_EXCHANGE)
-    remove  what stands there goes to the stage (RENAME_NOREPLACE)
+    put     the staged thing and what is there change places (RENAME_EXCHANGE)
+    remove  what is there goes to the stage (RENAME_NOREPLACE)
     mode    permission bits
 
 Each of the first three is one step of the kernel that loses nothing: what was there is in the stage afterwards, as it
 was, with its inode.  So the stage itself says which operations were done, by which inode is where; nothing is written
 in between, and after a kill both directions are open (``resume``): forward, or back by the same steps reversed.
 
-Everybody else may change the workspace meanwhile.  Each parent directory is opened anew without following any link
-(``tree.open_directory``); what stands there must be what was seen when the journal was made; and what an exchange or a
+All other processes may change the workspace meanwhile.  Each parent directory is opened anew without following any link
+(``tree.open_directory``); what is there must be what was seen when the journal was made; and what an exchange or a
 removal has brought into the stage is looked at once more, and given back if it is something else.  Then, as with any
 error, everything that was done is undone.
 
 When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
-directory lies on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
+directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
 workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
 state.  As long as it is there no sandbox may write the workspace (``writers``): it could change what was judged.
 """
@@ -56,7 +56,7 @@ _APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.
 class Op(Value):
     """One operation of a journal.
 
-    ``do``: "new", "put", "remove" or "mode"; ``slot``: the name in the stage; ``old`` and ``new``: marks of what stands
+    ``do``: "new", "put", "remove" or "mode"; ``slot``: the name in the stage; ``old`` and ``new``: marks of what is
     there before and after, empty for nothing; ``was`` and ``mode``: permission bits before and after; ``lock``: a file
     beside it that git takes as a lock; ``listed``: of an index, the hash of its entries (``gitdata.entries``).
     """
@@ -77,7 +77,7 @@ class Unfinished(HostError):
 
 
 def mark(side: Side) -> tuple[int, int, int, int]:
-    """What tells a file from others and from itself when it was written: its change time changes with a rename."""
+    """What sets a file apart from others and from itself when it was written: its change time changes with a rename."""
     return (
         side.device,
         side.inode,
@@ -620,13 +620,13 @@ class Stage:
                 parts = op.path.split("/")
                 above = {"/".join(parts[:count]) for count in range(1, len(parts))}
                 if op.do == "remove" and error.errno == errno.ELOOP and above & made:
-                    continue  # a link of this apply stands above it, which goes first; it is looked at by itself
+                    continue  # a link of this apply is above it, which goes first; it is looked at by itself
                 left.append((op.path, os.strerror(error.errno or 0)))
         return left
 
     @staticmethod
     def _is_ours(op: Op, parent: int, name: str, there: Side | None) -> bool:
-        """Does there stand what was put in place?  An index may have been written anew with the same entries."""
+        """Is there still what was put in place?  An index may have been written anew with the same entries."""
         if there is None:
             return False
         if mark(there) == op.new or not op.listed or there.what != "file" or there.size > LARGEST_INDEX:

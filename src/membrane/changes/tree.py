@@ -66,10 +66,10 @@ def open_directory(root_fd: int, path: str) -> int:
 
 
 def look(root_fd: int, path: str) -> Side | None:
-    """What stands at ``path`` below ``root_fd``; None: nothing.
+    """What is at ``path`` below ``root_fd``; None: nothing.
 
     Raises:
-        OSError: it cannot be told, as where a link stands on the way.
+        OSError: it cannot be known, as where a link is on the way.
     """
     parent, _, name = path.rpartition("/")
     try:
@@ -83,7 +83,7 @@ def look(root_fd: int, path: str) -> Side | None:
 
 
 def look_at(directory: int, name: str) -> Side | None:
-    """What stands at ``name`` in an open directory; None: nothing."""
+    """What is at ``name`` in an open directory; None: nothing."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         return side(status, os.readlink(name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else "")
@@ -282,11 +282,11 @@ class Copy:
             return open_below(self.layers[layer], path, flags)
 
     def lost_its_origin(self, layer: int, path: str) -> bool:
-        """Was this file made from one of the workspace that is not there any more, so far as can be told?
+        """Was this file made from one of the workspace that is not there any more, so far as can be known?
 
         overlayfs marks a file that came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``), and it keeps the mark
-        when it is renamed or linked.  So it is told only of the oldest layer, and when ``changes`` has met no name that
-        was deleted or replaced inside: from there the file may have come.
+        when it is renamed or linked.  So it is known only of the oldest layer, and when ``changes`` has met no name
+        that was deleted or replaced inside: from there the file may have come.
         """
         there = self._layer(layer, path)
         if layer != 0 or self._moved or there is None or there.links != 1:
@@ -488,7 +488,7 @@ class Copy:
 
 
 def is_whiteout(there: Side) -> bool:
-    """Is it the mark of a deleted name?  overlayfs lets nobody make such a device through it (``ovl_mknod``)."""
+    """Is it the mark of a deleted name?  overlayfs lets no one make such a device through it (``ovl_mknod``)."""
     return there.what == "device" and there.number == 0
 
 
@@ -516,7 +516,7 @@ def masked(masks_fd: int) -> Callable[[str], bool]:
 def paired(copy: Copy, changes: list[Change]) -> list[Change]:
     """``changes`` with each deleted file and an added one of the same content as one renamed file.
 
-    A name at which something stands now, or that is below such a one, is no source.  What cannot be read is not paired.
+    A name at which something is now, or that is below such a one, is no source.  What cannot be read is not paired.
     """
     gone: dict[int, list[Change]] = {}
     for change in changes:

@@ -1,8 +1,8 @@
-"""Who may write which trees of the host: sandboxes that run, and applies whose stage lies in a workspace.
+"""Who may write which trees of the host: sandboxes that run, and applies whose stage is in a workspace.
 
 Theory of operation
 -------------------
-An apply judges what lies in its stage and gives it its name afterwards (``transaction``).  Where the stage has to be in
+An apply judges what is in its stage and gives it its name afterwards (``transaction``).  Where the stage has to be in
 the workspace, a sandbox that may write there could change it in between, and so have anything put in place under any
 name.  So the two exclude each other, by *claims*: a file for each, below ``changes/.writers``, that its owner holds
 with flock(2) and that names its trees.
@@ -71,7 +71,7 @@ class Claim:
             self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             _write(self._fd, self._first + marshal.dumps(()), 0)
-            os.rename(new, self._path)  # with its lock: nobody sees one that is not held
+            os.rename(new, self._path)  # with its lock: no process sees one that is not held
         except OSError as error:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -116,7 +116,7 @@ class Claim:
 
 
 class _Other:
-    """A claim that somebody else has, or had."""
+    """A claim that another process has, or had."""
 
     def __init__(self, kind: str, name: str, trees: tuple[str, ...], held: bool, known: bool) -> None:
         self._kind, self._name, self._trees, self._held, self._known = kind, name, trees, held, known

@@ -157,16 +157,16 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
             found=changes,
         )
         if invocation.has("json"):
-            told = {
+            answer = {
                 "dry_run": invocation.has("dry-run"),
                 "applied": diff.as_json(report.applied),
                 "refused": [{"path": change.path, "why": why} for change, why in report.refused],
                 "conflicts": [{"path": change.path, "why": change.conflict} for change in report.conflicts],
                 "arrived": [{"ref": each.ref, "name": each.name} for each in report.arrived],
             }
-            print(show.as_json(told))
+            print(show.as_json(answer))
         else:
-            lines = review.told(held.name, report)
+            lines = review.outcome(held.name, report)
             if invocation.has("dry-run"):
                 lines = [line.replace("put in place:", "would be put in place:", 1) for line in lines[:-1]]
             for line in lines:

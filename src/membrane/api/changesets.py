@@ -6,7 +6,7 @@ A ``ChangeSet`` is a name; each call takes the lock of the set for as long as it
 runs on it (``changes.store``), and reads what is there then.  The rules of the policy in force hold, as for the command
 line.
 
-``OpenSet`` is the set of a sandbox that is open, whose processes stand still for the call (``holding``): it has the
+``OpenSet`` is the set of a sandbox that is open, whose processes are stopped for the call (``holding``): it has the
 lock from there.
 """
 
@@ -205,7 +205,7 @@ class SandboxSet(ChangeSet):
 
 
 class OpenSet(SandboxSet):
-    """The set of a sandbox that is open, for as long as its processes stand still.
+    """The set of a sandbox that is open, for as long as its processes are stopped.
 
     Args:
         lock: a descriptor of the set's lock; it is the caller's.

@@ -1,10 +1,10 @@
-"""A sandbox whose processes stand still while its caller looks at what they changed.
+"""A sandbox whose processes are stopped while its caller looks at what they changed.
 
 Theory of operation
 -------------------
 The supervisor holds the lock of the change set, and the overlay is mounted.  When the caller asks, everything in the
 sandbox is stopped (``backend.Still``) and no command is given its job; then the caller gets the lock's descriptor and
-works on the set as whoever holds it.  ``Confirm`` says whether anything has run since: a copy of what is being written
+works on the set as its holder.  ``Confirm`` says whether anything has run since: a copy of what is being written
 is worth something only then.  With ``LetGo`` everything goes on.  When the caller ends, the sandbox does.
 
 Nothing here waits: the loop of the supervisor goes on, with questions, limits and masks.
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
         def go_on(self) -> None: ...
 
 
-STEP = 0.002  # seconds between two looks at processes that are being stopped: the kernel tells that to parents only
+STEP = 0.002  # seconds between two looks at processes that are being stopped: the kernel reports that to parents only
 
 
 class Holding:
-    """Of one supervisor; true while everything stands still, or is being stopped.
+    """Of one supervisor; true while everything is stopped, or is being stopped.
 
     Attributes:
         due: when ``step`` wants to be called, by time.monotonic; 0.0: there is no need.
@@ -79,7 +79,7 @@ class Holding:
             self._sandbox.answer(wire.NotDone(message.number, wire.error_as_data(error)))
 
     def step(self) -> None:
-        """Go on stopping everything; the caller is told when that is done, or fails."""
+        """Go on stopping everything; the caller gets word when that is done, or fails."""
         assert self._still is not None and self._sandbox.prepared.changes is not None
         self.due = 0.0
         number = self._asked

@@ -1,4 +1,4 @@
-"""What the library tells and asks: results, events, questions and answers, as frozen records."""
+"""What the library reports and asks: results, events, questions and answers, as frozen records."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ def question_of(asked: Mapping[str, Any]) -> Question:
     return read_question(asked, Process(*(who[name] for name in Process.field_names)) if who else None)
 
 
-def denied_of(told: Mapping[str, Any]) -> Denied:
+def denied_of(event: Mapping[str, Any]) -> Denied:
     """A refusal of the record."""
-    access = dict(told["access"])
+    access = dict(event["access"])
     return Denied(
         str(access.get("kind", "")),
         target_of(access),
-        str(told["reason"]),
-        str(told.get("rule") or ""),
-        str(told.get("hint") or ""),
-        int(told.get("count") or 1),
+        str(event["reason"]),
+        str(event.get("rule") or ""),
+        str(event.get("hint") or ""),
+        int(event.get("count") or 1),
         access,
     )
 

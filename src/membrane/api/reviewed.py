@@ -41,7 +41,7 @@ class Missing:
 
 
 MISSING = Missing()
-NAME_BYTES = 6  # of the name of a set that nobody named, as hexadecimal digits
+NAME_BYTES = 6  # of the name of a set that was given none, as hexadecimal digits
 
 
 def named(policy: Policy, review: bool | str) -> tuple[Policy, str]:
@@ -151,7 +151,7 @@ class AsyncReviewed:
         return await asyncio.to_thread(without_set(found.checkpoints, self._was_open, ()))
 
     async def checkpoint(self, label: str, *, replace: bool = False) -> None:
-        """Keep what was changed so far under ``label``; commands that run stand still meanwhile.
+        """Keep what was changed so far under ``label``; commands that run are stopped meanwhile.
 
         Raises:
             PolicyError: the label cannot be one, or is taken and ``replace`` is false.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncProcess", "AsyncSandbox"]
 
-MOST_OUTPUT = 64 << 20  # bytes of each stream that ``run`` keeps, unless told otherwise
+MOST_OUTPUT = 64 << 20  # bytes of each stream that ``run`` keeps, unless the call says otherwise
 OPEN = 30.0  # seconds for the supervisor to make the sandbox
 CLOSE = 15.0  # seconds for it to end everything and write the record
 SIGTERM, SIGKILL = 15, 9
@@ -75,7 +75,7 @@ class Command:
         return _exit_of(ended.result())[0] if ended.done() and not ended.exception() else None
 
     async def result(self) -> Result:
-        """Wait for its end; what it wrote is somebody else's."""
+        """Wait for its end; what it wrote is for another reader."""
         return _result(self, await asyncio.shield(self.ended), b"", b"", False)
 
     def send_signal(self, number: int) -> None:
@@ -304,7 +304,7 @@ class AsyncSandbox(AsyncReviewed):
         self._failure = self._failure or ended
         if not self._opened.done():
             self._opened.set_exception(ended)
-            self._opened.exception()  # seen, also when nobody waits
+            self._opened.exception()  # seen, also when nothing waits
         for future in (*self._replies.values(), *(command.ended for command in self._commands.values())):
             if not future.done():
                 future.set_exception(self._failure)
@@ -353,7 +353,7 @@ class AsyncSandbox(AsyncReviewed):
                 self._want_events()
 
     def _ran_so_far(self) -> int:
-        """How many commands were started; -1: nobody knows, or some of it still runs."""
+        """How many commands were started; -1: it is not known, or some of it still runs."""
         return -1 if self.persistent or self._wrapped or self._commands else self._ran
 
     def _another(self, name: str) -> Self:
@@ -405,17 +405,17 @@ class AsyncSandbox(AsyncReviewed):
         try:
             try:
                 async with asyncio.timeout(timeout):
-                    told = await asyncio.shield(command.ended)
+                    ended = await asyncio.shield(command.ended)
             except TimeoutError:
                 timed_out = True
                 self._post(wire.Kill(command.number))
-                told = await asyncio.shield(command.ended)
+                ended = await asyncio.shield(command.ended)
         except BaseException:
             self._post(wire.Kill(command.number))
             raise
         finally:
             out, err, truncated = pipes.finish(self._loop)
-        return _result(command, told, out, err, truncated, timed_out)
+        return _result(command, ended, out, err, truncated, timed_out)
 
     async def shell(self, line: str, **options: Any) -> Result:
         """Run a line of shell (``/bin/sh -c``); options as ``run``."""
@@ -518,7 +518,7 @@ class AsyncSandbox(AsyncReviewed):
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """An argv that runs ``argv`` in this sandbox, for whoever spawns processes itself.
+        """An argv that runs ``argv`` in this sandbox, for a program that spawns processes itself.
 
         Its streams become the command's, signals are passed on, and it ends with the command's exit status.  It works
         while the sandbox is open, for this user.
@@ -527,17 +527,17 @@ class AsyncSandbox(AsyncReviewed):
             HostError: the socket for it cannot be made.
         """
         self._wrapped = True
-        told: wire.Listens = await self._ask_supervisor(wire.Listen)
+        listens: wire.Listens = await self._ask_supervisor(wire.Listen)
         words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
         place = ["--cwd", os.fspath(cwd)] if cwd is not None else []
-        return [*own_program("membrane.api.enter"), told.path, *place, *words, "--", *argv_of(argv)]
+        return [*own_program("membrane.api.enter"), listens.path, *place, *words, "--", *argv_of(argv)]
 
     # ------------------------------------------------------------ the rest
 
     def events(self) -> AsyncIterator[Event]:
         """The events from now on, until the sandbox is closed.
 
-        A reader that does not keep up is told what it missed by an event ``EventsLost``.
+        A reader that does not keep up learns what it missed from an event ``EventsLost``.
         """
         self._check_open()
         reader = Events()
@@ -565,8 +565,8 @@ class AsyncSandbox(AsyncReviewed):
 
     async def stats(self) -> Stats:
         """What happened so far."""
-        told: wire.Counted = await self._ask_supervisor(wire.Count)
-        return Stats(**{name: told.stats[name] for name in Stats.field_names})
+        counted: wire.Counted = await self._ask_supervisor(wire.Count)
+        return Stats(**{name: counted.stats[name] for name in Stats.field_names})
 
     def _check_open(self) -> None:
         refuse_fork(self._owner)
@@ -673,9 +673,9 @@ class AsyncSandbox(AsyncReviewed):
             self.left_behind = message.left
 
     @staticmethod
-    def _end(command: Command, told: wire.CommandEnded) -> None:
-        if told.failure is not None:
-            error = wire.error_of(told.failure)
+    def _end(command: Command, ended: wire.CommandEnded) -> None:
+        if ended.failure is not None:
+            error = wire.error_of(ended.failure)
             for future in (command.started, command.ended):
                 if not future.done():
                     future.set_exception(error)
@@ -684,7 +684,7 @@ class AsyncSandbox(AsyncReviewed):
         if not command.started.done():
             command.started.set_result(None)
         if not command.ended.done():
-            command.ended.set_result(told)
+            command.ended.set_result(ended)
 
     def _spawn_task(self, coroutine: Any) -> asyncio.Task[None]:
         assert self._loop is not None
@@ -737,36 +737,36 @@ class AsyncSandbox(AsyncReviewed):
 
 
 def _result(
-    command: Command, told: wire.CommandEnded, out: bytes, err: bytes, truncated: bool, timed_out: bool = False
+    command: Command, ended: wire.CommandEnded, out: bytes, err: bytes, truncated: bool, timed_out: bool = False
 ) -> Result:
-    code, signal = _exit_of(told)
-    over = timed_out or told.timed_out
+    code, signal = _exit_of(ended)
+    over = timed_out or ended.timed_out
     return Result(
         command.argv,
         TIMED_OUT if over else code,
         signal,
         out,
         err,
-        told.duration,
+        ended.duration,
         over,
         truncated,
-        tuple(denied_of(each) for each in told.denied),
-        tuple(Change(str(path), what) for path, what in (told.changes or {}).items()),
+        tuple(denied_of(each) for each in ended.denied),
+        tuple(Change(str(path), what) for path, what in (ended.changes or {}).items()),
         command.assurance,
-        not told.lost,
+        not ended.lost,
     )
 
 
-def _exit_of(told: wire.CommandEnded) -> tuple[int, int]:
-    """(exit status, signal) of what the supervisor told."""
-    if told.timed_out:
+def _exit_of(ended: wire.CommandEnded) -> tuple[int, int]:
+    """(exit status, signal) of what the supervisor reported."""
+    if ended.timed_out:
         return TIMED_OUT, SIGKILL
-    code = os.waitstatus_to_exitcode(told.status)
+    code = os.waitstatus_to_exitcode(ended.status)
     return (code, 0) if code >= 0 else (128 - code, -code)
 
 
 def refuse_fork(owner: int) -> None:
-    """Raise HostError where a fork of the process ``owner`` uses what that has opened: nobody would ever answer it.
+    """Raise HostError where a fork of the process ``owner`` uses what that has opened: it would never get an answer.
 
     The loop's thread does not exist there, and both would read from one stream.
     """

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-The caller spawns ``python -I -c ... FD`` with one end of a socket pair and tells the policy over it (``wire``).  The
+The caller spawns ``python -I -c ... FD`` with one end of a socket pair and sends the policy over it (``wire``).  The
 supervisor makes the sandbox (``boundary.Boundary``) and then serves: the cell forks processes
 (``backend.Cell.fork``), which confine themselves, are read back, and wait for a job; one more than there are jobs is
 made, so that the next one need not wait.  When the keeper of a command has ended, so has everything that it started
-(``kept``: but what it left in the background).  Before its end is told, the tracer and the gateway are asked
-to tell what they hold, so that its refusals are complete.
+(``kept``: but what it left in the background).  Before its end is reported, the tracer and the gateway are asked
+to send what they hold, so that its refusals are complete.
 
-All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is told with every
-command that ran when it happened: the network does not know which of them it was.
+All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is reported with
+every command that ran when it happened: the network does not know which of them it was.
 
 Rules
 -----
@@ -61,12 +61,12 @@ else:
     import _signal
 
 MOST_WAITING = 4 << 20  # bytes of events that wait for the caller
-MOST_TOLD = 1000  # refusals, and changed files, of one command
+MOST_REPORTED = 1000  # refusals, and changed files, of one command
 MOST_COMMANDS = 4096  # at once
 AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
 OBEY = 1.0  # seconds for a keeper to kill its command
-SYNC = 2.0  # seconds for the tracer and the gateway to tell what they hold
+SYNC = 2.0  # seconds for the tracer and the gateway to send what they hold
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
 
@@ -172,7 +172,7 @@ class Supervisor(Boundary):
         # For our own descriptors: who runs commands has been forked, with the caller's limits.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self._tell(self._main, wire.Opened(self.id, self.plan.workspace, self.record.trace_source))
+        self._send(self._main, wire.Opened(self.id, self.plan.workspace, self.record.trace_source))
         self._feed()
 
     def _over(self) -> bool:
@@ -216,7 +216,7 @@ class Supervisor(Boundary):
             self._ended(command)
         for wanted in self._wanted:
             wanted.close()
-            self._tell(wanted.client, wire.CommandEnded(wanted.number, SIGKILL))
+            self._send(wanted.client, wire.CommandEnded(wanted.number, SIGKILL))
         if self._door is not None:
             self._door.close()
             try:
@@ -306,7 +306,7 @@ class Supervisor(Boundary):
                 self._questions.discard(message.number)
                 self.gateway.answer(message.number, message.answer)
         elif isinstance(message, wire.Count):
-            self._tell(client, wire.Counted(message.number, self._stats()))
+            self._send(client, wire.Counted(message.number, self._stats()))
         elif isinstance(message, wire.Listen):
             self._listen(message.number)
         elif isinstance(message, wire.WantEvents):
@@ -322,9 +322,9 @@ class Supervisor(Boundary):
             if kill:
                 self._wanted.remove(wanted)
                 wanted.close()
-                self._tell(client, wire.CommandEnded(number, SIGKILL))
+                self._send(client, wire.CommandEnded(number, SIGKILL))
 
-    def _tell(self, client: _Client, message: Message) -> None:
+    def _send(self, client: _Client, message: Message) -> None:
         if client.gone:
             return
         client.waiting.append(message)
@@ -378,7 +378,7 @@ class Supervisor(Boundary):
 
     def _not_started(self, client: _Client, number: int, cause: str) -> None:
         error = wire.error_as_data(HostError("start a command", cause))
-        self._tell(client, wire.CommandEnded(number, failure=error))
+        self._send(client, wire.CommandEnded(number, failure=error))
 
     def _feed(self) -> None:
         """Give jobs to the processes that wait, and have as many made as will be needed."""
@@ -393,7 +393,7 @@ class Supervisor(Boundary):
             try:
                 process = self.cell.fork()
             except HostError:
-                return  # the cell tells ``Broken`` next
+                return  # the cell reports ``Broken`` next
             except OSError as error:
                 self._not_now(error)
                 return
@@ -403,7 +403,7 @@ class Supervisor(Boundary):
             self._watch(command.channel, lambda command=command: self._on_news(command))  # type: ignore[misc]
 
     def _not_now(self, error: OSError) -> None:
-        """There is no room for another process: the end of one makes some, and without one jobs are told."""
+        """There is no room for another process: the end of one makes some, and without one jobs are refused."""
         if len(self._commands) > len(self._ready):
             return
         wanted_now, self._wanted = self._wanted, []
@@ -422,7 +422,7 @@ class Supervisor(Boundary):
             command.process.release(wanted.job, wanted.streams)
         except OSError:
             return  # it has ended
-        self._tell(wanted.client, wire.Started(wanted.number, command.process.pid, command.assurance))
+        self._send(wanted.client, wire.Started(wanted.number, command.process.pid, command.assurance))
 
     def _on_news(self, command: _Command) -> None:
         news = command.process.read()
@@ -444,8 +444,8 @@ class Supervisor(Boundary):
         try:
             assurance = command.process.ready()
         except (OSError, MembraneError) as error:
-            told = HostError("confirm the confinement of a command", str(error))
-            command.failure = command.failure or wire.error_as_data(told)
+            failure = HostError("confirm the confinement of a command", str(error))
+            command.failure = command.failure or wire.error_as_data(failure)
             command.process.refuse()
             return
         self._making -= 1
@@ -455,7 +455,7 @@ class Supervisor(Boundary):
         self._feed()
 
     def _not_made(self, command: _Command) -> None:
-        """It ended before it could have a job; the first that waits for one is told."""
+        """It ended before it could have a job; the first that waits for one gets the error."""
         self._making -= 1
         del self._commands[command.channel]
         command.process.close()
@@ -463,7 +463,7 @@ class Supervisor(Boundary):
             wanted = self._wanted.pop(0)
             error = HostError("start a command", "its process ended early")
             failure = command.failure or wire.error_as_data(error)
-            self._tell(wanted.client, wire.CommandEnded(wanted.number, failure=failure))
+            self._send(wanted.client, wire.CommandEnded(wanted.number, failure=failure))
             wanted.close()
             self._feed()
 
@@ -498,7 +498,7 @@ class Supervisor(Boundary):
             return
         client.commands.pop(command.number, None)
         self._send_lines()
-        told = wire.CommandEnded(
+        ended = wire.CommandEnded(
             command.number,
             command.status or 0,
             time.monotonic() - command.started,
@@ -508,7 +508,7 @@ class Supervisor(Boundary):
             command.changes,
             command.failure,
         )
-        self._tell(client, told)
+        self._send(client, ended)
         self._feed()
 
     def _signal(self, command: _Command, number: int) -> None:
@@ -523,7 +523,7 @@ class Supervisor(Boundary):
         """End the command, and unless the sandbox is kept everything that it started."""
         try:
             if self._kept:
-                # Its process group; somebody inside may have stopped the keeper.
+                # Its process group; a process inside may have stopped the keeper.
                 if command.process.signal(SIGKILL):
                     command.kill_at = time.monotonic() + OBEY
             else:
@@ -536,10 +536,12 @@ class Supervisor(Boundary):
     def _take_event(self, line: bytes, event: dict[str, Any]) -> None:
         kind = event.get("event")
         if kind == "AccessDenied":
-            told = {name: event.get(name) for name in ("access", "reason", "rule", "hint", "count", "process", "time")}
+            denied = {
+                name: event.get(name) for name in ("access", "reason", "rule", "hint", "count", "process", "time")
+            }
             for command in self._running():
-                if len(command.denied) < MOST_TOLD:
-                    command.denied.append(told)
+                if len(command.denied) < MOST_REPORTED:
+                    command.denied.append(denied)
                 else:
                     command.lost += 1
         elif kind in ("FileOpened", "FileCreated", "FileRemoved", "FileRenamed") and not event.get("result"):
@@ -547,7 +549,7 @@ class Supervisor(Boundary):
                 if path in self._places or path.startswith(_NOT_FILES):
                     continue
                 for command in self._running():
-                    if path in command.changes or len(command.changes) < MOST_TOLD:
+                    if path in command.changes or len(command.changes) < MOST_REPORTED:
                         command.changes[path] = change
                     else:
                         command.lost += 1
@@ -574,13 +576,13 @@ class Supervisor(Boundary):
             self._lines.append(text)
         if self._lines:
             lines, self._lines = self._lines, []
-            self._tell(self._main, wire.EventLines(tuple(lines)))
+            self._send(self._main, wire.EventLines(tuple(lines)))
 
     def _turn(self) -> None:
         self._send_lines()
 
     def _sync(self, then: Any) -> None:
-        """Call ``then`` when the tracer and the gateway have told what they hold."""
+        """Call ``then`` when the tracer and the gateway have sent what they hold."""
         self._sync_number += 1
         who = set()
         if self._tracer is not None and self._tracer.sync(self._sync_number):
@@ -607,11 +609,11 @@ class Supervisor(Boundary):
         self._questions.add(asked.number)
         who = self.cell.owner(asked.client)
         process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
-        self._tell(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
+        self._send(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
 
     def _on_withdrawn(self, number: int) -> None:
         self._questions.discard(number)
-        self._tell(self._main, wire.Withdrawn(number))
+        self._send(self._main, wire.Withdrawn(number))
 
     @property
     def making(self) -> int:
@@ -620,7 +622,7 @@ class Supervisor(Boundary):
 
     def answer(self, message: Message) -> None:
         """Send a message to the caller."""
-        self._tell(self._main, message)
+        self._send(self._main, message)
 
     def go_on(self) -> None:
         """Jobs may have waited for the end of a look at the changes."""
@@ -638,9 +640,9 @@ class Supervisor(Boundary):
                 )
             self.update_network(policy)
         except MembraneError as error:
-            self._tell(self._main, wire.NotDone(update.number, wire.error_as_data(error)))
+            self._send(self._main, wire.NotDone(update.number, wire.error_as_data(error)))
             return
-        self._sync(lambda: self._tell(self._main, wire.Updated(update.number)))
+        self._sync(lambda: self._send(self._main, wire.Updated(update.number)))
 
     def _stats(self) -> dict[str, Any]:
         log = self.log
@@ -660,12 +662,12 @@ class Supervisor(Boundary):
             try:
                 self._door = door.listen(path, MOST_CLIENTS)
             except OSError as error:
-                told = HostError("listen for wrapped commands", error.strerror or str(error), target=path)
-                self._tell(self._main, wire.NotDone(number, wire.error_as_data(told)))
+                failure = HostError("listen for wrapped commands", error.strerror or str(error), target=path)
+                self._send(self._main, wire.NotDone(number, wire.error_as_data(failure)))
                 return
             self._door_path = path
             self._watch(self._door.fileno(), self._on_door)
-        self._tell(self._main, wire.Listens(number, self._door_path))
+        self._send(self._main, wire.Listens(number, self._door_path))
 
     def _on_door(self) -> None:
         assert self._door is not None
@@ -692,7 +694,7 @@ def _is_own(channel: _socket.socket) -> bool:
 def _changes(kind: str, event: dict[str, Any]) -> list[tuple[str, str]]:
     path = event.get("path")
     if not isinstance(path, str):
-        return []  # cut: too long to be told
+        return []  # cut: too long to be reported
     if kind == "FileOpened":
         return [(path, "written")] if _CHANGING.intersection(event["flags"]) else []
     if kind == "FileRemoved":
@@ -726,12 +728,12 @@ def main(argv: list[str]) -> int:
         begun = begin(lambda: request, "kept" if wanted.persistent else "fresh")
         return Supervisor(channel, begun, wanted).run()
     except MembraneError as error:
-        told = wire.error_as_data(error)
+        failure = wire.error_as_data(error)
     except Exception as error:
-        told = wire.error_as_data(InternalError("make the sandbox", f"{type(error).__name__}: {error}"))
+        failure = wire.error_as_data(InternalError("make the sandbox", f"{type(error).__name__}: {error}"))
     channel.setblocking(True)
     try:
-        channel.send(wire.Failed(told))
+        channel.send(wire.Failed(failure))
     except OSError:
         pass
     return 1

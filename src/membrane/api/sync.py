@@ -272,7 +272,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> list[str]:
-        """An argv that runs ``argv`` in this sandbox, for whoever spawns processes itself (``AsyncSandbox.wrap``)."""
+        """An argv that runs ``argv`` in this sandbox, for a program that spawns it itself (``AsyncSandbox.wrap``)."""
         return self._call(self._core.wrap(argv, env=env, cwd=cwd))
 
     def events(self) -> Iterator[Event]:

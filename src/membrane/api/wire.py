@@ -128,7 +128,7 @@ class Restored(Message):
 
 
 class Opened(Message):
-    """The sandbox stands; ``id``: of the session."""
+    """The sandbox is made; ``id``: of the session."""
 
     id: str
     workspace: str
@@ -146,8 +146,8 @@ class Started(Message):
 class CommandEnded(Message):
     """A command has ended, or was not started.
 
-    ``status``: as wait(2) tells it.  ``duration``: seconds.  ``denied``, ``changes``: of which ``lost`` found no room.
-    ``failure``: an error (``error_of``), or None.
+    ``status``: as wait(2) reports it.  ``duration``: seconds.  ``denied``, ``changes``: of which ``lost`` found no
+    room.  ``failure``: an error (``error_of``), or None.
     """
 
     number: int
@@ -181,7 +181,7 @@ class Listens(Message):
 
 
 class Holding(Message):
-    """Everything stands still; ``lock``: that of the change set, whose holder goes on holding it."""
+    """Everything is stopped; ``lock``: that of the change set, whose holder goes on holding it."""
 
     number: int
     lock: Fd
@@ -260,7 +260,7 @@ def error_as_data(error: MembraneError) -> dict[str, Any]:
 
 
 def error_of(data: dict[str, Any]) -> MembraneError:
-    """The error that the other side told."""
+    """The error that the other side sent."""
     from .. import errors
 
     kind = {each.__name__: each for each in (errors.PolicyError, errors.HostError)}

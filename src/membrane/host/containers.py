@@ -9,10 +9,10 @@ With ``containers: nested`` there are three user namespaces, each the parent of 
     command   made here: owns a network namespace with one way out (``netns._join``), and from its start (``enter``) a
               copy of the view, ipc, uts and cgroup namespaces
 
-Every mount that comes from a more privileged mount namespace is locked in the copy: what lies below a mask cannot be
+Every mount that comes from a more privileged mount namespace is locked in the copy: what is below a mask cannot be
 uncovered, a read-only mount not made writable, and a tree not bound without what covers it (mount_namespaces(7),
 "Restrictions on mount namespaces").  The copy is a slave of the view: what the launcher hides later arrives as well.
-That is no wall: of a tree that arrives by propagation the root is not locked (fs/namespace.c, lock_mnt_tree), and a
+That is no barrier: of a tree that arrives by propagation the root is not locked (fs/namespace.c, lock_mnt_tree), and a
 mount namespace that the command makes private does not get it at all.
 
 The namespaces exist from before the network is set up; who made them ends at once, their descriptors keep them.
@@ -111,7 +111,7 @@ def enter(inner: Inner) -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     sc.unshare(sc.CLONE_NEWNS | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP)
-    sc.set_dumpable(True)  # else its own /proc/self belongs to somebody else
+    sc.set_dumpable(True)  # else its own /proc/self belongs to another user
     # A sysfs of its own network namespace over the host's.  Engines find cgroups there; they work without, too.
     for kind, place, flags in (("sysfs", "/sys", _SYSFS), ("cgroup2", "/sys/fs/cgroup", _SYSFS & ~sc.MS_RDONLY)):
         try:

@@ -1,10 +1,10 @@
-"""Docker's daemon inside the sandbox, started by whoever first connects to its socket.
+"""Docker's daemon inside the sandbox, started by the first connection to its socket.
 
 Theory of operation
 -------------------
 A process of the sandbox, under the command's own confinement, listens on the socket where Docker's clients look by
 default.  The first connection makes it execute dockerd with that socket (sd_listen_fds(3)); the client waits meanwhile
-in the socket's queue.  Nothing is started for a command that uses no Docker.  The daemon is told that it is in a user
+in the socket's queue.  Nothing is started for a command that uses no Docker.  The daemon is started as one in a user
 namespace (``--rootless``, for which it wants a variable and a program of RootlessKit; the program is never run with
 ``--userland-proxy=false``), so it asks for nothing of the machine: no cgroups, no device rules, no settings.
 
@@ -31,7 +31,7 @@ _SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"
 
 
 def offer(environment: Mapping[str, str]) -> None:
-    """In the command's process, before exec: listen, where dockerd is installed and nothing stands at its socket."""
+    """In the command's process, before exec: listen, where dockerd is installed and nothing is at its socket."""
     path = [place for place in (*environment.get("PATH", "").split(":"), *_SYSTEM) if place.startswith("/")]
     daemon = next((name for place in path if os.access(name := f"{place}/dockerd", os.X_OK)), "")
     if not daemon:
@@ -56,7 +56,7 @@ def offer(environment: Mapping[str, str]) -> None:
 
 
 def _wait(listening: int, daemon: str, environment: dict[str, str]) -> NoReturn:
-    """Until somebody connects; then this process is dockerd."""
+    """Until a process connects; then this process is dockerd."""
     try:
         os.setsid()
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -64,7 +64,7 @@ def _wait(listening: int, daemon: str, environment: dict[str, str]) -> NoReturn:
             os.dup2(null, fd)
         if listening != _FIRST:
             os.dup2(listening, _FIRST, inheritable=False)
-        sc.close_range(_FIRST + 1)  # the channel and the pipe that tells of exec are the command's
+        sc.close_range(_FIRST + 1)  # the channel and the pipe that reports exec are the command's
         os.chdir("/")
         poll = select.poll()
         poll.register(_FIRST, select.POLLIN)

@@ -1,4 +1,4 @@
-"""A sandbox inside somebody else's container: no namespace, no mount; Landlock, a filter, and sockets that we make.
+"""A sandbox inside a container that is not ours: no namespace, no mount; Landlock, a filter, and sockets that we make.
 
 Theory of operation
 -------------------
@@ -7,12 +7,12 @@ which confines itself and sends its listener here, and serves that (``supervised
 It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_INSIDE``).
 
 No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
-(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so a walk over the children finds everybody.  ``end_all``
-kills by pidfd and walks again until two walks find nobody.  The supervisor is a subreaper as well, for the case that
+(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so a walk over the children finds them all.  ``end_all``
+kills by pidfd and walks again until two walks find none.  The supervisor is a subreaper as well, for the case that
 the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has ended (its
 pidfd), and removes the sandbox's directory.
 
-Landlock has no "except": where something in a tree is hidden or read-only, what lies beside it on the way is listed
+Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
 instead.  So in a directory that holds such a name no new one can be made; that is what the receipt says.
 """
 
@@ -57,13 +57,14 @@ _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 class Inside:
     """What the keeper needs beside the plan: the sandbox's private directory and its sockets.
 
-    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``told``: the socket to tell it destinations by.
+    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them.
     """
 
-    __slots__ = ("directory", "dns", "doors", "tcp", "told")
+    __slots__ = ("destinations", "directory", "dns", "doors", "tcp")
 
-    def __init__(self, directory: str, tcp: int, dns: int, told: _socket.socket, doors: dict[str, str]) -> None:
-        self.directory, self.tcp, self.dns, self.told, self.doors = directory, tcp, dns, told, doors
+    def __init__(self, directory: str, tcp: int, dns: int, destinations: _socket.socket, doors: dict[str, str]) -> None:
+        self.directory, self.tcp, self.dns = directory, tcp, dns
+        self.destinations, self.doors = destinations, doors
 
 
 def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
@@ -74,7 +75,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
         directory: the sandbox's own.
 
     Raises:
-        HostError: more names lie beside what is hidden than can be listed.
+        HostError: more names are beside what is hidden than can be listed.
     """
     hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)}
     frozen = {os.path.realpath(op.target) for op in ops if isinstance(op, ReadOnly)}
@@ -201,7 +202,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             epoll,
             tcp=made.tcp,
             dns=made.dns,
-            told=made.told,
+            destinations=made.destinations,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
             writable=[path for path, rights in rules if rights == landlock.WRITE],
@@ -257,7 +258,7 @@ def _to_group(pid: int, number: int) -> None:
 
 
 def _reap(command: int) -> int | None:
-    """Reap whoever has ended; the status of the command when it has."""
+    """Reap the processes that have ended; the status of the command when it has."""
     found = None
     while True:
         try:
@@ -271,7 +272,7 @@ def _reap(command: int) -> int | None:
 
 
 def _take(channel: _socket.socket) -> int:
-    """The listener that the command sends; -1: it failed before, which it has told."""
+    """The listener that the command sends; -1: it failed before, which it has reported."""
     _data, ancillary, _flags, _address = channel.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
     channel.close()
     for _level, _kind, value in ancillary:
@@ -371,7 +372,7 @@ def _judge_streams() -> None:
 
 
 def _try_network() -> None:
-    """The wall behind the sockets is in force: neither connect(2) nor bind(2) of TCP is this process's own.
+    """The barrier behind the sockets is in force: neither connect(2) nor bind(2) of TCP is this process's own.
 
     Raises:
         HostError: one of them is.
@@ -498,7 +499,7 @@ def end_orphans() -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove a directory of ours and all below it, of any modes and depth, when nobody changes it any more.
+    """Remove a directory of ours and all below it, of any modes and depth, when no process changes it any more.
 
     What a directory in it holds is moved up, so that no path grows long; what cannot be removed stays.
     """

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The command's filter (``seccomp.supervised_program``) asks before socket(2) and before every call that takes or tells
+The command's filter (``seccomp.supervised_program``) asks before socket(2) and before every call that takes or returns
 an address.  ``Sockets`` answers.  socket(2) gets a socket that was made here (SECCOMP_ADDFD_FLAG_SEND), of which a
 duplicate is kept: the same open file description.  A later call names a descriptor of its process; the link of
 /proc/TID/fd says which inode that is, and so which duplicate.  connect, bind and listen are done on the duplicate with
@@ -10,7 +10,7 @@ our copy of the address: the kernel never reads one from the command's memory, s
 it.  A descriptor that is changed during the look-up is another socket of the same sandbox.  Nothing is exchanged under
 the command: epoll registrations, O_NONBLOCK and SO_ERROR are the kernel's own.
 
-Behind this stands Landlock with no TCP right at all (``landlock.confine``): a bind or connect that reached the kernel
+Behind this is Landlock with no TCP right at all (``landlock.confine``): a bind or connect that reached the kernel
 by another way fails there.  Calls that are let go on decide nothing: options of sockets, names of local ones, and
 bind(2) of unix sockets, where Landlock judges the directory.
 
@@ -59,7 +59,7 @@ _STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 _IPV6_V6ONLY = 26
 # Options of level IPPROTO_IP and IPPROTO_IPV6 that may be set.  Not among them: source routes (a connection to loopback
 # would leave for the first hop), multicast groups (joining one sends packets), IP_BIND_ADDRESS_NO_PORT (hides the port
-# that the gateway is told).
+# that the gateway gets).
 _OPTIONS = frozenset(
     (
         *((0, name) for name in (1, 2, 8, 10, 11, 12, 13, 21)),  # TOS TTL PKTINFO MTU_DISCOVER RECV{ERR,TTL,TOS} MINTTL
@@ -115,7 +115,7 @@ class Sockets:
         epoll: takes what is waited for here; ``on`` has what is to be called for a descriptor.
         tcp: port of the gateway's listener on 127.0.0.1.
         dns: port of its answerer, the same.
-        told: takes a line for each connection.
+        destinations: takes a line for each connection.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
         writable: paths below which the command may change files, for ``supervised_files``.
@@ -128,17 +128,17 @@ class Sockets:
         *,
         tcp: int,
         dns: int,
-        told: _socket.socket,
+        destinations: _socket.socket,
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
         writable: Iterable[str],
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
-        self._tcp, self._dns, self._told = tcp, dns, told
+        self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
         self._metadata = Metadata(writable, self._read)
-        told.setblocking(False)
+        destinations.setblocking(False)
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
         self._ports: dict[int, int] = {}  # bound inside: the inode of the socket
@@ -343,8 +343,8 @@ class Sockets:
             if not socket.getsockname()[1]:
                 socket.bind((loopback, 0))
             text = _socket.inet_ntop(_AF_INET if len(address) == 4 else _AF_INET6, address)
-            try:  # before the connection: who accepts it has been told
-                self._told.send(f"{socket.getsockname()[1]} {text} {port}".encode("ascii"))
+            try:  # before the connection: the gateway has the destination when it accepts it
+                self._destinations.send(f"{socket.getsockname()[1]} {text} {port}".encode("ascii"))
             except OSError:
                 raise _Refused(errno.ECONNREFUSED) from None
             target = self._tcp
@@ -464,7 +464,7 @@ class Sockets:
     def _on_ioctl(self, call: Call) -> int:
         """TIOCGPTPEER: the other end of a terminal whose master the process holds (ioctl_tty(2)).
 
-        Landlock shows no slave but the run's own, as those of other terminals of the same user lie beside it.
+        Landlock shows no slave but the run's own, as those of other terminals of the same user are beside it.
         """
         flags = call[5] & 0xFFFFFFFF
         number = self._terminal(call)
@@ -479,7 +479,7 @@ class Sockets:
         return -1  # answered
 
     def _terminal(self, call: Call) -> int:
-        """The number of the terminal whose master the first argument names; only a master's fdinfo tells one."""
+        """The number of the terminal whose master the first argument names; only a master's fdinfo has one."""
         try:
             with open(f"/proc/{call[1]}/fdinfo/{call[3] & 0x7FFFFFFF}", "rb") as lines:
                 found = lines.read(4096).partition(b"\ntty-index:")[2].split(None, 1)
@@ -575,7 +575,7 @@ class Sockets:
         try:
             held.ours.send(held.way.recv(LONGEST_DATAGRAM))
         except OSError:
-            pass  # nobody asked who waits
+            pass  # no call waits for an answer
 
     def _on_recvfrom(self, call: Call) -> int | None:
         held = self._known(call)
@@ -675,7 +675,7 @@ def _connected(socket: _socket.socket) -> bool:
 
 
 def _own(held: Held) -> bytes:
-    """A local address for who asks a stand-in."""
+    """The local address of a stand-in, for a call that asks for it."""
     if held.family == _AF_INET:
         return struct.pack("=H", _AF_INET) + bytes(2) + b"\x7f\0\0\1" + bytes(8)
     return struct.pack("=H", _AF_INET6) + bytes(6) + bytes(15) + b"\1" + bytes(4)
@@ -694,7 +694,7 @@ def bound_to(place: int) -> int:
         place: an O_PATH descriptor of the file.
     """
     status = os.fstat(place)
-    # Of btrfs and overlayfs stat(2) tells another device than the socket's
+    # Of btrfs and overlayfs stat(2) gives another device than the socket's
     devices = (os.major(status.st_dev) << 20 | os.minor(status.st_dev), device_of_mount(place, 0))
     table = _socket.socket(_AF_NETLINK, _RAW | _CLOEXEC, 4)
     found = 0

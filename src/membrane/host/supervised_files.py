@@ -5,7 +5,7 @@ Theory of operation
 Landlock has no right for chmod(2), chown(2), utimensat(2) and setxattr(2) (Documentation/userspace-api/landlock.rst,
 "Current limitations"): it refuses none of them, on whichever file the caller owns.  So the command's filter asks, and
 ``Metadata`` does what was asked: it opens the file as the process would (O_PATH), and what that is, and not its name,
-is judged and changed.  The file has to lie below a path that the command may write.  Nothing is let go on, so nothing
+is judged and changed.  The file has to be below a path that the command may write.  Nothing is let go on, so nothing
 that changes during the call counts.
 
 The keeper has no capability either (``inside.keeper``), so it may what the command might.

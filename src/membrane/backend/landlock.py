@@ -1,4 +1,4 @@
-"""The backend for a container of somebody else: no namespace, no mount, no capability.
+"""The backend for a container that is not ours: no namespace, no mount, no capability.
 
 Theory of operation
 -------------------
@@ -142,7 +142,7 @@ class InsideCell(Cell):
         self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
         self._dns.bind(("127.0.0.1", 0))
-        self._destinations, telling = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -158,9 +158,7 @@ class InsideCell(Cell):
         self._closed: list[str] = []
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
-        made = inside.Inside(
-            self.directory, self._listener.getsockname()[1], self._dns.getsockname()[1], telling, doors
-        )
+        made = inside.Inside(self.directory, self._listener.getsockname()[1], self._dns.getsockname()[1], sender, doors)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -169,7 +167,7 @@ class InsideCell(Cell):
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
-        telling.close()
+        sender.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:

@@ -4,12 +4,12 @@ Theory of operation
 -------------------
 Runs have no control group of their own, so the processes are stopped one by one: SIGSTOP (signal(7)), which a process
 can neither catch nor ignore, by pidfd, from the top of the tree downwards, so that no parent sees its child stop.  They
-go on in the reverse order.  What was stopped before by somebody else stays so.
+go on in the reverse order.  What was stopped before by another process stays so.
 
 The processes are hostile: they fork while they are looked for, and one that still runs sends SIGCONT to one that does
 not.  So they are looked for until nothing changes, and it is verified instead of assumed that nothing runs.  A thread
 that has run and stopped again has a higher count of context switches (proc_pid_status(5)).  In two looks with the same
-threads, all stopped, with the same counts, each thread stood still from the first look to the second, so all of them
+threads, all stopped, with the same counts, each thread was stopped from the first look to the second, so all of them
 did at the moment between the two.  ``confirm`` looks again after the work: with the same counts nothing has run in
 between.  ``LOOKS`` equal looks are asked for, as one listing of /proc may miss a process that was forked behind its
 back; its parent and it would have to do so each time.
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-LONGEST = 5  # seconds until all stand still
+LONGEST = 5  # seconds until all are stopped
 LOOKS = 3  # that have to be equal
 TRY = 40  # looks of one attempt, before all go on for the next one
-PAUSE = 0.002  # seconds between two looks, for who calls ``step``: the kernel tells a stop to the parent only
+PAUSE = 0.002  # seconds between two looks, for who calls ``step``: the kernel reports a stop to the parent only
 MOST = 4_000  # processes
 SIGSTOP, SIGCONT = 19, 18  # signal(7), on all machines of ours
 _STOPPED = frozenset("Tt")
@@ -72,7 +72,7 @@ class Stillness(Still):
         look = _look(processes)
         moving = {process for process, stopped, _switches in look.values() if not stopped}
         for process in processes:
-            if process in moving:  # not one that somebody else has stopped: it is not ours to let go on
+            if process in moving:  # not one that another process has stopped: it is not ours to let go on
                 self._stop(process)
         self._equal = self._equal + 1 if look == self._last and not moving else 0
         self._last = look
@@ -148,7 +148,7 @@ class Stillness(Still):
 
 @contextmanager
 def standing(still: Still) -> Iterator[None]:
-    """Everything stands still in the block, for a process whose own end does not end the sandbox.
+    """Everything is stopped in the block, for a process whose own end does not end the sandbox.
 
     Whatever ends this process, everything goes on: signals that ask it to end wait until then, and where it is killed,
     a child of it lets everything go on.

@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 Engines (dockerd, podman, buildah) want to be root over namespaces, mounts and a network of their own.  The command gets
 that in a user namespace of its own (``host.containers``), below those that own the view and the captured network.  The
-walls that stay are named in the receipt, and so are those that do not: Landlock's file rules forbid every mount, so
+barriers that stay are named in the receipt, and so are those that do not: Landlock's file rules forbid every mount, so
 only its scopes are left; the kernel's interfaces for namespaces, mounts and netfilter can be reached.
 
-Images hold set-user-ID files, which nobody inside can use (no_new_privs) and which are a door for others where they
-appear on the host.  They keep the bit only where everything that is written lies in our own state, which no other user
+Images hold set-user-ID files, which no process inside can use (no_new_privs) and which are a door for others where they
+appear on the host.  They keep the bit only where everything that is written is in our own state, which no other user
 can enter: in a reviewed workspace without writable mounts.  Elsewhere they are made without it (``tracer.setids``).
 """
 

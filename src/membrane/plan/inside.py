@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-It is the native plan (``build``) less what takes a mount: every tree stands at its own place, and what has another
+It is the native plan (``build``) less what takes a mount: every tree is at its own place, and what has another
 content or another place in the native view is either reached by a variable (home, scratch, certificates) or refused.
 ``MASK_SOURCE`` in the environment and in files stands for the sandbox's own directory, whose name is known only when it
 is made.  A rule that nothing binds here ends the run with exit status 78; what is weaker than natively each binding

@@ -15,7 +15,7 @@ Rules
 2. Of its descriptors the command gets the three streams; a stream that is a terminal is replaced by one of the sandbox,
    whose master goes to the caller.  Which ones are terminals is looked at here.
 3. The end of the caller's stream ends its command.  The end of the session ends everything.
-4. Nobody waits for a caller: who does not read is dropped.
+4. Nothing waits for a caller: one that does not read is dropped.
 
 Processes of two such commands are in two domains of Landlock: neither may signal or trace the other's (landlock(7)).
 """
@@ -78,7 +78,7 @@ class Halted(Message):
 
 
 class Done(Message):
-    """It has ended; ``status``: as wait(2) tells it.  Instead of it ``Failure``: it was not started."""
+    """It has ended; ``status``: as wait(2) reports it.  Instead of it ``Failure``: it was not started."""
 
     status: int
 
@@ -146,7 +146,7 @@ class Door:
     # ------------------------------------------------------------ callers
 
     def on_caller(self) -> None:
-        """Somebody may have connected."""
+        """A process may have connected."""
         socket = accept(self._door)
         if socket is None:
             return
@@ -180,7 +180,7 @@ class Door:
                 os.close(fd)
             self._leave(guest)
 
-    def _tell(self, guest: _Guest, message: Message) -> None:
+    def _send(self, guest: _Guest, message: Message) -> None:
         try:
             guest.channel.send(message)
         except OSError:
@@ -191,7 +191,7 @@ class Door:
         if self._guests.pop(guest.channel.fileno(), None) is None:
             return
         if word is not None:
-            self._tell(guest, word)
+            self._send(guest, word)
         self._unwatch(guest.channel.fileno())
         guest.channel.close()
         for fd in guest.asked.streams if guest.asked is not None else ():
@@ -249,7 +249,7 @@ class Door:
         elif isinstance(news, HasTerminal):
             pass
         elif isinstance(news, Stopped):
-            self._tell(guest, Halted())
+            self._send(guest, Halted())
         elif isinstance(news, Exited):
             guest.status = news.status
             self._leave(guest, Done(news.status))
@@ -273,14 +273,14 @@ class Door:
         try:
             command.release(job, [null if os.isatty(fd) else fd for fd in asked.streams])
         except OSError:
-            return  # it has ended, which it tells
+            return  # it has ended, which it reports
         finally:
             os.close(null)
             for fd in asked.streams:  # their other ends are to see the end of the command
                 os.close(fd)
             guest.asked = asked.replace(streams=())
         guest.released = True
-        self._tell(guest, Began(None if command.terminal < 0 else command.terminal))
+        self._send(guest, Began(None if command.terminal < 0 else command.terminal))
 
 
 def connect(path: str) -> Channel:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 It is the nearest ``.membrane.yaml``, in the workspace or above it: what a project hides stays hidden for who starts
 further down, and no repository or directory that a command made there changes that.  Its relative paths start from
-where it lies, and its patterns are moved (``policy.files.moved``).
+where it is, and its patterns are moved (``policy.files.moved``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def in_workspace(policy: Policy, workspace: str, place: str = "") -> Policy:
     """``policy`` with the paths of its mounts and sockets made absolute: a decision knows no directory.
 
     Args:
-        place: where the project file lies, if that is not ``workspace``.
+        place: where the project file is, if that is not ``workspace``.
     """
     if place not in ("", workspace):
         import hashlib

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-Images hold set-user-ID files.  Inside nobody can use one (no_new_privs), and in a live workspace one would be a door
-for others on the host.  So the bits are left out, and the call succeeds: the modes of openat(2) and chmod(2) are
+Images hold set-user-ID files.  Inside no process can use one (no_new_privs), and in a live workspace one would be a
+door for others on the host.  So the bits are left out, and the call succeeds: the modes of openat(2) and chmod(2) are
 arguments of the call, which no other thread can change (seccomp_unotify(2)), and a call that has them is never let
 through.  It is done here instead: the tracer finds the directory, or the file, in the caller's view and holds it by a
 descriptor; a child enters the caller's user namespace, whose owner the tracer's user is (user_namespaces(7)), and makes
@@ -86,7 +86,7 @@ def _as_root(thread: int, uid: int, action: Callable[[], None]) -> int:
         namespace = os.open(f"/proc/{thread}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, KeyError, ValueError):
         return errno.EPERM
-    answers, told = os.pipe()
+    answers, answering = os.pipe()
     pid = os.fork()
     if pid == 0:
         error = errno.EPERM
@@ -100,9 +100,9 @@ def _as_root(thread: int, uid: int, action: Callable[[], None]) -> int:
         except OSError as failed:
             error = failed.errno or errno.EPERM
         finally:
-            os.write(told, bytes((error & 0xFF,)))
+            os.write(answering, bytes((error & 0xFF,)))
             os._exit(0)
-    os.close(told)
+    os.close(answering)
     os.close(namespace)
     try:
         if not select.select([answers], [], [], _SECONDS)[0]:

@@ -5,7 +5,7 @@ Theory of operation
 ``core.hooksPath = hooks`` of the caller holds in each repository, and that of a repository in each work tree that is
 linked to it: a relative name begins at the top of the work tree that git is in (git-config(1), core.hooksPath).  What
 was a work tree at the start is covered there (``programs.named``).  ``Beside`` knows the names and those trees, and
-says of a path which name it is or lies in, seen from each directory above it.  Whether that directory is a work tree
+says of a path which name it is or is in, seen from each directory above it.  Whether that directory is a work tree
 is asked when it matters, for it can become one later: a ``.git`` in it, or the layout of a bare repository.
 
 Lexical, and folded as all protected names.  Names with a part that is a ``.git`` are left out: in there only what git
@@ -48,7 +48,7 @@ class Beside:
     def places(self, path: str) -> Iterator[tuple[str, str, str, bool]]:
         """(work tree that it may be, the protected name, what is left of the way to it from ``path``, of ``linked``).
 
-        The way is empty where ``path`` is that name or lies below it.
+        The way is empty where ``path`` is that name or is below it.
         """
         if not self._keys:
             return

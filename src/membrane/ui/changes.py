@@ -71,7 +71,7 @@ def _told(command: str, name: str, word: str) -> str:
 
 
 def _beside(command: str, state: str, name: str, word: str) -> None:
-    """A checkpoint, or a fork, while a run goes on: its processes stand still for a copy."""
+    """A checkpoint, or a fork, while a run goes on: its processes are stopped for a copy."""
     held, processes = store.beside(state, name)
     try:
         still = backend.default().stand_still(processes)

@@ -7,7 +7,7 @@ Theory of operation
 ``STATE/detached/NAME.sock``; there is no daemon, and it ends with its job.  ``attach`` and ``stop`` are its clients.
 It knows nothing of the sandbox: what it carries are the bytes that a run prints and reads on any terminal.
 
-The end of a job that nobody saw waits in ``NAME.end`` (its exit status and the last bytes) for the next ``attach``.
+The end of a job that no one saw waits in ``NAME.end`` (its exit status and the last bytes) for the next ``attach``.
 
 Rules
 -----
@@ -49,7 +49,7 @@ KEPT = 1 << 16  # bytes of output that a client is shown when it comes
 MESSAGE = 1 << 14  # bytes of one message
 MOST_PENDING = 1 << 20  # bytes that a client has not taken; keys that the job has not
 MOST_CLIENTS = 8
-MOST_NAMES = 64  # sessions of one workspace whose name nobody gave
+MOST_NAMES = 64  # sessions of one workspace whose name was not given
 LONGEST_NAME = 64
 PREFIX = 0x1C  # Ctrl-\, then d: let go of the session; twice: the key itself
 DETACH = ord("d")
@@ -80,13 +80,13 @@ def split(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 class Begun(Hooks):
-    """In the job: tells who waits for the start that the command was released."""
+    """In the job: reports to the waiting caller that the command was released."""
 
     def __init__(self, state: str, name: str, news: int) -> None:
         self._state, self._name, self._news = state, name, news
 
     def started(self, session: Session) -> None:
-        """Note the session's id beside the socket, and tell it."""
+        """Note the session's id beside the socket, and send it."""
         place = _place(self._state)
         _write(place, f"{self._name}.id", session.id.encode())
         os.close(place)
@@ -115,11 +115,11 @@ def begin(state: str, name: str, workspace: str) -> tuple[Begun | None, int, str
         _remove(place, f"{chosen}.{suffix}")
     fcntl.flock(place, fcntl.LOCK_UN)  # each fork has the same lock
     size = _size()
-    news, told = os.pipe2(os.O_CLOEXEC)
+    news, report = os.pipe2(os.O_CLOEXEC)
     sys.stdout.flush()
     if keeper := os.fork():
         door.close()
-        os.close(told)
+        os.close(report)
         os.close(place)
         session = os.read(news, 64).decode("ascii", "replace")
         os.close(news)
@@ -140,7 +140,7 @@ def begin(state: str, name: str, workspace: str) -> tuple[Begun | None, int, str
         os.close(place)
         door.close()
         os.login_tty(slave)
-        return Begun(state, chosen, told), 0, ""
+        return Begun(state, chosen, report), 0, ""
     try:
         os.close(slave)
         null = os.open("/dev/null", os.O_RDWR)
@@ -287,7 +287,7 @@ class Keeper:
                 if fd == self._master:
                     printed = self._on_terminal(event) and printed
                     if not printed:
-                        self._keys.clear()  # nobody reads them
+                        self._keys.clear()  # nothing reads them
                 elif fd == self._door.fileno():
                     self._accept()
                 elif fd in self._clients:
@@ -308,7 +308,7 @@ class Keeper:
             data = os.read(self._master, MESSAGE)
         except BlockingIOError:
             return True
-        except OSError:  # EIO: nobody has it open any more
+        except OSError:  # EIO: no process has it open any more
             return False
         self._kept += data
         del self._kept[:-KEPT]
@@ -356,7 +356,7 @@ class Keeper:
 
     def _attach(self, fd: int, client: Client, size: bytes) -> None:
         try:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)  # the kernel tells the job: SIGWINCH
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)  # the kernel notifies the job: SIGWINCH
         except OSError:
             pass
         if client.attached:
@@ -389,12 +389,12 @@ class Keeper:
         status = 128 - code if code < 0 else code
         seen = False
         for client in self._clients.values():
-            told = client.say(b"x" + struct.pack("i", status))
+            alive = client.say(b"x" + struct.pack("i", status))
             poll = select.poll()
             poll.register(client.channel, select.POLLOUT)
-            while told and client.waiting and poll.poll(_PATIENCE):
-                told = client.flush()
-            seen = seen or (client.attached and told and not client.waiting)
+            while alive and client.waiting and poll.poll(_PATIENCE):
+                alive = client.flush()
+            seen = seen or (client.attached and alive and not client.waiting)
         if not seen:
             _write(self._place, f"{self._name}.end", struct.pack("i", status) + self._kept)
         _remove(self._place, f"{self._name}.id")
@@ -455,7 +455,7 @@ def _client(state: str, name: str) -> tuple[str, socket.socket | None]:
 
 
 def _show_end(state: str, name: str) -> int:
-    """Print the end of a session that nobody saw, once; its exit status."""
+    """Print the end of a session that no one saw, once; its exit status."""
     place = _place(state)
     try:
         fd = os.open(f"{name}.end", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

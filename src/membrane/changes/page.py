@@ -5,7 +5,7 @@ Theory of operation
 The page loads nothing and runs nothing: its policy (CSP3, ``default-src 'none'``) admits one style sheet by its hash.
 Each text from inside (names, contents, reasons) passes ``diff.shown`` or ``escaping.escape``, as for a terminal, and
 then ``html.escape``; it is only ever text of an element, never in an attribute.  Red ones come first, marked in words
-and in colour.  Each change and the whole page are bounded; what was cut is said.
+and in colour.  The bytes of one patch, of the whole page, and of what is read for it are bounded; what was cut is said.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from .model import Change
     from .tree import Copy
 
-MOST_OF_ONE = 256 << 10  # bytes of the patch of one change
-MOST = 8 << 20  # bytes of all patches
+MOST_OF_ONE = 256 << 10  # bytes of the patch of one change, before it is marked up
+MOST = 16 << 20  # bytes of the page
+MOST_READ = 256 << 20  # bytes of files that are compared for it: a binary or a sparse one takes no room on the page
 MOST_CHANGES = 10_000  # named at all
 
 _STYLE = (
@@ -47,14 +48,22 @@ def page(copy: Copy, name: str, changes: Sequence[Change]) -> Iterator[bytes]:
     marked = sorted(changes, key=lambda change: not (change.red or change.never))
     red = sum(bool(change.red or change.never) for change in changes)
     yield f"<p>{len(changes)} changes, {red} of them red.</p>\n".encode()
-    left = MOST
+    left, readable, shown = MOST, MOST_READ, 0
     for change in marked[:MOST_CHANGES]:
-        yield _head(change).encode()
-        body, used = _patch(copy, change, min(left, MOST_OF_ONE))
-        left -= used
-        yield body.encode("utf-8", "replace")
-    if len(marked) > MOST_CHANGES:
-        yield f"<p>CUT: {len(marked) - MOST_CHANGES} more changes are not shown.</p>\n".encode()
+        head = _head(change).encode()
+        left -= len(head)
+        if left <= 0:
+            break
+        shown += 1
+        yield head
+        readable -= sum(side.size for side in (change.before, change.after) if side is not None)
+        body = _patch(copy, change).encode("utf-8", "replace") if readable >= 0 else b""
+        if len(body) > left or not body:
+            body = b"<p>CUT: the page is full (membrane diff NAME PATH shows it)</p>\n"
+        left -= len(body)
+        yield body
+    if len(marked) > shown:
+        yield f"<p>CUT: {len(marked) - shown} more changes are not shown.</p>\n".encode()
     yield b"</body></html>\n"
 
 
@@ -70,26 +79,24 @@ def _head(change: Change) -> str:
     return out + "".join(f'<p class="red">{word}: {_safe(why)}</p>\n' for word, why in rows)
 
 
-def _patch(copy: Copy, change: Change, most: int) -> tuple[str, int]:
-    """(the patch of one change as an element, the bytes that it took)."""
-    if most <= 0:
-        return "<p>CUT: the page is full</p>\n", 0
-    text, used, note = b"", 0, ""
+def _patch(copy: Copy, change: Change) -> str:
+    """The patch of one change as an element."""
+    text, note = b"", ""
     try:
         for piece in diff.patch(copy, [change]):
             if piece == b"GIT binary patch\n":
                 note = "binary, not shown"
                 break
-            text += piece[: most - used]
-            used += len(piece)
-            if used > most:
+            text += piece[: MOST_OF_ONE + 1 - len(text)]
+            if len(text) > MOST_OF_ONE:
+                text = text[:MOST_OF_ONE]
                 note = "CUT: the rest is not shown (membrane diff NAME PATH shows it)"
                 break
     except OSError as error:
-        note = f"cannot be read: {error.strerror}"
+        note = f"cannot be read: {error.strerror or error}"
     lines = []
     for line in diff.shown(text, colour=False).split("\n"):
         kind = _CLASSES.get(line[:1])
         lines.append(f'<span class="{kind}">{quoted(line)}</span>' if kind else quoted(line))
     out = "<pre>" + "\n".join(lines) + "</pre>\n"
-    return out + (f"<p>{_safe(note)}</p>\n" if note else ""), min(used, most)
+    return out + (f"<p>{_safe(note)}</p>\n" if note else "")

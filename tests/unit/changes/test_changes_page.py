@@ -74,7 +74,7 @@ def test_red_ones_come_first_in_words(made: Workspace) -> None:
 
 def test_what_is_cut_is_said(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MOST_OF_ONE", 1000)
-    monkeypatch.setattr(page, "MOST", 1500)
+    monkeypatch.setattr(page, "MOST", 12_000)
     monkeypatch.setattr(page, "MOST_CHANGES", 3)
     for name in "abcd":
         (made.layer / name).write_text("line\n" * 1000)
@@ -83,4 +83,28 @@ def test_what_is_cut_is_said(made: Workspace, monkeypatch: pytest.MonkeyPatch) -
     assert text.count("CUT: the rest is not shown") == 2
     assert "CUT: the page is full" in text
     assert "CUT: 1 more changes are not shown" in text
-    assert len(data) < 10_000
+    assert len(data) < 13_500
+
+
+def test_marks_and_names_count_as_bytes_of_the_page(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newline is an element of some thirty bytes, and a control character of a name several."""
+    monkeypatch.setattr(page, "MOST", 10_000)
+    for number in range(20):
+        (made.layer / f"{number:02}{chr(1) * 200}").write_text("\n" * 1000)
+    data = page_of(made)
+    assert len(data) < 12_000 and b"more changes are not shown" in data
+
+
+@pytest.mark.parametrize("most", [page.MOST_READ, 3 << 20])
+def test_what_is_read_for_the_page_is_bounded(made: Workspace, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Sparse files cost the command nothing; without the bound (the control) all of them are read."""
+    read: list[str] = []
+    patch = page.diff.patch
+    monkeypatch.setattr(page.diff, "patch", lambda copy, changes: read.append(changes[0].path) or patch(copy, changes))
+    monkeypatch.setattr(page, "MOST_READ", most)
+    for name in "abcdef":
+        with open(made.layer / name, "wb") as file:
+            file.truncate(1 << 20)
+    text = Parsed(page_of(made)).text
+    assert len(read) == (6 if most > 6 << 20 else 3)
+    assert text.count("CUT: the page is full") == 6 - len(read)

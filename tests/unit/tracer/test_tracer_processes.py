@@ -160,6 +160,8 @@ def test_a_thread_is_its_process_until_it_has_ended(shared: bool, world: World) 
     child.stdin.write(b"\n")
     child.stdin.flush()
     assert int(child.stdout.readline()) == 1  # it was joined, and its number is free
+    while os.path.exists(f"/proc/{leader}/task/{thread}"):  # join(2) of pthreads returns a moment before it is gone
+        os.sched_yield()
     assert world.processes.of(thread) is None and known.threads == [leader]
     assert world.processes.of(leader) is known
 

@@ -480,9 +480,9 @@ class SharedCommand(ABC):
     def signal(self, number: int) -> bool:
         """Send a signal to its process group; False: it has ended, which ``read`` tells."""
 
+    @abstractmethod
     def resume(self) -> None:
-        """Let it go on after ``Stopped``, which only one with a terminal tells."""
-        raise NotImplementedError
+        """Let it go on after ``Stopped``, which only one with a terminal reports."""
 
     @abstractmethod
     def kill(self) -> None:

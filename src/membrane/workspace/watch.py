@@ -27,6 +27,7 @@ import os
 import stat
 import struct
 import time
+from abc import ABC, abstractmethod
 
 from ..host import syscalls
 from ..host.syscalls import (
@@ -543,14 +544,14 @@ def _events(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += length
 
 
-class Watching:
+class Watching(ABC):
     """Who follows a ``Watcher``, as the loop of a run asks it."""
 
     _watcher: Watcher
 
+    @abstractmethod
     def on_change(self) -> None:
         """Deal with what has changed."""
-        raise NotImplementedError
 
     def look(self) -> None:
         """Deal with what changed since the scan in the places that matter most; before the command is released."""

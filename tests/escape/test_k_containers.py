@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import urllib.request
 
 import pytest
-from escape_box import Box, inside
+from escape_box import MEMBRANE, Box, inside
 
 MOUNTS = r"""
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 1, 32, 4096, 8192, 16384, 1 << 18
@@ -394,3 +395,26 @@ def answer(line):
         assert ask("open.txt") == "new"
         ask("umount")
         assert ask(".env") == "empty"
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_K64_no_further_command_joins_namespaces_between_the_walls(box: Box, nested: bool) -> None:
+    """``membrane exec`` would be in those of the view, not the command's; without containers (the control) it runs."""
+    if nested:
+        box.policy(containers="nested")
+    with box.start("sh", "-c", "echo up; read line") as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        done = subprocess.run(
+            [*MEMBRANE, "exec", "@last", "--", "touch", "made"],
+            cwd=box.workspace, env=box.environment, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.communicate(timeout=60)
+    made = (box.workspace / "made").exists()
+    if nested:
+        assert done.returncode == 125 and not made, done
+        assert "cannot join the session: with --containers" in done.stderr and "docker exec" in done.stderr
+    else:
+        assert done.returncode == 0 and made, done

@@ -300,7 +300,7 @@ class Cell(ABC):
         """
         from ..errors import HostError
 
-        raise HostError("join the sandbox", "nothing here can run a second command in it")
+        raise HostError("join the session", "this backend runs one command; start what you need from its shell")
 
     @abstractmethod
     def fork(self, terminal: tuple[int, ...] = ()) -> SharedCommand:

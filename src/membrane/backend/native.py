@@ -179,6 +179,10 @@ class NativeCell(Cell):
         return TraceHandle(process, of.listener, of.listener_error, root)
 
     def join(self) -> tuple[int, int]:
+        if self._launch.plan.hardening.nested:
+            # A further command would be in the namespaces below the first one's, which ``read_back`` refuses.
+            cause = "with --containers the command has namespaces of its own; start what you need from its shell"
+            raise HostError("join the session", f"{cause}, or by docker exec")
         spawner = self._spawner = Spawner(self._launch)
         return spawner.listener, spawner.listener_error
 

@@ -177,6 +177,7 @@ def test_a_receiver_without_descriptors_says_so() -> None:
         import resource
 
         status = 1
+        os.closerange(3, 4096)  # what other tests of this worker hold is not counted
         try:
             with ends(m.FROM_LAUNCHER, m.TO_LAUNCHER) as (launcher, supervisor):
                 launcher.send(m.NetworkSockets("tproxy", ("a",) * 9, (0,) * 9))

@@ -60,3 +60,15 @@ def test_a_toolchain_that_can_have_no_layer_is_told_at_the_start(box: Box) -> No
     assert box.run("--", "sh", "-c", "rm ~/.cargo").returncode == 0
     control = box.run("--", "ls", str(tool))
     assert (control.returncode, control.stderr) == (0, ""), control
+
+
+@pytest.mark.parametrize("options", [(), ("--review", "--apply", "all")], ids=["live", "review"])
+def test_from_a_directory_that_is_closed_to_all_others(box: Box, options: tuple[str, ...]) -> None:
+    """What a root caller owns is closed to the id that mounts the layers; the current directory is where it stands."""
+    tool = box.home / ".cargo" / "bin" / "tool"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("")
+    box.workspace.chmod(0o700)
+    done = box.run(*options, "--", "sh", "-c", f"touch made {tool} && ls -d {tool}", cwd=box.workspace)
+    assert (done.returncode, done.stdout) == (0, f"{tool}\n"), done
+    assert (box.workspace / "made").exists()

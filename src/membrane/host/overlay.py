@@ -50,7 +50,10 @@ class CannotOverlay(HostError):
 
 
 def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
-    """Mount ``op``.
+    """Mount ``op``; the current directory is ``scratch`` afterwards.
+
+    Where the caller stood may be closed to the id that this process has by now (root's own, of mode 0700): nothing is
+    looked up there.
 
     Args:
         trees: clones of its directories (``clones.sources``); closed.
@@ -61,7 +64,6 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
         OverlayFailed: the kernel refuses it.
     """
     attached: list[str] = []
-    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     flags = sc.MS_NOSUID | sc.MS_NODEV
     try:
         os.fchdir(scratch)
@@ -85,8 +87,8 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
     except OSError as error:
         raise OverlayFailed(error.errno, error.strerror, op.target) from None
     finally:
-        os.fchdir(here)
-        for fd in (*trees, here):
+        os.fchdir(scratch)
+        for fd in trees:
             os.close(fd)
 
 

@@ -586,6 +586,10 @@ class Boundary(ABC):
                 self._held = Held(held, self.cell.hide)
             except OSError as error:
                 say(f"warning: hidden files that are replaced outside are not hidden again: {error.strerror}")
+            else:
+                for directory, why in list(self._held.unwatched.items())[:1]:
+                    more = f" (and in {len(self._held.unwatched) - 1} more)" if len(self._held.unwatched) > 1 else ""
+                    say(f"warning: hidden files that are replaced in {directory}{more} are not hidden again: {why}")
         return operations
 
     def _start_tracer(self, facts: HostFacts, directory: str) -> None:

@@ -179,7 +179,7 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     from ..workspace import hostfiles
 
     masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]
-    found, warnings = hostfiles.find(policy.file_rules, masked)
+    found, warnings = hostfiles.find(policy.file_rules, masked, (facts.workspace, facts.home))
     return facts.replace(files=found, file_warnings=warnings)
 
 

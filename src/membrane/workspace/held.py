@@ -10,6 +10,7 @@ file that was shown with placeholders: what is in the new one is not known.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 
@@ -35,6 +36,9 @@ class Held:
         paths: without links; what is not there yet is masked when it appears.
         mask: mounts operations inside the sandbox.
 
+    Attributes:
+        unwatched: directory -> why what replaces a file in it is not masked.
+
     Raises:
         OSError: this user has no inotify instance left.
     """
@@ -43,6 +47,7 @@ class Held:
         self._mask = mask
         self._fd = syscalls.inotify_init()
         self._names: dict[int, dict[bytes, list[str]]] = {}
+        self.unwatched: dict[str, str] = {}
         for path in paths:
             self._watch(path)
 
@@ -52,12 +57,19 @@ class Held:
         for count in range(len(parts)):
             directory = "/" + "/".join(parts[:count])
             if len(self._names) >= _MOST_WATCHED:
+                self.unwatched[directory] = f"{_MOST_WATCHED} directories are watched already"
                 return
             try:
                 mask = _IN_CREATE | _IN_MOVED_TO | _IN_ONLYDIR
                 watch = syscalls.inotify_add_watch(self._fd, os.fsencode(directory), mask)
-            except OSError:
-                return  # it is not there, or not ours to look into: no program of this user replaces what is in it
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    return  # it is not there: the directory above reports when it appears
+                # A directory that this user may search but not list (mode 0711, as many a /home) has watchable ones
+                # below.  What is in it is replaced by programs of this user only if they may write there.
+                if error.errno != errno.EACCES or os.access(directory, os.W_OK | os.X_OK):
+                    self.unwatched[directory] = os.strerror(error.errno or errno.EIO)
+                continue
             names = self._names.setdefault(watch, {}).setdefault(os.fsencode(parts[count]), [])
             if path not in names:
                 names.append(path)

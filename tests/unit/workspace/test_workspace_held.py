@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from membrane.plan.model import Mask
+from membrane.workspace import held
 from membrane.workspace.held import Held
 
 if TYPE_CHECKING:
@@ -98,3 +99,35 @@ def test_what_is_gone_again_needs_no_mask(masked: Masked, key: Path) -> None:
     key.write_text("x")
     key.unlink()
     assert masked.after() == []
+
+
+@pytest.mark.as_user
+def test_below_a_directory_that_may_be_searched_and_not_listed(key: Path) -> None:
+    """Mode 0711, as many a /home: what is below it is watched, and it is no loss that it is not."""
+    key.parent.parent.chmod(0o111)
+    made = Masked([key])
+    try:
+        (key.parent / "new").write_text("SECRET 2")
+        os.rename(key.parent / "new", key)
+        assert made.after() == [(str(key), False)] and made.held.unwatched == {}
+    finally:
+        made.held.close()
+        key.parent.parent.chmod(0o700)
+
+
+@pytest.mark.as_user
+def test_a_directory_that_may_be_changed_and_not_listed_is_named(key: Path) -> None:
+    key.parent.chmod(0o311)
+    made = Masked([key])
+    try:
+        assert made.held.unwatched == {str(key.parent): "Permission denied"}
+    finally:
+        made.held.close()
+        key.parent.chmod(0o700)
+
+
+def test_more_directories_than_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "_MOST_WATCHED", 3)
+    made = Masked([tmp_path / "key"])
+    assert list(made.held.unwatched.values()) == ["3 directories are watched already"]
+    made.held.close()

@@ -111,6 +111,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if _applies(item)]
 
 
+@pytest.fixture(autouse=True)
+def _directories_above_keep_their_modes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test of root closes or opens there, every later test meets."""
+    base = tmp_path_factory.getbasetemp()
+    before = [(each, each.stat().st_mode) for each in base.parents]
+    yield
+    assert [(each, each.stat().st_mode) for each in base.parents] == before
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs_kernel"):
         if not kernel_has(mark.args[0]):

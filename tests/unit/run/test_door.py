@@ -55,16 +55,15 @@ def test_another_user_is_not_admitted(tmp_path: Path) -> None:
     with ours, theirs:
         assert door.is_admitted(ours)  # the control: it is ourselves
     listening = door.listen(f"{tmp_path}/door", 4)
-    for each in (tmp_path, *tmp_path.parents):
-        if str(each).startswith("/tmp/") and each != Path("/tmp"):
-            each.chmod(0o711)
+    tmp_path.chmod(0o711)
     os.chmod(tmp_path / "door", 0o666)
     child = os.fork()
     if child == 0:
         try:
+            os.chdir(tmp_path)  # the directories above keep their modes: other tests of this run need them
             os.setresuid(65534, 65534, 65534)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-                channel.connect(f"{tmp_path}/door")
+                channel.connect("door")
                 os._exit(0 if channel.recv(1) == b"" else 1)
         finally:
             os._exit(2)

@@ -15,6 +15,7 @@ import struct
 from ..errors import HostError
 from ..messages import DATAGRAM, Failure, Malformed
 from .syscalls import set_parent_death_signal
+from .writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class Channel:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE), self._sends.name)
         memory = os.memfd_create("message", os.MFD_CLOEXEC)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(memory, rest) :]
+            write_all(memory, data)
             return self._send(_IN_MEMORY, [memory, *fds])
         finally:
             os.close(memory)

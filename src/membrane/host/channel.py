@@ -206,9 +206,16 @@ def run_child(body: Callable[[], None], channel: Channel) -> NoReturn:
 
 
 def write_file(path: str, text: str) -> None:
+    """Set a file of proc(5), in one call.
+
+    Raises:
+        OSError: with the path, also where the kernel refuses the content.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
     finally:
         os.close(fd)
 

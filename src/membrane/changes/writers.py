@@ -132,7 +132,7 @@ class _Other:
         if session:
             raise InUse(
                 "make the changes ready",
-                f"the session {self._name} can write {where}, where what was judged lies until it is in place",
+                f"the session {self._name} can write {where}, which holds what was judged until it is in place",
                 fix=(
                     "end that session, then apply again   # membrane ps",
                     "set MEMBRANE_HOME to a directory on the workspace's file system before the review",
@@ -143,7 +143,7 @@ class _Other:
             raise InUse("start in the workspace", cause, fix=("wait until that has ended",))
         raise InUse(
             "start in the workspace",
-            f"an apply of the change set {self._name} ended in its middle, and what it had judged lies in {where}",
+            f"an apply of the change set {self._name} was interrupted, and what it had judged is still in {where}",
             fix=(f"membrane apply --continue {self._name}", f"membrane apply --abort {self._name}"),
         )
 

@@ -226,7 +226,7 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
 
 def _is_gone(root_fd: int, path: str) -> bool:
     """Is the name not there any more?  A file may have taken the place of a directory above it, as when git makes a
-    repository a submodule; whatever comes to stand there later is reported again."""
+    repository a submodule; what is made there later is reported again."""
     try:
         _stat(root_fd, path)
     except FileNotFoundError:
